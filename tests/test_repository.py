@@ -274,8 +274,6 @@ def test_declared_versions_hold_here() -> None:
 def _script(path: str) -> ModuleType:
     """Return a script of the repository as a module."""
     spec = importlib.util.spec_from_file_location(path.replace("/", "_"), ROOT / path)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

@@ -28,8 +28,6 @@ SCRIPT = Path(__file__).parents[1] / "docs" / "check_site.py"
 )
 def test_a_fault_of_a_page_is_found(tmp_path: Path, page: str, fault: str | None) -> None:
     spec = importlib.util.spec_from_file_location("check_site", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
     check = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(check)
     (tmp_path / "a.html").write_text(page, "utf-8")

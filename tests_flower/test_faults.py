@@ -109,7 +109,6 @@ def test_another_task_for_an_answered_round_is_refused(federation: Federation) -
     federation.approve(definition)
     federation.run(definition)
     asked = [asked for asked, _ in federation.node("ada").replies if asked.task is not None][-1]
-    assert asked.task is not None
     common = {**asked.task.common, "parameters": {}}
     changed = asked.task.model_copy(
         update={"common": common, "digest": task_digest(common, asked.task.site)}
@@ -247,14 +246,12 @@ def test_a_restored_state_answers_no_outcome(federation: Federation) -> None:
     second = define(SIZES, **{**ASKING, "name": "heart-2"})
     federation.approve(second)
     found = federation.run(second).outcomes_
-    assert found is not None
     assert found.refused == ("ada",)
     (table,) = own.allowances()
     own.raise_limit(table, 10, "Dr Ruth Levi", federation.now)
     third = define(SIZES, **{**ASKING, "name": "heart-3"})
     federation.approve(third)
     again = federation.run(third).outcomes_
-    assert again is not None
     assert again.refused == ()
 
 

@@ -202,7 +202,6 @@ def test_a_lost_key_is_replaced_only_on_request(
     code, said = run(f"restore --from {copy} --new-key")
     assert (code, "all tokens are void and all sign-ins have ended" in said) == (Exit.OK, True)
     token = re.search(r"^operator token \(shown once\): (fco_\S+)$", said, re.M)
-    assert token is not None
     with open_coordinator(settings, serving=True) as opened:
         co = opened.coordinator
         operator = principals.authenticate(co, token[1])

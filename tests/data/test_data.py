@@ -154,11 +154,9 @@ def test_identifiers_may_not_be_features(tmp_path: Path) -> None:
 def test_persons_are_numbered_from_a_column_or_from_values(tmp_path: Path) -> None:
     path = csv(tmp_path, "who,age,sex,chol\nb,1,0,2\na,1,0,2\nb,3,0,2\n")
     table = load(path, FEATURES, person="who")
-    assert table.persons is not None
     assert table.persons.tolist() == [0, 1, 0]
     for values in (["b", "a", "b"], np.array([7, 3, 7]), pd.Series(["b", "a", "b"])):
         other = load(path, FEATURES, person=values)
-        assert other.persons is not None
         assert other.persons.tolist() == [0, 1, 0]
         assert other.digest() == table.digest()
     assert fault(path, person=["b", "a"]).rule == "persons"

@@ -15,7 +15,6 @@ from fedclust.protection.table import ProtectedTable
 from protection.drawn_sites import rows_of, sites
 from support.cohorts import Memory
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 
@@ -75,7 +74,6 @@ def test_the_figures_are_those_of_all_persons_in_whatever_blocks(
 
     found, expected = measure_table(table, blocks, p), _expected(table, sources, groups, p)
 
-    assert found is not None
     assert (found.n_persons, found.n_groups) == (expected.n_persons, expected.n_groups)
     assert found.group_sizes == expected.group_sizes
     for name in ("one_value", "unreleased", "steps"):
@@ -100,8 +98,6 @@ def test_the_distance_at_a_large_site_is_measured_on_a_sample(
     monkeypatch.setattr(table_figures, "_SAMPLE", 1_000)
     some = measure_table(table, blocks, 5)
 
-    assert whole is not None
-    assert some is not None
     assert some.distance_sd != whole.distance_sd
     assert some.distance_sd == pytest.approx(whole.distance_sd, rel=0.1)
     assert (some.one_value, some.unreleased) == (whole.one_value, whole.unreleased)
@@ -120,7 +116,6 @@ def test_a_column_whose_step_hides_it_and_a_trait_that_vanishes_are_warned_of() 
     blocks = [([SourceColumn("ph", ph), SourceColumn("rare", rare)], groups)]
     figures_ = measure_table(table, blocks, 5)
 
-    assert figures_ is not None
     assert "rare" in figures_.all_equal
     # Two groups: a two-hundredth of 7.4 is .037, and the step .02.
     assert figures_.steps == {"ph": 0.02, "rare": 0.0}
@@ -137,6 +132,5 @@ def test_a_coarse_step_is_warned_of() -> None:
 
     found = measure_table(table, blocks, 5)
 
-    assert found is not None
     assert found.coarse == ("ph",)
     assert "half of the standard deviation" in " ".join(found.warnings())

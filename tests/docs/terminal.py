@@ -45,8 +45,6 @@ class Terminal:
     def run(self, command: str) -> str:
         """Run a command to its end, and return what it printed."""
         step = self._step(command)
-        assert self._shell.stdin is not None
-        assert self._shell.stdout is not None
         self._shell.stdin.write(f"{step}\n".encode())
         self._shell.stdin.flush()
         ended, _, _ = select.select([self._shell.stdout], [], [], TIMEOUT_S)
@@ -80,7 +78,6 @@ class Terminal:
     def close(self) -> None:
         """End the shell and all that it started."""
         for pipe in (self._shell.stdin, self._shell.stdout):
-            assert pipe is not None
             pipe.close()
         with suppress(ProcessLookupError):
             os.killpg(self._shell.pid, signal.SIGKILL)

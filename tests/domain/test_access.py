@@ -143,7 +143,6 @@ def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None
     found = found.model_copy(update={"outcomes": outcomes})
     for actor, sites in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
         shown = visible_result(actor, found).outcomes
-        assert shown is not None
         assert shown.results[0].clusters == row
         assert np.array_equal(shown.results[0].total, 3 * table)
         assert set(shown.results[0].tables) == sites
@@ -157,7 +156,6 @@ def test_a_site_reads_its_own_row_of_transfer() -> None:
     found = found.model_copy(update={"transfer": Transfer(sites=sites, cramers_v=0.1)})
     for actor, visible in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
         shown = visible_result(actor, found).transfer
-        assert shown is not None
         assert set(shown.sites) == visible
         assert shown.cramers_v == 0.1
 

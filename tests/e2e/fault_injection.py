@@ -471,7 +471,6 @@ def _read_back(
     tx: Tx, name: str
 ) -> tuple[list[tuple[int, str, str]], list[tuple[str, int | None]]]:
     session = tx.sessions.get(name)
-    assert session is not None
     numbers = tx.rounds.numbers(session.id)
     stored = [
         (numbers[each.round_id], each.site, each.sha256)

@@ -45,7 +45,6 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
         overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
         with pytest.raises(AssertionError, match="it is damaged; move it aside and put a backup"):
             server.start()
-        assert server.process is not None
         assert server.process.wait(TIMEOUT_S) == Exit.DATABASE
         aside = tmp_path / "aside"
         aside.mkdir()

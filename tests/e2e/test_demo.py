@@ -58,7 +58,6 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
 @pytest.mark.long
 def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -> None:
     process = start(tmp_path / "demo", "--keep-running")
-    assert process.stdout is not None
     # In the midst of a session: its processes run, and none is just being started.
     assert any("4 of 4 answered" in line for line in process.stdout)
     assert children_of(tmp_path)

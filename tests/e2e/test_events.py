@@ -152,7 +152,6 @@ def test_a_revoked_token_ends_its_stream_and_places_are_bounded(tmp_path: Path) 
         eventually(admitted)
         with Client(server.base_url, server.operator_token) as operator:
             kept = operator.principal("sites", name).tokens
-            assert kept is not None
             operator.revoke_token("sites", name, kept[0].id)
         with Client(server.base_url, people.analyst_token) as analyst:
             analyst.cancel_session(SESSION)  # something happens: the streams look
@@ -168,7 +167,6 @@ def test_sigterm_ends_streams_before_the_grace_does(tmp_path: Path) -> None:
         with stream(server.base_url, people.analyst_token) as response:
             reading = events(response)
             assert next(reading)["event"] == "session.created"
-            assert server.process is not None
             server.process.send_signal(signal.SIGTERM)
             list(reading)
         assert server.process.wait(TIMEOUT_S) == 0

@@ -20,8 +20,6 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "heart_disease.py"
 
 def _example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("heart_example", EXAMPLE)
-    assert spec is not None
-    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

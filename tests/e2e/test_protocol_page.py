@@ -85,7 +85,6 @@ WORKED = {
 
 def test_the_worked_bytes_of_the_page_are_right() -> None:
     block = re.search(r"<!-- worked bytes -->\n+```\n(.*?)```", PAGE, re.S)
-    assert block is not None
     lines = [line.split("  ")[0] for line in block[1].splitlines()]
     shown = bytes.fromhex("".join("".join(lines).split()))
     assert shown == packed(WORKED) == codec.encode(WORKED)
@@ -111,7 +110,6 @@ def test_the_canonical_form_is_as_the_page_tells_it() -> None:
 
 def test_the_definitions_hash_is_as_the_page_tells_it() -> None:
     block = re.search(r"<!-- worked definition -->\n+```json\n(.*?)\n```\n+`(\w{64})`", PAGE, re.S)
-    assert block is not None
     text, digest = block[1].replace("\n", ""), block[2]
     assert hashlib.sha256(text.encode()).hexdigest() == digest
     frozen = recorded_bodies()["create_session"]["responses"]["201"]

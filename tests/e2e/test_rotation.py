@@ -22,7 +22,6 @@ OLD, NEW = "o" * 48, "n" * 48
 
 def reload(worker: ServerProcess) -> None:
     """Have a worker read its keys again, and wait until it has."""
-    assert worker.process is not None
     done = worker.output().count("secret_keys_")
     worker.process.send_signal(signal.SIGHUP)
     eventually(lambda: worker.output().count("secret_keys_") > done, worker.output)

@@ -42,8 +42,6 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.setattr(importlib.import_module("heart_disease"), "subprocess", SimpleNamespace())
     sys.modules["heart_disease"].subprocess.Popen = popen
     spec = spec_from_file_location("support_example", EXAMPLES / "support.py")
-    assert spec is not None
-    assert spec.loader is not None
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

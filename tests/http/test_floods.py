@@ -263,7 +263,6 @@ def test_without_descriptors_idle_connections_still_make_room(tmp_path: Path) ->
     import resource
 
     with running_server(tmp_path / "server", "--max-connections", "50") as server:
-        assert server.process is not None
         # As if something else in the process had taken the reserved ones.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (45, hard))

@@ -181,7 +181,6 @@ def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int
                 ).status_code
                 == 200
             )
-            assert server.process is not None
             server.process.send_signal(number)
             assert waiting.recv(65_536).startswith(b"HTTP/1.1 503 ")
         assert server.process.wait(TIMEOUT_S) == 0
@@ -200,7 +199,6 @@ def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path)
             )
             # Asked for once the caller is known: the request is under way.
             assert sending.recv(65_536).startswith(b"HTTP/1.1 100 ")
-            assert server.process is not None
             server.process.send_signal(signal.SIGTERM)
             answer = sending.recv(65_536)
             assert answer.startswith(b"HTTP/1.1 503 "), answer

@@ -91,10 +91,8 @@ def test_certified_bounds_enclose_the_optimum_in_every_round(update: str, symmet
         assert max(lower) <= least * (1 + 1e-9)
         assert min(upper) >= least * (1 - 1e-9)
         bounds = result.bounds
-        assert bounds is not None
         assert bounds.certified
         assert bounds.lower == max(lower)
-        assert bounds.upper is not None
         assert bounds.upper <= min(upper)
         assert bounds.upper == pytest.approx(inertia(X, result.centroids), rel=1e-9)
         assert bounds.upper == pytest.approx(least, rel=1e-9) or update != "quadratic_bundle"
@@ -112,11 +110,8 @@ def test_bounds_enclose_the_optimum_of_weighted_points(update: str) -> None:
     least, _ = least_inertia(X, sizes=sizes)
     found, result = run(sites, policy=policy, update=update, iterations=8)
     bounds = result.bounds
-    assert bounds is not None
     assert bounds.certified
     assert "weighted points" in bounds.statement
-    assert bounds.lower is not None
-    assert bounds.upper is not None
     assert bounds.lower <= least * (1 + 1e-9)
     assert bounds.upper >= least * (1 - 1e-9)
     assert bounds.upper == pytest.approx(least, rel=1e-9) or update != "quadratic_bundle"
@@ -135,7 +130,6 @@ def test_points_are_clipped_to_the_declared_bounds(protection: str) -> None:
     sites = {name: 1.0 - rng.random((12, 2)) ** 4 * 0.01 for name in "abc"}
     policy = {"protection": protection, "min_group_size": 3, "scaling": "standard"}
     _, result = run(sites, policy=policy, box=(0.0, 1.0), iterations=3)
-    assert result.bounds is not None
     assert result.bounds.lower is not None
 
 
@@ -144,10 +138,7 @@ def test_the_gap_closes_for_clusters_far_apart() -> None:
     found, result = run(sites)
     least, centroids = least_inertia(pooled(sites))
     assert result.stopped_because == "gap"
-    assert result.bounds is not None
-    assert result.bounds.gap is not None
     assert result.bounds.gap <= 0.0025
-    assert result.bounds.lower is not None
     assert result.bounds.lower <= least * (1 + 1e-12)
     order = np.lexsort(centroids.T[::-1])
     np.testing.assert_allclose(result.centroids, centroids[order], atol=1e-9)
@@ -174,9 +165,6 @@ def test_wide_boxes_and_distant_rows_keep_valid_bounds(
     least, _ = least_inertia(pooled(few(2)))
     _, result = run(sites, update=update, box=(-box, box), iterations=6)
     bounds = result.bounds
-    assert bounds is not None
-    assert bounds.lower is not None
-    assert bounds.upper is not None
     assert bounds.lower <= least * (1 + 1e-6)
     assert bounds.upper >= least * (1 - 1e-6)
 
@@ -187,7 +175,6 @@ def test_close_rows_far_from_zero_pass_the_checks(scaling: str) -> None:
     rng = np.random.default_rng(0)
     sites = {name: 1e6 + 1e-3 * rng.normal(size=(6, 2)) for name in "abc"}
     _, result = run(sites, box=(1e6 - 1.0, 1e6 + 1.0), policy={"scaling": scaling})
-    assert result.bounds is not None
     assert result.bounds.lower is not None
 
 
@@ -195,15 +182,11 @@ def test_a_node_limit_is_reported_and_its_bound_is_valid() -> None:
     sites = few(3, (6, 6, 5))
     least, _ = least_inertia(pooled(sites))
     _, result = run(sites, node_limit=3, iterations=4)
-    assert result.bounds is not None
-    assert result.bounds.lower is not None
     assert 0 < result.bounds.limited <= result.bounds.iterations
     assert result.bounds.lower <= least
     assert any("node limit" in warning for warning in result.warnings)
     _, whole = run(sites, iterations=4)
-    assert whole.bounds is not None
     assert whole.bounds.limited == 0
-    assert whole.bounds.lower is not None
     assert whole.bounds.lower > result.bounds.lower
 
 
@@ -224,8 +207,6 @@ def test_a_form_that_cuts_off_the_optimum_is_not_certified(
     monkeypatch.setattr(server, "best_partitions", lambda *_: [references])
     _, result = run(sites, symmetry=symmetry, iterations=12, polish=True)
     bounds = result.bounds
-    assert bounds is not None
-    assert bounds.lower is not None
     assert bounds.upper == pytest.approx(least, rel=1e-9)
     if symmetry == "pairwise":
         assert bounds.certified
@@ -260,7 +241,6 @@ def test_an_empty_answer_ends_the_session_with_the_bounds_so_far(phase: str) -> 
     entry = step.result.history[second - 1]
     assert (entry.lower_bound, entry.upper_bound) == (None, None)
     lower = [e.lower_bound for e in step.result.history if e.lower_bound is not None]
-    assert step.result.bounds is not None
     assert step.result.bounds.lower == max(lower)
 
 
@@ -275,8 +255,6 @@ def test_the_order_of_sites_does_not_matter() -> None:
     sites = few(6)
     _, result = run(sites)
     _, back = run(dict(zip("cba", sites.values(), strict=True)))
-    assert result.bounds is not None
-    assert back.bounds is not None
     assert back.bounds.lower == pytest.approx(result.bounds.lower, rel=1e-4)
     assert back.bounds.upper == pytest.approx(result.bounds.upper, rel=1e-9)
 
@@ -289,7 +267,6 @@ def test_one_site_proves_its_optimum_in_one_round(update: str) -> None:
     sites = {"a": few(7)["b"]}
     least, _ = least_inertia(sites["a"])
     _, result = run(sites, update=update, gap=1e-6)
-    assert result.bounds is not None
     assert result.bounds.iterations == 1
     assert result.bounds.lower == pytest.approx(least, rel=1e-6)
     assert result.bounds.upper == pytest.approx(least, rel=1e-6)
@@ -301,8 +278,6 @@ def test_equal_rows_and_more_clusters_than_rows_have_no_cost(update: str) -> Non
     fewer = {site: np.array([[float(i), 1.0]]) for i, site in enumerate("abc")}
     for sites, k in ((same, 2), (fewer, 5)):
         _, result = run(sites, update=update, n_clusters=k, iterations=5)
-        assert result.bounds is not None
-        assert result.bounds.lower is not None
         assert result.bounds.lower <= 1e-9
         assert result.bounds.upper == pytest.approx(0.0, abs=1e-9)
 
@@ -382,7 +357,6 @@ def test_bounds_for_fewer_clusters_than_requested_are_reported() -> None:
     sites = {"a": np.ones((4, 2)), "b": np.full((4, 2), 3.0)}
     plan = plan_for(sites, n_clusters=4)
     bounds = drive(plan, sites).result.bounds
-    assert bounds is not None
     assert bounds.n_clusters == 2
     assert "No 2 centroids" in bounds.statement
     assert any("2 clusters, not for the 4" in line for line in drive(plan, sites).result.warnings)

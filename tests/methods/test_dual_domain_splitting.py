@@ -80,15 +80,12 @@ def test_the_gap_closes_and_the_optimum_stays_between_the_bounds(
         found = run(
             sites, {}, n_clusters=k, symmetry=symmetry, splits=1_000, gap=0.002, iterations=2_000
         )
-        assert found.result is not None
         bounds = found.result.bounds
-        assert bounds is not None
         assert bounds.certified
         lower = [e.lower_bound for e in found.result.history if e.lower_bound is not None]
         assert bounds.lower == max(lower)
         assert bounds.lower <= least * (1 + 1e-9)
         assert bounds.upper == pytest.approx(least, rel=1e-9)
-        assert bounds.gap is not None
         assert bounds.gap <= 0.002
         assert found.result.stopped_because == "gap"
         cut += bounds.splits
@@ -105,9 +102,6 @@ def test_the_gap_of_weighted_points_closes() -> None:
     X = np.concatenate([points.X for points in own])
     sizes = np.concatenate([points.sizes for points in own])
     least, _ = least_inertia(X, 2, sizes)
-    assert found is not None
-    assert found.bounds is not None
-    assert found.bounds.lower is not None
     assert found.bounds.lower <= least * (1 + 1e-9)
     assert found.bounds.upper == pytest.approx(least, rel=1e-9)
     assert found.stopped_because == "gap"
@@ -125,10 +119,7 @@ def split() -> Run:
 
 def test_a_gap_of_0_closes_to_the_accuracy_of_the_dual(complete: Run) -> None:
     found = complete.result
-    assert found is not None
-    assert found.bounds is not None
     assert found.stopped_because == "converged"
-    assert found.bounds.gap is not None
     assert found.bounds.gap <= 3e-6
     assert found.bounds.splits > 0
 
@@ -138,8 +129,6 @@ def test_used_up_splits_are_reported_and_never_lower_the_bound() -> None:
     bounds = []
     for splits in (0, 1, 3):
         found = run(sites, {}, splits=splits, gap=0.0).result
-        assert found is not None
-        assert found.bounds is not None
         assert found.stopped_because == ("splits" if splits else "converged")
         assert found.bounds.splits == splits
         assert any("splits" in line for line in found.warnings)
@@ -152,9 +141,7 @@ def test_used_up_iterations_end_with_the_bound_so_far(complete: Run) -> None:
     sites = sites_of(1, (5, 5, 5))
     dual_rounds = sum(opened.phase == "dual" for opened in complete.rounds)
     found = run(sites, {}, splits=1_000, gap=0.0, iterations=dual_rounds - 2).result
-    assert found is not None
     assert found.stopped_because == "iterations"
-    assert found.bounds is not None
     assert found.bounds.iterations == dual_rounds - 2
     least, _ = least_inertia(pooled(sites), 2)
     assert (found.bounds.lower or 0.0) <= least * (1 + 1e-9)
@@ -185,8 +172,6 @@ def test_rows_without_cost_need_no_cuts() -> None:
     rows = np.array([[0.1, 0.3], [2.7, 1.9]])
     sites = {name: rows[[0, 1, 0, 1]] for name in "ab"}
     found = run(sites, {}, n_clusters=3, splits=1_000, gap=0.0, iterations=2_000).result
-    assert found is not None
-    assert found.bounds is not None
     assert found.bounds.splits <= 2
     assert found.bounds.iterations <= 6
 

@@ -145,7 +145,6 @@ def test_every_rule_reaches_the_pooled_scatter_of_a_smooth_dual(rule: Rule) -> N
     }[rule]
     ascent, shown, _ = consortium.run(rule, rounds)
     first = shown[0].value
-    assert ascent.best is not None
     assert ascent.best <= scatter * (1 + 1e-9)
     assert scatter - ascent.best <= part * (scatter - first)
     assert ascent.best == max(round_.value for round_ in shown)
@@ -163,7 +162,6 @@ def test_the_quadratic_bundle_ends_at_the_optimum_and_is_never_below_it(
     assert proposals[-1].reason == "converged"
     assert ascent.best == pytest.approx(low, abs=2e-6)
     for bound in bounds:
-        assert bound is not None
         assert bound >= low - 1e-7
     assert bounds[-1] == pytest.approx(high, abs=2e-6)
 
@@ -174,8 +172,6 @@ def test_cutting_planes_come_near_the_optimum_of_three_sites(rule: Rule) -> None
     known = consortium.run("quadratic_bundle", 30)[0].best
     ascent, shown, _ = consortium.run(rule, 30)
     first = shown[0].value
-    assert known is not None
-    assert ascent.best is not None
     assert ascent.best <= known + 1e-6
     assert known - ascent.best <= 0.05 * (known - first)
 
@@ -201,7 +197,6 @@ def test_any_assignment_tightens_the_model_and_keeps_it_valid() -> None:
     for ascent in (plain, extended):
         round_ = consortium.answer(ascent.lambdas)
         _, proposal = update_multipliers(ascent, round_, consortium.region)
-        assert proposal.model_value is not None
         assert proposal.model_value >= low - 1e-7
         bounds.append(proposal.model_value)
     assert bounds[1] < bounds[0] - 1e-6
@@ -265,7 +260,6 @@ def test_curvature_follows_the_subgradient_and_keeps_its_sign() -> None:
     first = np.array([[0.4, -0.3], [0.2, 0.5]])
     start, after = _after(first, first / 3)
     assert start.curvature is not None
-    assert after.curvature is not None
     np.testing.assert_array_equal(start.curvature, -np.eye(4))
     step = start.lambdas.ravel()
     np.testing.assert_allclose(after.curvature @ step, (first / 3 - first).ravel(), atol=1e-12)
@@ -310,7 +304,6 @@ def test_the_step_agrees_with_another_solver(seed: int, curved: bool) -> None:
     found = maximise_cutting_planes(
         slopes, offsets, 0.7, slope=slopes[-1] if curved else None, curvature=bend
     )
-    assert found is not None
     assert np.linalg.norm(found) <= 0.7 * (1 + 1e-9)
     near = minimize(
         lambda s: -_height(s / max(1.0, np.linalg.norm(s) / 0.7), slopes, offsets, bend),
@@ -353,7 +346,6 @@ def test_the_bundle_optimum_is_the_models_maximum(
         for _ in range(3)
     ]
     best = maximise_bundle(assignments, region, 3)
-    assert best is not None
     assert best.lambdas.shape == (2, 3, 2)
     slack = 1e-6 * scale**2
     assert _model(assignments, region, best.lambdas) == pytest.approx(best.value, abs=slack)
@@ -376,7 +368,6 @@ def test_low_bounds_of_a_node_limit_stall_the_quadratic_bundle() -> None:
         if reason:
             break
     assert reason == "stalled"
-    assert proposal.model_value is not None
     assert ascent.best == pytest.approx(proposal.model_value - 0.1, abs=1e-4)
 
 

@@ -361,7 +361,6 @@ def test_refinement_is_that_many_exact_lloyd_rounds(rounds: int) -> None:
     assert pooled(refined.labels_).tolist() == refined.predict(X).tolist()
     inertias = [entry.inertia for entry in refined.history_ if entry.phase == "refine"]
     assert len(inertias) == rounds
-    assert refined.inertia_ is not None
     assert refined.inertia_ <= min(value for value in inertias if value is not None) + 1e-9
 
 
@@ -387,7 +386,6 @@ def test_a_site_that_joins_later_is_labelled_by_the_nearest_centroid_alone() -> 
     )
     result = drive(plan, late).result
 
-    assert result is not None
     labels = rounds.label(plan, result, sites["d"], None, "d")
     assert adjusted_rand_score(truth["d"], labels) == 1.0
     assert "d" not in result.mapping
@@ -421,7 +419,6 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
         2,
     )
     result = drive(plan, sites).result
-    assert result is not None
     memory = {"kfed": np.array([[-2.0, 0.0], [4.9, 0.0], [11.0, 0.0]])}
     mapped = result.model_copy(update={"mapping": {"a": (0, 1, 1)}})
     rows = np.array([[0.0, 0.0], [2.0, 1.0], [np.nan, 0.0], [9.0, 0.0]])

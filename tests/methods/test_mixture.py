@@ -78,13 +78,11 @@ def test_rows_give_what_scikit_learn_gives(scaling: str) -> None:
         expected.fit(X)
     order = np.lexsort(expected.means_.T[::-1])
     soft = result.soft
-    assert soft is not None
     close = {"rtol": 0.0, "atol": 1e-8}
     np.testing.assert_allclose(result.centroids, expected.means_[order], **close)
     np.testing.assert_allclose(soft["variances"], expected.covariances_[order], **close)
     np.testing.assert_allclose(soft["proportions"][:, 0], expected.weights_[order], **close)
     fit = result.likelihood
-    assert fit is not None
     # Of the scaled rows, converted to own units.
     jacobian = len(X) * np.log(result.space.scale).sum()
     assert fit.log_likelihood == pytest.approx(expected.score(X) * len(X) - jacobian, abs=1e-8)
@@ -150,12 +148,10 @@ def test_yes_no_and_levels_are_latent_classes(proportions: str) -> None:
     likelihood, shares, expected = plain_em(sites, start, 8, by_site=proportions == "by_site")
     assert run.likelihoods[-1] == pytest.approx(likelihood, abs=1e-8)
     found = run.state.measured
-    assert found is not None
     np.testing.assert_allclose(found.means[:, 1:], shares, atol=1e-8)
     own = [memory.get("proportions", found.proportions) for memory in run.memories]
     np.testing.assert_allclose(own, expected, atol=1e-8)
     fit = run.state.likelihood
-    assert fit is not None
     # Mean, variance, a probability, and two of three levels; and the proportions.
     assert fit.n_parameters == 2 * 5 + (3 if proportions == "by_site" else 1)
 
@@ -240,8 +236,6 @@ def test_artificial_persons_find_the_spread_of_the_classes() -> None:
     found = rounds(config, [points], 12).state.classes
     open_config = replace(config, policy=config.policy.model_copy(update={"protection": "none"}))
     records = rounds(open_config, [points], 12).state.classes
-    assert found is not None
-    assert records is not None
     deviations = np.sqrt(found.variances).mean(axis=1)
     np.testing.assert_allclose(deviations, [1.0, 2.0], rtol=0.1)
     # Records alone are more alike than persons.
@@ -333,7 +327,6 @@ def test_persons_are_labelled_by_the_most_probable_class() -> None:
         np.testing.assert_array_equal(probabilities.argmax(axis=1), result.labels_[site])
     # Beyond the tight class on both sides: no centroid could give this.
     assert result.predict([[0.0, 0.0], [2.5, 2.5], [-2.5, -2.5]]).tolist() == [0, 1, 1]
-    assert result.sizes_ is not None
     assert sum(result.sizes_) == 600
     sizes = np.sum([np.bincount(own, minlength=2) for own in result.labels_.values()], axis=0)
     np.testing.assert_allclose(result.sizes_, sizes, atol=40)

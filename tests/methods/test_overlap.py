@@ -163,7 +163,6 @@ def test_values_that_groups_do_not_release_are_imputed() -> None:
         rows[::7, 2] = np.nan
     result = _run(sites, {"protection": "groups", "scaling": "standard"})
     assert _ari(result, truth) > 0.95
-    assert result.result.mask is not None
     assert result.result.mask.all()
 
 
@@ -207,7 +206,6 @@ def test_any_masked_session_completes_or_fails_with_a_reason(seed: int) -> None:
 
 def _check_masked(result: SessionResult, sites: dict[str, NDArray[np.float64]]) -> None:
     mask = result.result.mask
-    assert mask is not None
     assert np.isfinite(result.cluster_centers_).all()
     assert not result.cluster_centers_[~mask].any()
     assert mask.any(axis=1).all()
@@ -332,7 +330,6 @@ def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) ->
 def test_global_centroids_without_points_are_not_improved() -> None:
     X = [[0.0, 0, 0, 0], [1.0, 0, 0, 0], [10.0, 0, 0, 0]]
     sent = _improved(X, [[0.0, 0, 0, 5], [50.0, 0, 0, 5], [10.0, 0, 0, 5]], [3, 1, 7])
-    assert sent is not None
     assert sent.counts.tolist() == [4, 0, 7]
     np.testing.assert_allclose(sent.means, [[0.25, 0, 0, 0], [0, 0, 0, 0], [10.0, 0, 0, 0]])
 
@@ -364,7 +361,6 @@ def test_a_site_runs_the_number_of_iterations_in_the_task() -> None:
 
 def test_ties_go_to_the_first_global_centroid() -> None:
     sent = _improved([[1.0, 0, 0, 0]], [[0.0, 0, 0, 0], [2.0, 0, 0, 0], [2.0, 0, 0, 0]])
-    assert sent is not None
     assert sent.counts.tolist() == [1, 0, 0]
 
 
@@ -483,7 +479,6 @@ def test_global_centroids_move_by_alpha_towards_the_weighted_mean() -> None:
         a=([3, 4], [[1.0, 1, 1, 0], [5.0, 5, 5, 0]]), b=([9, 4], [[0.0, 3, 3, 3], [0, 5.0, 5, 5]])
     )
     moved = _moved(state, sent, alpha=0.5)
-    assert moved.centroids is not None
     # By 3 rows of a and 9 of b where both have the feature, by one of them elsewhere.
     np.testing.assert_allclose(moved.centroids[0], 0.5 * np.array([1.0, 2.5, 2.5, 3.0]))
     np.testing.assert_allclose(moved.centroids[1], 5.0)
@@ -492,7 +487,6 @@ def test_global_centroids_move_by_alpha_towards_the_weighted_mean() -> None:
 def test_unmatched_centroids_and_unreported_features_keep_their_values() -> None:
     state = _state([[1.0, 2, 3, 4], [5.0, 6, 7, 8]])
     moved = _moved(state, _sent(a=([4, 0], [[1.0, 2, 13, 0], [0.0, 0, 0, 0]])))
-    assert moved.centroids is not None
     np.testing.assert_allclose(moved.centroids[1], [5, 6, 7, 8])
     np.testing.assert_allclose(moved.centroids[0], [1, 2, 3 + 0.8 * 10, 4])
 
@@ -500,8 +494,6 @@ def test_unmatched_centroids_and_unreported_features_keep_their_values() -> None
 def test_a_feature_reported_for_the_first_time_takes_the_reported_value() -> None:
     state = _state([[1.0, 1, 1, 0]], [[True, True, True, False]])
     moved = _moved(state, _sent(b=([4], [[0.0, 1, 1, 6]])))
-    assert moved.centroids is not None
-    assert moved.mask is not None
     assert moved.centroids[0].tolist() == [1, 1, 1, 6]
     assert moved.mask.all()
 

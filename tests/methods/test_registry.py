@@ -86,7 +86,6 @@ def test_a_broken_distribution_is_named_and_takes_no_other_method_down(
     assert list(methods) == ["lloyd", "good"]
     assert method not in methods
     problem = methods.problem(method)
-    assert problem is not None
     assert problem.startswith(f"the method {method!r} of the distribution late-clusters 1 cannot")
     assert said in problem
     assert "pip install --upgrade late-clusters" in problem

@@ -23,7 +23,6 @@ from protection.drawn_sites import MAKERS, draw_columns, rows_of
 from support.cohorts import SECRET, Memory, given_groups, groups_of
 from support.reference_table import common_level, middle_value
 
-FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 

@@ -18,8 +18,6 @@ from support import reference_table as reference
 from support.cohorts import SECRET, Memory, given_groups, groups_of
 from support.reference_table import Rule
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 NAN = np.nan
 
 

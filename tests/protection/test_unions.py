@@ -16,7 +16,6 @@ from support import reference_table as reference
 from support.cohorts import SECRET, Memory, given_groups, persons, sources_of
 
 FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 NAN = np.nan
 
 

@@ -82,7 +82,6 @@ def persons(name: str) -> dict[str, list[float]]:
             meanings = [reading.meaning(code) for code in codes]
             own = [np.nan if np.isnan(k) else meanings[int(k)] for k in own]
         values[reading.feature.name] = own
-    assert whole.keys is not None
     return {
         key: [float("nan") if v is None else float(v) for v in row]
         for key, row in zip(whole.keys, zip(*values.values(), strict=True), strict=True)

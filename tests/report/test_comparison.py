@@ -75,7 +75,6 @@ def _moved(facts: Facts, order: tuple[int, ...]) -> Facts:
     """Return a result with its clusters in another order."""
     result, rows = facts.result, list(order)
     profile = result.profile
-    assert profile is not None
     changed = {
         "centroids": result.centroids[rows],
         "centroids_original": result.centroids_original[rows],

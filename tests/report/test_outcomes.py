@@ -53,7 +53,6 @@ def section(facts: Facts) -> str:
 
 def changed(facts: Facts, **changes: Any) -> Facts:
     """Return the same with other fields of its outcomes."""
-    assert facts.result.outcomes is not None
     outcomes = facts.result.outcomes.model_copy(update=changes)
     return replace(facts, result=facts.result.model_copy(update={"outcomes": outcomes}))
 
@@ -157,7 +156,6 @@ def test_sites_that_gave_no_outcome_are_named(
     said = "Not counted: the persons of b, without a column of an outcome or points for it."
     assert said in section(short)
     outcomes = short.result.outcomes
-    assert outcomes is not None
     show_outcomes(outcomes)
     assert said in capsys.readouterr().out
     assert said in _methods(short)
@@ -171,7 +169,6 @@ def test_the_result_says_how_many_sites_gave_an_outcome(
     facts: Facts, capsys: pytest.CaptureFixture[str]
 ) -> None:
     outcomes = facts.result.outcomes
-    assert outcomes is not None
     first, *rest = outcomes.results
     n = first.n_sites
     assert n == len(first.tables) > 1
@@ -221,7 +218,6 @@ def test_a_session_without_outcomes_has_no_section(facts: Facts) -> None:
 
 
 def test_programs_get_tables_and_sigma(facts: Facts) -> None:
-    assert facts.result.outcomes is not None
     written = json.loads(json_text(facts))["outcomes"]
     assert written == facts.result.outcomes.model_dump(mode="json")
     counts = frame(facts, "outcome_counts")
@@ -247,7 +243,6 @@ def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
 
 def test_the_summary_says_from_which_to_which_cluster_an_outcome_goes(facts: Facts) -> None:
     outcomes = facts.result.outcomes
-    assert outcomes is not None
     for found in outcomes.results:
         line = range_text(found, facts.cluster_names)
         shares = [[x for x in cluster_lines(found, own) if x.is_share] for own in found.clusters]
@@ -305,7 +300,6 @@ def test_figures_say_in_words_what_they_show(facts: Facts) -> None:
 
 def test_an_interval_without_marks_is_drawn_as_words_alone() -> None:
     facts = outcome_facts((DIED,), 5)
-    assert facts.result.outcomes is not None
     found = facts.result.outcomes.results[0]
     unknown = tuple(c for c in found.comparisons if c.cluster == 4)
     only = Outcomes(
@@ -320,7 +314,6 @@ def test_an_interval_without_marks_is_drawn_as_words_alone() -> None:
 
 def test_ratios_beyond_the_axis_end_in_an_arrow() -> None:
     facts = outcome_facts((DIED,), 2)
-    assert facts.result.outcomes is not None
     found = facts.result.outcomes.results[0]
     wide = Estimate(value=90.0, lower=-0.5, upper=1e9)
     comparisons = (found.comparisons[0].model_copy(update={"estimate": wide, "by_site": {}}),)

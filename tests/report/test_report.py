@@ -193,7 +193,6 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     ]
     names = ("crp", "cost", "smoker", "pain=chest", "pain=arm")
     result = _result([[1.0, 2.0, 0.25, 0.75, 0.25], [2.0, 3.0, 1.0, 0.0, 1.0]], np.ones((2, 5)))
-    assert result.profile is not None
     repeated = {"typical": names, "all_equal": {"cost": (2, 3), "smoker": (1, 4)}}
     profile = result.profile.model_copy(update=repeated)
     facts = Facts(result.model_copy(update={"profile": profile}), _definition(features))

@@ -93,7 +93,6 @@ def test_with_protection_it_says_what_the_numbers_are_of() -> None:
 def test_a_value_that_may_not_be_the_mean_has_a_mark() -> None:
     found = run("groups")
     profile = found.result.profile
-    assert profile is not None
 
     def table(uncertain: list[bool]) -> TableOne:
         changed = profile.model_copy(
@@ -117,7 +116,6 @@ def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:
     facts = outcome_facts(n_clusters=3)
     table = table_one(facts)
     said = str(table)
-    assert facts.result.outcomes is not None
     for found in facts.result.outcomes.results:
         assert any(line[0].startswith(found.name) for line in table.rows)
         assert any(found.name in note and "95 % intervals" in note for note in table.footnotes)

@@ -57,7 +57,6 @@ def test_the_table_names_the_hospital_and_the_column(found: SessionResult) -> No
 
 def test_a_site_reads_only_of_itself(found: SessionResult) -> None:
     result, names = found.result, frozenset({"oslo"})
-    assert result.transfer is not None
     sizes = {site: result.site_sizes[site] for site in names}
     own = {"transfer": result.transfer.of_sites(names), "site_sizes": sizes}
     provenance = Provenance(

@@ -92,7 +92,6 @@ def test_where_sites_agree_the_scale_is_that_of_the_merged_moments() -> None:
     rows = np.concatenate(list(sites.values()))
     np.testing.assert_allclose(found.center, rows.mean(axis=0), rtol=1e-12)
     np.testing.assert_allclose(found.scale, rows.std(axis=0), rtol=1e-12)
-    assert found.limit is not None
     assert found.limit.tolist() == [100.0, 100.0]
     assert not any("stands apart" in line for line in found.warnings)
 
@@ -118,7 +117,6 @@ def test_shares_keep_their_bounds_and_weights_widen_the_limit() -> None:
     policy = {"protection": "none"}
     found = simulate("lloyd", sites, config={"n_clusters": 2}, features=features, policy=policy)
     result = found.result
-    assert result.limit is not None
     assert result.limit[0] == 200.0
     ones = (1.0 - result.center[1]) / result.scale[1]
     assert result.limit[1] == pytest.approx(ones)

@@ -62,7 +62,6 @@ def test_quality_is_that_of_the_repeated_points_of_all_sites(offset: float) -> N
     np.fill_diagonal(apart, np.inf)
     quality = outcome.quality
 
-    assert quality is not None
     assert quality.n_rows == len(X)
     assert quality.inertia == pytest.approx((gaps.min(axis=1) ** 2).sum())
     silhouette = ((ordered[:, 1] - ordered[:, 0]) / ordered[:, 1]).mean()
@@ -85,7 +84,6 @@ def test_davies_bouldin_is_scikit_learns_when_centroids_are_means() -> None:
     centroids = np.array([X[labels == k].mean(axis=0) for k in range(3)])
     outcome = _outcome({"a": points}, centroids, config_of(OPTIONS))
 
-    assert outcome.quality is not None
     assert outcome.quality.davies_bouldin == pytest.approx(davies_bouldin_score(X, labels))
 
 
@@ -93,7 +91,6 @@ def test_one_cluster_has_no_silhouette_and_no_davies_bouldin() -> None:
     points = _random(np.random.default_rng(2), 20, 2)
     outcome = _outcome({"a": points}, np.zeros((1, 2)), config_of(OPTIONS))
 
-    assert outcome.quality is not None
     assert outcome.quality.simplified_silhouette is None
     assert outcome.quality.davies_bouldin is None
     assert outcome.quality.inertia == pytest.approx((repeated(points) ** 2).sum())
@@ -202,8 +199,6 @@ def test_deviations_are_completed_by_the_variance_within_groups() -> None:
     centroids = np.array([[-1.0, 0.0], [1.0, 0.0]])
     outcome = _outcome(sites, centroids, config)
     profile, quality = outcome.profile, outcome.quality
-    assert profile is not None
-    assert quality is not None
 
     weights, means, squares = np.zeros(2), np.zeros((2, 2)), np.zeros((2, 2))
     lost = 0.0
@@ -255,7 +250,6 @@ def test_unprotected_the_profile_is_what_pandas_finds() -> None:
     rows = pd.concat(list(sites.values()))
     groups, profile = rows.groupby(result.predict(rows)), result.result.profile
 
-    assert profile is not None
     np.testing.assert_allclose(profile.means, groups.mean(), rtol=1e-12)
     np.testing.assert_allclose(profile.deviations, groups.std(ddof=0), rtol=1e-6)
     np.testing.assert_allclose(profile.overall_means, rows.mean(), rtol=1e-12)
@@ -269,7 +263,6 @@ def test_protected_the_profile_is_near_what_pandas_finds() -> None:
     rows = pd.concat(list(sites.values()))
     groups, profile = rows.groupby(result.predict(rows)), result.result.profile
 
-    assert profile is not None
     unit = rows.std(ddof=0).to_numpy()
     assert (np.abs(profile.means - groups.mean().to_numpy()) < 0.2 * unit).all()
     assert (np.abs(profile.deviations - groups.std(ddof=0).to_numpy()) < 0.2 * unit).all()
@@ -284,7 +277,6 @@ def test_inertia_and_the_share_beside_it_give_the_inertia_of_persons() -> None:
     scaled = (pooled(sites) - space.center) / space.scale
     gaps = ((scaled[:, None] - space.centroids) ** 2).sum(axis=2).min(axis=1)
 
-    assert quality is not None
     assert quality.inertia < 0.95 * gaps.sum()
     assert quality.inertia / (1.0 - quality.share_within) == pytest.approx(gaps.sum(), rel=0.1)
 
@@ -300,7 +292,6 @@ def test_columns_count_at_the_sites_that_have_them() -> None:
     sites = {site: weighted(X) for site, X in rows.items()}
     profile = _outcome(sites, np.array([[0.0, 0.0]]), config).profile
 
-    assert profile is not None
     assert profile.means[0, 1] == pytest.approx(rows["b"][:, 1].mean())
     assert profile.deviations[0, 1] == pytest.approx(rows["b"][:, 1].std())
     assert profile.means[0, 0] == pytest.approx(np.concatenate([rows["a"], rows["b"]])[:, 0].mean())
@@ -335,14 +326,12 @@ def test_imputed_values_count_in_no_mean_and_no_spread(offset: float) -> None:
     ]
     profile = _outcome(sites, centroids, config).profile
 
-    assert profile is not None
     for k in range(2):
         own = held[labels == k]
         np.testing.assert_allclose(profile.means[k], np.nanmean(own, axis=0), rtol=1e-12)
         np.testing.assert_allclose(profile.deviations[k], np.nanstd(own, axis=0), rtol=1e-8)
     np.testing.assert_allclose(profile.overall_means, np.nanmean(held, axis=0), rtol=1e-12)
     payload = _measure(sites["a"], centroids, config)
-    assert payload.known is not None
     assert payload.known.sum(axis=0).tolist() == [
         sites["a"].n,
         sites["a"].sizes[25:].sum(),
@@ -367,7 +356,6 @@ def test_a_mean_is_uncertain_where_persons_can_lie_further_out_than_records() ->
     config = config_of(OPTIONS, features=features)
     profile = _outcome(sites, centroids, config).profile
 
-    assert profile is not None
     assert profile.uncertain is not None
     variances = X.var(axis=0) / (1.0 - within)
     labels = np.linalg.norm(X[:, None] - centroids, axis=2).argmin(axis=1)
@@ -381,7 +369,6 @@ def test_a_mean_is_uncertain_where_persons_can_lie_further_out_than_records() ->
     unprotected = config_of(OPTIONS, features=features, protection="none")
     none = {site: replace(points, within=np.zeros(4)) for site, points in sites.items()}
     exact = _outcome(none, centroids, unprotected).profile
-    assert exact is not None
     assert exact.uncertain is None
 
 
@@ -394,7 +381,6 @@ def test_the_result_says_at_how_many_sites_all_records_are_equal(
     sites = {f"s{i}": weighted(equal if i < n_equal else X) for i in range(4)}
     outcome = _outcome(sites, np.zeros((1, 2)), config_of(OPTIONS))
 
-    assert outcome.profile is not None
     assert outcome.profile.all_equal == ({"x1": (n_equal, 4)} if n_equal else {})
     assert outcome.profile.typical == (("x1",) if n_equal else ())
     said = f"All records are equal in 'x1' at {n_equal} of 4 sites: a rare trait vanishes there"
@@ -407,7 +393,6 @@ def test_sites_that_lack_a_column_are_not_among_those_that_have_it() -> None:
     X = np.random.default_rng(8).normal(size=(20, 2)) * [1.0, 0.0]
     profile = _outcome({site: weighted(X) for site in masks}, np.zeros((1, 2)), config).profile
 
-    assert profile is not None
     assert profile.all_equal == {"x1": (1, 1)}
 
 

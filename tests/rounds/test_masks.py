@@ -69,7 +69,6 @@ def test_the_evaluation_measures_what_labels_and_centroids_say() -> None:
     result = found.result
     assert result.mask is not None
     quality = result.quality
-    assert quality is not None
     inertia, distances, terms = 0.0, [], []
     sizes = np.zeros(3, dtype=int)
     for site, X in sites.items():
@@ -156,7 +155,6 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
         assert outcome.quality is None
         return
     quality, profile = outcome.quality, outcome.profile
-    assert quality is not None
     assert profile is not None
     assert quality.n_rows == persons
     assert quality.inertia == pytest.approx(inertia)
@@ -218,7 +216,6 @@ def test_prototypes_keep_their_clusters_when_these_are_sorted() -> None:
         scale=np.ones(1),
     )
     done = complete_result(raw, n_clusters=2)
-    assert done.prototypes is not None
     assert done.prototypes.ravel().tolist() == [0.0, 4.0, 9.0]
     assert done.prototype_labels == (0, 1, 1)
     labels = label_by_centroid(done, np.array([[8.0], [1.9], [2.1], [np.nan]]))
@@ -274,7 +271,6 @@ def test_a_row_is_labelled_alike_whatever_rows_come_with_it() -> None:
     found = simulate("overlap", sites, config={"n_clusters": 4}, policy=POLICY, seed=7)
     result = found.result
     assert result.impute is not None
-    assert result.mask is not None
     assert result.mask.all()
     gaps = rng.normal(size=(60, 4))
     gaps[::2, 1] = np.nan

@@ -67,7 +67,6 @@ def test_persons_of_groups_that_lack_a_value_are_said_to_be_left_out() -> None:
     found = run("lloyd", 2, rows, missing="drop")
 
     quality = found.result.quality
-    assert quality is not None
     assert (quality.n_rows, quality.n_left_out) == (120, 60)
     said = "60 of 180 persons are not in the result"
     assert any(said in text and "missing: impute" in text for text in found.warnings_)

@@ -94,7 +94,6 @@ def test_outcomes_are_the_last_round_whatever_came_before(config: dict[str, Any]
     assert opened[-1][0] == "outcomes"
     assert len(opened) <= rounds.most_rounds(session)
     found = done.result.outcomes
-    assert found is not None
     sizes = done.result.sizes
     for result in found.results:
         assert result.total[:-1, 0].tolist() == list(sizes or ())
@@ -109,8 +108,6 @@ def test_no_message_before_the_last_round_depends_on_the_outcomes() -> None:
     for (phase, sent), (other_phase, other) in zip(with_outcomes[:-1], without, strict=True):
         assert phase == other_phase
         for one, two in zip(sent, other, strict=True):
-            assert one.payload is not None
-            assert two.payload is not None
             assert one.payload.model_dump_json() == two.payload.model_dump_json()
 
 
@@ -118,7 +115,6 @@ def test_a_site_that_is_silent_is_not_asked() -> None:
     done, opened = run(plan(), silent=("oslo",))
     assert [each.site for each in opened[-1][1]] == ["berlin", "porto", "riga"]
     found = done.result.outcomes
-    assert found is not None
     assert found.silent == ("oslo",)
     assert set(found.results[0].tables) == {"berlin", "porto", "riga"}
 
@@ -126,7 +122,6 @@ def test_a_site_that_is_silent_is_not_asked() -> None:
 def test_with_too_few_sites_that_answer_nothing_is_asked() -> None:
     done, opened = run(plan(), silent=("oslo", "porto"))
     assert opened[-1][0] == "evidence"
-    assert done.result.outcomes is not None
     assert done.result.outcomes.results == ()
     assert any("outcomes are not known" in warning for warning in done.result.warnings)
 
@@ -146,7 +141,6 @@ def test_outcomes_stand_at_the_number_of_clusters_that_was_asked_for() -> None:
     for entry in done.result.sweep or ():
         assert (entry.result.outcomes is not None) == (entry.n_clusters == 2)
     best, _ = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k="recommended"))
-    assert best.result.outcomes is not None
     assert best.result.outcomes.n_clusters == best.result.n_clusters
 
 
@@ -226,7 +220,6 @@ def test_tables_have_the_shape_of_the_declaration() -> None:
     session = plan()
     task, payload = last_task(session)
     table, other = payload.cells
-    assert table is not None
     for wrong in ((table,), (table[:-1], other), (table[:, :-1], other), (other, table)):
         with pytest.raises(RuleViolation):
             rounds.check(session, task, OutcomesPayload(cells=wrong), p=5, size_band=None)

@@ -70,7 +70,6 @@ def test_pieces_of_one_correlated_cloud_are_not_clearer_than_one_cloud() -> None
     found = against(sites, centroids(sites, (2, 3)))
     for comparison in found.values():
         assert comparison.n_draws == 20
-        assert comparison.p is not None
         assert comparison.p > 0.05
         assert comparison.cluster_p is None
         assert comparison.not_judged is None
@@ -80,7 +79,6 @@ def test_clusters_that_are_there_are_clearer_and_each_stands_apart_in_the_sessio
     clustered: list[RecordCells],
 ) -> None:
     found = against(clustered, centroids(clustered, (3, 4)))
-    assert found[3].p is not None
     assert found[3].p < 0.001
     assert found[3].gap > 3 * found[3].gap_error > 0
     assert (found[3].cluster_p <= 0.05).all()
@@ -98,7 +96,6 @@ def test_each_cluster_has_its_own_p_whatever_the_order() -> None:
     order = own[:, 0].argsort()
     for chosen in (order, order[::-1]):
         found = against(sites, {3: own[chosen]})[3]
-        assert found.cluster_p is not None
         far = found.cluster_p[chosen == order[2]]
         assert far < found.cluster_p[chosen != order[2]].min()
 
@@ -108,10 +105,8 @@ def test_other_clusters_than_those_of_the_cells_are_not_judged_one_by_one(
 ) -> None:
     elsewhere = {3: np.array([[0.0, 0, 0, -1], [0, 0, 0, 0], [0, 0, 0, 1]])}
     found = against(clustered, elsewhere)[3]
-    assert found.p is not None
     assert found.p < 0.001
     assert found.cluster_p is None
-    assert found.not_judged is not None
     assert "differ from the session's own" in found.not_judged
 
 
@@ -186,7 +181,6 @@ def test_as_many_persons_lack_values_in_the_cloud_and_the_same_ones_lack_several
     assert np.corrcoef(known[:, 2], known[:, 3])[0, 1] > 0.7
     # Two halves, those with a panel and those without, are no clusters.
     found = against(sites, centroids(sites, (2,)))[2]
-    assert found.p is not None
     assert found.p > 0.05
 
 
@@ -237,7 +231,6 @@ def test_constant_columns_change_nothing(clustered: list[RecordCells]) -> None:
     ]
     own = {3: padded(centroids(clustered, (3,))[3])}
     found = against(wider, own)[3]
-    assert found.p is not None
     assert found.p < 0.001
 
 

@@ -58,7 +58,6 @@ def _clusters(n_sites: int, a_site: int, k: int = 12) -> tuple[list[FloatArray],
 def test_clusters_of_fewer_persons_than_a_group_are_warned_of() -> None:
     warning = resolution_warning(**_sent(*_clusters(50, 3)))
 
-    assert warning is not None
     assert "12 clusters" in warning
     assert "smaller min_group_size" in warning
 

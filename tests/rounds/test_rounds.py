@@ -53,7 +53,6 @@ def test_preparation_then_the_method_then_evaluation() -> None:
     assert phases[:3] == ["prepare", "cells", "lloyd"]
     assert phases[-1] == "evidence"
     assert set(phases[2:-1]) == {"lloyd"}
-    assert run.result is not None
     assert [entry.phase for entry in run.result.history] == phases
     assert [entry.round for entry in run.result.history] == list(range(1, len(phases) + 1))
     assert run.result.n_rounds == len(phases) - 2
@@ -79,7 +78,6 @@ def test_max_rounds_counts_the_methods_rounds_alone(limit: int) -> None:
     plan = plan_for(2, {"n_clusters": 3, "tol": 0.0}, {"max_rounds": limit})
     run = drive(plan, _sites())
 
-    assert run.result is not None
     assert run.result.stopped_because == "max_rounds"
     assert run.result.n_rounds == limit
     assert len(run.rounds) == limit + 2
@@ -90,7 +88,6 @@ def test_without_evaluation_quality_and_sizes_are_null() -> None:
     run = drive(plan_for(2, {"n_clusters": 3, "evaluate": False}), _sites())
 
     assert run.rounds[-1].phase == "lloyd"
-    assert run.result is not None
     assert run.result.quality is None
     assert run.result.sizes is None
     assert run.result.site_sizes == {}
@@ -170,7 +167,6 @@ def test_a_late_joiner_takes_part_at_once_and_uses_the_sessions_scale() -> None:
     assert run.rounds[2].payloads["d"].counts.sum() == 45
     spaces = [opened.tasks["a"].space for opened in run.rounds[1:]]
     assert all(np.array_equal(space.center, spaces[0].center) for space in spaces)
-    assert run.result is not None
     assert sorted(run.result.site_sizes) == ["a", "b", "c", "d"]
     assert run.result.sizes == (78, 78, 78)
 
@@ -183,7 +179,6 @@ def test_a_site_that_leaves_stops_nobody() -> None:
         roster=lambda number: "abc" if number >= 4 else "abcd",
     )
 
-    assert run.result is not None
     assert run.result.stopped_because == "converged"
     assert sorted(run.result.site_sizes) == ["a", "b", "c"]
     np.testing.assert_allclose(run.result.centroids_original, CENTRES[[0, 2, 1]], atol=0.1)
@@ -194,7 +189,6 @@ def test_a_site_that_missed_a_round_is_asked_in_the_next() -> None:
     plan = plan_for(2, {"n_clusters": 3}, {"quorum": 3})
     run = drive(plan, sites, silent=lambda number: "d" if number in (1, 2, 4) else "")
 
-    assert run.result is not None
     assert run.result.stopped_because == "converged"
     assert run.result.sizes == (78, 78, 78)
 
@@ -205,7 +199,6 @@ def test_a_site_with_fewer_rows_than_p_answers_empty_throughout(rows: int) -> No
     run = drive(plan_for(2, {"n_clusters": 3}), sites)
 
     assert all(opened.payloads["tiny"] is None for opened in run.rounds)
-    assert run.result is not None
     assert run.result.stopped_because == "converged"
     assert run.result.sizes == (63, 63, 63)
     labels = rounds.label(METHODS["lloyd"], run.result, sites["tiny"])
@@ -717,7 +710,6 @@ def test_a_session_over_bounds_that_drops_needs_no_preparation() -> None:
     run = drive(plan, _sites())
 
     assert run.rounds[0].phase == "cells"
-    assert run.result is not None
     assert run.result.center.tolist() == [-1.0, -1.0]
     assert run.result.scale.tolist() == [8.0, 8.0]
     assert isinstance(rounds.max_rounds(plan), int)

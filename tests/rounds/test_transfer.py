@@ -99,7 +99,6 @@ def test_models_without_a_site_rest_on_enough_others() -> None:
     cells = PooledCells(means, np.full(12, 20), np.repeat(np.arange(4), 3), ())
     models = left_out_models(cells, 3, min_sites=3, seed=0)
     for site, found in enumerate(models):
-        assert found is not None
         expected = CENTRES + np.delete(np.arange(4), site).mean() / 10
         assert np.abs(found[:, None] - expected).max(axis=2).min(axis=1).max() < 1e-9
     assert left_out_models(cells, 3, min_sites=4, seed=0) == [None] * 4
@@ -131,7 +130,6 @@ def test_a_session_says_which_hospital_would_have_found_its_clusters_alone(
     found: SessionResult, hospitals: dict[str, NDArray[np.float64]]
 ) -> None:
     transfer = found.result.transfer
-    assert transfer is not None
     assert transfer.compared
     # A site with fewer persons than a group needs answers empty.
     assert sorted(transfer.sites) == sorted(set(hospitals) - {"tiny"})
@@ -151,7 +149,6 @@ def test_without_enough_other_sites_no_model_is_made_and_no_column_named() -> No
     found = session(sites)
     assert found.history_[-1].phase == "evidence"
     transfer = found.result.transfer
-    assert transfer is not None
     assert not transfer.compared
     assert {own.left_out_ari for own in transfer.sites.values()} == {None}
     assert {own.found_alone for own in transfer.sites.values()} == {"yes"}

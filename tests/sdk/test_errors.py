@@ -47,7 +47,6 @@ def test_a_foreign_problem_is_a_coordinator_error_still() -> None:
 
 
 def test_the_tree_is_as_drawn() -> None:
-    assert errors.__doc__ is not None
     stack: list[str] = ["FedclustError"]
     drawn = {}
     for line in errors.__doc__.splitlines():

@@ -114,7 +114,6 @@ def test_with_declared_bounds_dual_has_its_certificate() -> None:
         rows, sites=["a", "b"] * 12
     )
     bounds = model.result_.result.bounds
-    assert bounds is not None
     assert bounds.certified
     best = KMeans(2, n_init=20, random_state=0).fit(rows).inertia_
     assert bounds.lower <= best * (1 + 1e-9)

@@ -94,7 +94,6 @@ def test_options_of_the_method_leave_its_others(tmp_path: Path) -> None:
     body = {**{key: BODY[key] for key in ("purpose", "sites")}, "defaults": {"config": {"tol": 1}}}
     file.write_text(json.dumps(body), "utf-8")
     study = StudyOptions(file=file, stability=50).definition("hearts")
-    assert study.defaults is not None
     assert study.defaults.config == {"tol": 1, "stability": 50}
 
 
@@ -106,7 +105,6 @@ def test_options_of_the_policy_leave_its_other_fields(tmp_path: Path) -> None:
     assert (policy.min_group_size, policy.min_sites, policy.quorum) == (11, 2, 2)
     file.write_text(json.dumps({key: BODY[key] for key in ("purpose", "sites")}), "utf-8")
     study = StudyOptions(file=file, min_group_size=10, min_sites=2).definition("hearts")
-    assert study.defaults is not None
     assert study.defaults.policy.model_dump(exclude_unset=True) == {
         "min_sites": 2,
         "min_group_size": 10,

@@ -34,7 +34,6 @@ from fedclust.wire.submissions import BINARY, read_submission
 from support.fake_coordinator import EPOCH, FakeCoordinator, in_json
 from support.proxies import served
 
-P = 5
 D = 6
 FEATURES = tuple({"name": f"x{j}", "lower": -100.0, "upper": 100.0} for j in range(D))
 IDS = [f"patient {number}" for number in range(150)]

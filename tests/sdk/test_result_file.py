@@ -382,7 +382,6 @@ def test_a_pickle_and_an_estimator_hold_labels_and_no_rows() -> None:
         assert all(each.rows is None for each in sites(result))
         for k in (2, 3):
             labels = result.at(k).labels_
-            assert labels is not None
             assert set(labels) == {"a", "b", "c"}
             assert set(labels["a"]) <= set(range(k))
     for k in (2, 3):

@@ -54,7 +54,6 @@ def analyst(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
 
 def test_a_mapping_makes_a_study_and_its_sessions(analyst: Client) -> None:
     study = analyst.create_study(STUDY)
-    assert study.features is not None
     assert study.features[0].upper == 40.0
     made = analyst.session("t-1").definition
     assert (made.config["n_clusters"], made.policy.min_group_size) == ([2, 3], 7)

@@ -113,7 +113,6 @@ def crafted_answers(X: FloatArray, protection: str, target: int) -> list[tuple[i
                 size_band=None,
                 memory=memory,
             )
-            assert payload is not None
             sets += sums_of(payload.counts, payload.sums)
     return sets
 

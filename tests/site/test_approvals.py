@@ -181,7 +181,6 @@ def test_approval_of_two_sites_and_of_no_protection_is_express(tmp_path: Path) -
     review(site)
     approve(site)
     site.participate("heart", MINE)
-    assert fake.joined is not None
     assert fake.joined.consents.two_sites_with == "alpha"
     assert fake.joined.consents.protection_none
 

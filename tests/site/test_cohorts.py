@@ -289,10 +289,8 @@ def test_first_uses_at_once_wait_for_one_another(tmp_path: Path) -> None:
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) for _ in range(2)
     ]
     for child in children:
-        assert child.stdout is not None
         assert child.stdout.readline() == b"ready\n"
     for child in children:
-        assert child.stdin is not None
         child.stdin.close()
     tables = [child.stdout.read() for child in children if child.stdout is not None]
     assert [child.wait() for child in children] == [0] * 2

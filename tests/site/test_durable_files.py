@@ -70,7 +70,6 @@ def test_a_lock_does_not_outlive_a_killed_process(tmp_path: Path) -> None:
     command = [sys.executable, "-c", program, str(tmp_path / "lock")]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
         lock = FileLock(tmp_path / "lock")
         with pytest.raises(LockHeld):

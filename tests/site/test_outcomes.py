@@ -228,7 +228,6 @@ def test_a_site_without_the_column_of_an_outcome_sends_none_for_it(
     died, stay = sent(fake)
     assert died is None
     equal([stay], exact(MINE, result.labels_)[1:])
-    assert fake.joined is not None
     assert fake.joined.features == ("x", "y", "stay")
 
 

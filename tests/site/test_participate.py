@@ -162,10 +162,8 @@ def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path
     assert "at least 9 similar persons" in request.promise
     assert any("each row counts as a person" in note for note in request.notes)
     record = journal(fake, tmp_path).record
-    assert record is not None
     assert record.definition_sha256 == fake.sha256
     assert record.consented_at == EPOCH
-    assert fake.joined is not None
     assert fake.joined.definition_sha256 == fake.sha256
     assert fake.joined.min_group_size == 9
 
@@ -187,7 +185,6 @@ def test_two_sites_need_it_said(tmp_path: Path) -> None:
     assert caught.value.needed == ("consent", "two_sites_with alpha")
     assert fake.joined is None
     fake.site(tmp_path).participate("heart", MINE, consent=True)
-    assert fake.joined is not None
     assert fake.joined.consents.two_sites_with == "alpha"
 
 
@@ -198,7 +195,6 @@ def test_a_session_without_protection_needs_it_said(tmp_path: Path) -> None:
     seen: list[ConsentRequest] = []
     fake.site(tmp_path).participate("heart", MINE, consent=lambda r: not seen.append(r))
     assert "can compute single records" in seen[0].promise
-    assert fake.joined is not None
     assert fake.joined.consents.protection_none
 
 
@@ -293,7 +289,6 @@ def tampered(fake: FakeCoordinator, change: Any) -> None:
 
 
 def with_document(view: TaskResponse, *, rehash: bool, **changes: Any) -> TaskResponse:
-    assert view.task is not None
     document = view.task.model_copy(update=changes)
     if rehash:
         digest = codec.task_digest(document.common, document.site)
@@ -302,7 +297,6 @@ def with_document(view: TaskResponse, *, rehash: bool, **changes: Any) -> TaskRe
 
 
 def changed_common(view: TaskResponse, **changes: Any) -> dict[str, Any]:
-    assert view.task is not None
     return {**copy.deepcopy(view.task.common), **changes}
 
 
@@ -697,7 +691,6 @@ def test_the_settings_raise_the_least_group_size(
     assert site.check("heart", MINE, min_group_size=given).p == used
     for _ in range(2):  # the second call resumes
         site.participate("heart", MINE, min_group_size=given, consent=True)
-    assert fake.joined is not None
     assert fake.joined.min_group_size == used
     (table,) = CohortStore(SiteState(tmp_path)).records().values()
     assert table.cohort.sizes.min() >= used
@@ -944,7 +937,6 @@ def test_only_the_newest_round_keeps_its_memory(tmp_path: Path) -> None:
 def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
     written = journal(fake, tmp_path)
-    assert written.record is not None
     older = written.record.participation.model_copy(update={"sdk_version": "0.0.1"})
     written.write_record(written.record.model_copy(update={"participation": older}))
     fake.site(tmp_path).participate("heart", MINE, consent=True)

@@ -119,7 +119,6 @@ def allowance(place: Path) -> Allowance:
 
 
 def short(fake: FakeCoordinator) -> bool:
-    assert fake.joined is not None
     return fake.joined.points_short
 
 

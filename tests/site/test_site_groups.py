@@ -42,7 +42,6 @@ def take_part(fake: FakeCoordinator, place: Path, rows: NDArray[np.float64] = MI
 
 
 def declared(fake: FakeCoordinator) -> tuple[str | None, bool]:
-    assert fake.joined is not None
     return fake.joined.table_id, fake.joined.separate_groups
 
 
@@ -121,7 +120,6 @@ def test_other_persons_are_declared_and_have_their_own_table(tmp_path: Path) -> 
         take_part(second, tmp_path, other, person=ids)
     take_part(second, tmp_path, other, person=ids, other_persons="board 7")
     assert declared(first) != declared(second)
-    assert second.joined is not None
     assert (second.joined.other_persons, second.joined.separate_groups) == (True, False)
     take_part(second, tmp_path, other, person=ids)
     assert second.joined.other_persons, "the session was joined with it"
@@ -156,7 +154,6 @@ def test_an_approval_of_persons_who_wait_need_not_be_repeated(tmp_path: Path) ->
     with pytest.raises(errors.ConsentDeclined):
         take_part(fake, tmp_path, few, person=ids, other_persons="board 7", ask=lambda _: False)
     take_part(fake, tmp_path, few, person=ids)
-    assert fake.joined is not None
     assert fake.joined.other_persons
 
 
@@ -172,7 +169,6 @@ def test_a_table_of_persons_in_no_other_one_is_declared_so(tmp_path: Path) -> No
     # Also later, when nobody has to state it again.
     take_part(third, tmp_path, other, person=stated["person"])
     for fake, said in ((first, False), (second, True), (third, True)):
-        assert fake.joined is not None
         assert fake.joined.no_person_in_another_table == said
     created = [record.history[0] for record in tables(tmp_path).values()]
     assert sum("no_person_in_another_table" in line for line in created) == 1
@@ -197,7 +193,6 @@ def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
     with pytest.raises(errors.PersonsRefused, match="--cohort"):
         take_part(coordinator(), tmp_path)
     third = coordinator()
-    assert table is not None
     take_part(third, tmp_path, cohort=table[:6])
     # A coordinator that knows the first table alone would refuse this one without the approval.
     assert declared(third) == (table, True)

@@ -89,15 +89,11 @@ def test_the_last_thousand_heads_are_sent_and_all_if_asked() -> None:
 def test_each_join_continues_the_one_before(tmp_path: Path) -> None:
     first, second = coordinator(), coordinator()
     take_part(first, tmp_path / "a")
-    assert first.joined is not None
     before = first.joined.heads
     assert before == stored(tmp_path / "a")
     take_part(second, tmp_path / "a", n=100)
-    assert second.joined is not None
     after = second.joined.heads
     assert after == stored(tmp_path / "a")
-    assert before is not None
-    assert after is not None
     assert after.last > before.last
     assert after.heads[: before.last] == before.heads
 
@@ -141,7 +137,6 @@ def test_all_heads_are_sent_to_a_coordinator_that_needs_them(
     fake.before = needs_all
     take_part(fake, tmp_path / "a", n=100)
     assert firsts == [2, 1]
-    assert fake.joined is not None
     assert fake.joined.heads == stored(tmp_path / "a")
 
 
@@ -175,7 +170,6 @@ def test_a_change_that_another_process_stores_meanwhile_refuses_nobody(tmp_path:
     fake.before = overtaken
     take_part(fake, tmp_path / "a")
     assert [each.last for each in sent] == [1, 2]
-    assert fake.joined is not None
     assert fake.joined.heads == stored(tmp_path / "a")
 
 

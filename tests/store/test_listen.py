@@ -69,7 +69,6 @@ def writer(postgres_url: str, clock: ManualClock) -> Iterator[Store]:
 def touch(store: Store, name: str) -> None:
     def work(tx: Tx) -> None:
         session = tx.sessions.lock(name)
-        assert session is not None
         tx.sessions.touch(session.id)
 
     store.run_tx("touch", work)
@@ -87,7 +86,6 @@ def test_a_deleted_session_is_heard_and_found_by_reading_again(ear: Ear, writer:
 
     def delete(tx: Tx) -> None:
         session = tx.sessions.lock("heart")
-        assert session is not None
         tx.sessions.delete(session.id)
 
     writer.run_tx("delete", delete)
@@ -103,7 +101,6 @@ def test_nothing_is_heard_of_what_was_rolled_back(ear: Ear, writer: Store) -> No
 
     def fail(tx: Tx) -> None:
         session = tx.sessions.lock("heart")
-        assert session is not None
         tx.sessions.touch(session.id)
         raise RuntimeError("undone")
 

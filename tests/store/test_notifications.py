@@ -84,7 +84,6 @@ def test_one_worker_takes_a_row_and_another_only_after_its_time(store: Store) ->
     assert due(store, 299) is None
     assert take(store, "n1", "b", 300, 600)
     taken = store.read("get", lambda tx: tx.notifications.get("n1"))
-    assert taken is not None
     assert (taken.attempts, taken.lease_token) == (2, "b")
 
     def write(tx: Any) -> tuple[bool, bool, bool]:
@@ -97,7 +96,6 @@ def test_one_worker_takes_a_row_and_another_only_after_its_time(store: Store) ->
 
     assert store.run_tx("write", write) == (False, True, False)
     again = store.read("get", lambda tx: tx.notifications.get("n1"))
-    assert again is not None
     assert (again.due_at, again.failure, again.state) == (at(400), "busy", DeliveryState.WAITING)
 
 
@@ -176,7 +174,6 @@ def test_addresses_of_enabled_principals(store: Store) -> None:
     named = store.read("emails", lambda tx: tx.principals.emails(Role.SITE, ["zurich", "none"]))
     assert named == {}
     kept = store.read("get", lambda tx: tx.principals.get(Role.SITE, "cleveland"))
-    assert kept is not None
     assert kept.email == "c@x.example"
 
 

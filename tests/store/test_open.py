@@ -261,7 +261,6 @@ def test_the_lock_of_a_killed_server_vanishes(sqlite_url: str, clock: ManualCloc
         text=True,
     )
     with child:
-        assert child.stdout is not None
         assert child.stdout.readline() == "serving\n"
         with pytest.raises(StoreLocked):
             Store.open(sqlite_url, clock, serving=True)

@@ -89,7 +89,6 @@ def test_one_of_many_takes_the_lease_and_finishes(two: list[Store], first: str |
     winners = crowd(two, take)
     assert len(winners) == 1
     found = two[0].read("get", lambda tx: tx.rounds.get_by_id(opened.id))
-    assert found is not None
     assert found.lease == lease(f"t{winners[0]}", expires_at=at(100))
     assert found.attempts == (2 if first else 1)
 
@@ -125,7 +124,6 @@ def test_one_of_many_opens_the_next_round_or_creates_the_session(two: list[Store
     winners = crowd(two, create)
     assert len(winners) == 1
     session = two[0].read("get", lambda tx: tx.sessions.get("heart"))
-    assert session is not None
     assert session.created_by == f"a{winners[0]}"
 
     def opens(store: Store, _: int) -> bool:
@@ -171,7 +169,6 @@ def test_the_last_of_many_answers_closes_the_round_exactly_once(two: list[Store]
         winners = crowd(two, answer)
         assert len(winners) == 1
         found = two[0].read("get", lambda tx, o=opened: tx.rounds.get_by_id(o.id))
-        assert found is not None
         assert found.state is RoundState.AGGREGATING
     after = two[1].read("get", lambda tx: tx.sessions.get("heart"))
     assert after == replace(session, version=6)
@@ -238,7 +235,6 @@ def test_a_session_is_deleted_or_joined_but_not_both(two: list[Store]) -> None:
 
     def delete(tx: Tx, name: str) -> bool:
         session = tx.sessions.lock(name)
-        assert session is not None
         if any(each.joined_at for each in tx.participations.list(session.id)):
             return False
         tx.sessions.delete(session.id)
@@ -263,7 +259,6 @@ def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> 
 
     def delete(tx: Tx, name: str) -> bool:
         study = tx.studies.lock(name)
-        assert study is not None
         if tx.studies.session_counts([name])[name]:
             return False
         tx.studies.delete(study.id)
@@ -285,7 +280,6 @@ def test_readers_do_not_wait_for_a_writer(store: Store) -> None:
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(store.read, "get", lambda tx: tx.sessions.get("heart"))
             found = future.result(TIMEOUT_S)
-        assert found is not None
         return found.version
 
     assert store.run_tx("work", work) == 1

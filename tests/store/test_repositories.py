@@ -73,7 +73,6 @@ def test_tokens(store: Store) -> None:
     assert store.read("get", lambda tx: tx.tokens.get("t-none")) is None
     assert store.read("get", lambda tx: tx.tokens.with_owner("t-none")) is None
     found = store.read("get", lambda tx: tx.tokens.with_owner("t-old"))
-    assert found is not None
     assert found[0] == old
     assert (found[1].id, found[1].name, found[1].role) == (old.principal_id, "zurich", Role.SITE)
 
@@ -227,7 +226,6 @@ def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
     assert not store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t2", at(99)))
     assert store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t1", at(60)))
     held = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert held is not None
     assert held.lease == lease("t1", expires_at=at(60))
     assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(59)))
     assert not store.run_tx("release", lambda tx: tx.rounds.release_lease(rid, "t2"))
@@ -264,7 +262,6 @@ def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:
     assert store.run_tx("move", lambda tx: tx.rounds.transition(*move))
     assert not store.run_tx("finish", lambda tx: tx.rounds.finish(rid, "t1", RoundState.CLOSED))
     found = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert found is not None
     assert (found.state, found.lease) == (RoundState.FAILED, None)
     assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(99)))
 
@@ -313,7 +310,6 @@ def test_scrubbing_forgets_payloads_and_states_and_keeps_receipts(store: Store) 
         assert latest_state(tx, session.id) is None
         assert tx.results.get(session.id) is not None
         kept = tx.submissions.get(theirs.id, "zurich")
-        assert kept is not None
         assert kept.payload == b"theirs"
         assert latest_state(tx, other.id) == b"state"
         # The row still stands in the way of a second answer.
@@ -336,7 +332,6 @@ def test_times_come_back_aware_in_utc_to_the_microsecond(store: Store) -> None:
     changed = replace(session, started_at=elsewhere)
     store.run_tx("update", lambda tx: tx.sessions.update(changed))
     found = store.read("get", lambda tx: tx.sessions.get("heart"))
-    assert found is not None
     assert found.started_at == elsewhere
     assert found.started_at.utcoffset() == timedelta(0)
 

@@ -187,5 +187,4 @@ class Command:
             self._process.wait()
 
     def wait(self) -> int:
-        assert self._process is not None
         return self._process.wait(TIMEOUT_S)

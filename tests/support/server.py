@@ -107,7 +107,6 @@ class ServerProcess:
 
     def stop(self) -> int:
         """End the process with SIGTERM and return its exit code."""
-        assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.process.wait(TIMEOUT_S)

@@ -417,7 +417,6 @@ def test_it_does_not_outlive_a_coordinator_that_is_killed(
         module.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
     )
     with child:
-        assert child.stdin is not None
         module._send_job(child.stdin, job, 3, [StoredAnswer(f"s{i}", 5, vote) for i in range(3)])
         eventually(there.exists)
         assert child.poll() is None

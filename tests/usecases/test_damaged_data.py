@@ -62,7 +62,6 @@ def failed(direct: DirectApi, what: str, where: str | None, number: int = 1) -> 
     row = direct.row("heart")
     assert (row.state.value, row.stopped_because) == ("failed", MARK)
     found = direct.store.read("test.round", lambda tx: tx.rounds.latest(row.id))
-    assert found is not None
     assert (found.number, found.state.value, found.close_reason) == (number, "failed", MARK)
     details = {"round": number, "what": what, "site": where}
     assert direct.audit(action="round.damaged") == [("coordinator", "round.damaged", details)]

@@ -76,9 +76,7 @@ def test_a_refused_token_does_not_sign_in(direct: DirectApi) -> None:
 def test_nothing_shows_the_secret(direct: DirectApi) -> None:
     cookie, signed = use.sign_in(direct.co, issue(direct))
     text = parse_cookie(cookie)
-    assert text is not None
     found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
-    assert found is not None
     for shown in (repr(text), repr(signed), repr(found[0])):
         for secret in (text.secret, signed.csrf, found[0].secret_hmac):
             assert secret not in shown
@@ -234,7 +232,6 @@ def test_uses_are_recorded_once_a_minute(direct: DirectApi, clock: ManualClock) 
             assert each.result().idle_until == clock.now() + timedelta(minutes=30)
     eventually(lambda: not direct.co.touching)
     found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
-    assert found is not None
     row, token, owner = found
     assert row.last_used_at == token.last_used_at == owner.last_seen_at == clock.now()
 
@@ -265,7 +262,6 @@ def _with(cookie: str, **changes: str) -> str:
 def test_keys_rotate_and_a_stolen_row_does_not_sign_in(direct: DirectApi) -> None:
     cookie, signed = use.sign_in(direct.co, issue(direct))
     found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
-    assert found is not None
     stolen = found[0].secret_hmac
     for secret in (stolen[:43], stolen[-43:], signed.csrf[:43]):
         assert "not signed in" in refused(direct, CookieText(signed.id, secret).reveal())

@@ -79,7 +79,6 @@ def test_who_has_not_signed_in_is_led_to_the_form_and_back(place: Place) -> None
     assert asked.status_code == 303
     form = visitor.get(asked.headers["Location"])
     wanted = re.search(r'name="next" value="([^"]*)"', form.text)
-    assert wanted is not None
     assert wanted.group(1) == "/ui/account"
     fields = {"token": place.api.tokens["ada"], "next": "/ui/account"}
     assert visitor.post("/ui/sign-in", data=fields).headers["Location"] == "/ui/account"

@@ -210,7 +210,6 @@ def test_a_study_gives_what_the_form_leaves_alone() -> None:
     assert form.body == {"name": "heart", "study": "hearts", "config": {"n_clusters": 3}}
     form, definition = form.checked(check)
     assert (form.errors, dict(form.missing)) == ({}, {})
-    assert definition is not None
     assert (definition.policy.quorum, definition.config["refine"]) == (3, 2)
     changed = form_of({**texts, "/policy/quorum": "null", "/config/refine": "0"}, STUDY)
     assert changed.body["policy"] == {"quorum": None}

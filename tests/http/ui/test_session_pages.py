@@ -135,7 +135,6 @@ def test_a_deadline_moves_by_a_button_or_to_a_time_in_utc(place: Place) -> None:
     late = place.open("operator", "/slow")
     assert "<b>south and west</b> are late since" in late
     choice = re.search(r'name="at" value="([^"]+)">1 day', place.open("ada", "/slow/deadline"))
-    assert choice is not None
     for _ in range(2):  # pressed twice, it moves once
         assert place.post("ada", "/slow/deadline", ("at", choice.group(1))).status_code == 303
     assert choice.group(1)[:16] in place.open("ada", "/slow")
@@ -248,7 +247,6 @@ def test_an_open_page_learns_of_changes_until_its_sign_in_ends(place: Place) -> 
     place.local.coordinator.sealer.run_once()
     reader = Reader(place.local.base_url, place.api.tokens["ada"])
     found = re.search(r'data-events="([^"]+)"', reader.open("/ui/sessions/live"))
-    assert found is not None
     headers = {"Cookie": "; ".join(f"{k}={v}" for k, v in reader.client.cookies.items())}
     with (
         httpx.Client(base_url=place.local.base_url, trust_env=False, timeout=TIMEOUT_S) as client,
