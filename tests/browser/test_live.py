@@ -114,3 +114,22 @@ def test_many_open_pages_leave_connections_for_each_other(
     pages.remove(first)
     first.close()
     eventually(lambda: streams() == 4)
+
+
+def test_an_open_result_shows_new_names(registered: Registered, browser: Browser) -> None:
+    api, base_url = registered.api, registered.local.base_url
+    api.define("ada", SESSION, list(SITES))
+    for site in SITES:
+        api.join(site, SESSION)
+    assert api.finish(SESSION, SITES) == "completed"
+    context = signed_in(browser, base_url, api.tokens["ada"])
+    page = context.new_page()
+    with page.expect_response(lambda answer: "/names/events" in answer.url):
+        page.goto(f"/ui/sessions/{SESSION}/result")
+    page.evaluate("() => { window.loadedOnce = true; }")
+    for names in (["Elderly", "Young"], ["", "Frail"]):
+        api.ok("PATCH", f"/v1/sessions/{SESSION}", "ada", json={"cluster_names": names})
+        expect(page.locator("#report .card h2").nth(1)).to_have_text(names[1])
+    expect(page.locator("#report .card h2").first).to_have_text("Cluster 0")
+    assert page.evaluate("() => window.loadedOnce")
+    context.close()

@@ -70,6 +70,10 @@ def test_a_bar_stands_beside_what_the_comparison_with_one_cloud_says() -> None:
     np.testing.assert_allclose(lengths / lengths[0], [1.0, 0.7 / 0.95, 0.02 / 0.95], atol=1e-3)
     said = ["stands apart: p = 0.02", "does not stand apart: p = 0.3", "stands apart: p < 0.001"]
     assert {"0.95", "0.70", "0.02", *said} <= set(words_of(figure))
+    named = replace(facts, names={"3": ("Elderly", "", "Young")})
+    drawn = Plots(named).stability()
+    check_drawing(drawn)
+    assert {"0 (Elderly)", "1", "2 (Young)"} <= set(words_of(drawn))
     again = "found again in nearly all samples"
     assert f"Cluster 1: 0.70, {again}, does not stand apart: p = 0.3" in figure.description
     check_drawing(figure)
@@ -199,7 +203,11 @@ def test_own_clusters_have_a_panel_for_each_site(count: int) -> None:
 
 def test_an_own_cluster_that_was_not_found_leaves_a_gap() -> None:
     table = np.array([[0, 90, 0], [0, 0, 0], [0, 10, 80]])
-    figure = Plots(facts_of(MEANS, NAMES, transfer=_transfer({"oslo": table}))).own_clusters()
+    facts = facts_of(MEANS, NAMES, transfer=_transfer({"oslo": table}))
+    named = Plots(replace(facts, names={str(len(MEANS)): ("Elderly",) + ("",) * (len(MEANS) - 1)}))
+    check_drawing(named.own_clusters())
+    assert "0 (Elderly)" in words_of(named.own_clusters())
+    figure = Plots(facts).own_clusters()
     bars = _elements(figure, "rect", width="24.0")
     assert [each.get("fill") for each in bars] == ["#0072b2", "#009e73", "#e69f00", "#009e73"]
     assert words_of(figure)[:4] == ["oslo", "180 persons", "own", "common"]

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedclust.result.comparison import compare
 from fedclust.result.figures.plots import Plots
 from fedclust.result.first_screen import answer, html_first_screen, in_words
-from fedclust.result.overview import text_overview
+from fedclust.result.outcomes import cluster_table
+from fedclust.result.overview import frame, text_overview
 from fedclust.result.page import html
-from fedclust.result.tables import csv_text
+from fedclust.result.tables import counts_text, csv_text
 from fedclust.schema.encoding import Column
 from fedclust.schema.evidence import CloudComparison, SiteTransfer, Transfer
-from support.drawings import check_drawing
+from support.drawings import check_drawing, words_of
 from support.outcome_results import DIED, RELAPSE, outcome_facts
 from support.results import facts_of
 
@@ -124,6 +128,36 @@ def test_figures_tables_and_files_use_the_names_of_clusters() -> None:
         assert "Elderly <65>" in figure.description or "yyy" in figure.description
     assert csv_text(facts).splitlines()[1].endswith(",Elderly <65>")
     assert "Elderly <65>" in text_overview(facts)
+    # Where a number stands, the name stands next to it.
+    assert facts.labels == ("0 (Elderly <65>)", f"1 ({'y' * 60})")
+    outcomes = facts.result.outcomes
+    assert outcomes is not None
+    assert cluster_table(outcomes.results[0], facts.labels)[1][0][0] == "0 (Elderly <65>)"
+    assert page.count("0 (Elderly &lt;65&gt;)") > 8
+    for table in ("clusters", "sites", "outcomes", "outcome_counts"):
+        assert set(frame(facts, table)["name"]) - {""} == {"Elderly <65>", "y" * 60}
+    lines = [*csv.DictReader(io.StringIO(counts_text(facts, outcomes)))]
+    assert {(each["cluster"], each["name"]) for each in lines} == {
+        ("0", "Elderly <65>"),
+        ("1", "y" * 60),
+        ("none", ""),
+    }
+    mix = plots.mix()
+    check_drawing(mix)
+    assert "0 (Elderly <65>)" in words_of(mix)
+    # One name is enough; a cluster without one keeps its number.
+    some = replace(facts, names={"2": ("", "Young")})
+    assert (some.named, some.labels, some.cluster_names) == (
+        True,
+        ("0", "1 (Young)"),
+        ("cluster 0", "Young"),
+    )
+    assert not replace(facts, names={"2": ("", "")}).named
+    assert "without a partner" not in repr(compare(facts, some)).casefold()
+    assert "0 (Elderly <65>) and 0: " in repr(compare(facts, some))
+    drawn = compare(facts, some).figure()
+    check_drawing(drawn)
+    assert "0 (Elderly <65>) and 0" in words_of(drawn)
     # Names of another K are not these clusters' names.
     assert facts.cluster_names == ("Elderly <65>", "y" * 60)
     assert replace(facts, names={"3": ("a", "b", "c")}).cluster_names == ("cluster 0", "cluster 1")

@@ -156,7 +156,7 @@ def test_sites_that_gave_no_outcome_are_named(
     said = "Not counted: the persons of b, without a column of an outcome or points for it."
     assert said in section(short)
     outcomes = short.result.outcomes
-    show_outcomes(outcomes)
+    show_outcomes(outcomes, short.labels)
     assert said in capsys.readouterr().out
     assert said in _methods(short)
     # Another site sees itself alone.
@@ -182,7 +182,7 @@ def test_the_result_says_how_many_sites_gave_an_outcome(
     assert "Given by 1 site, fewer than min_sites: not shown." in section(fewer)
     assert f"Counted at fewer sites: {first.name} at 1 of these {n} sites." in _methods(fewer)
     assert fewer.result.outcomes is not None
-    show_outcomes(fewer.result.outcomes)
+    show_outcomes(fewer.result.outcomes, fewer.labels)
     assert "Given by 1 site, fewer than min_sites" in capsys.readouterr().out
 
 

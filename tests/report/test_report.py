@@ -317,6 +317,7 @@ def test_names_that_are_markup_stay_names() -> None:
             "centroids_original": result.centroids_original.tolist(),
             "scale": result.scale.tolist(),
         },
+        cluster_names={},
     )
     header = next(csv.reader(io.StringIO(centroid_table(shown).decode())))
     assert header[2:] == column[:3]
@@ -446,8 +447,20 @@ def test_a_value_that_sums_leave_of_0_is_0() -> None:
     document: Any = SimpleNamespace(
         features=facts.definition.features,
         result={"centroids_original": result.centroids_original, "scale": result.scale},
+        cluster_names={},
     )
     assert centroid_table(document).decode().splitlines()[1] == "0,,0,44.9"
+
+
+def test_the_centroids_have_the_names_of_clusters_last() -> None:
+    result = _result([[1.0], [5.0]], np.ones((2, 1)))
+    document: Any = SimpleNamespace(
+        features=_definition([{"name": "u"}]).features,
+        result={"centroids_original": result.centroids_original, "scale": result.scale},
+        cluster_names={"2": ("", "=Young"), "3": ("a", "b", "c")},
+    )
+    lines = centroid_table(document).decode().splitlines()
+    assert lines == ["cluster,size,u,name", "0,,1,", "1,,5,'=Young"]
 
 
 def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:

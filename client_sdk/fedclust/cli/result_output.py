@@ -59,7 +59,7 @@ def show_result(shown: Facts) -> None:
     if result.bounds is not None:
         show_bounds(result.bounds)
     if result.outcomes is not None:
-        show_outcomes(result.outcomes)
+        show_outcomes(result.outcomes, shown.labels)
     elif outcomes_of(shown.definition.features):
         counted = [each.n_clusters for each in result.sweep or () if each.result.outcomes]
         where = f": they were counted at K = {counted[0]} (--k {counted[0]})" if counted else ""
@@ -100,15 +100,15 @@ def show_sweep(entries: Sequence[SweepEntry]) -> None:
     show_table(titles, [[plain(x) if isinstance(x, float) else x for x in row] for row in rows])
 
 
-def show_outcomes(outcomes: Outcomes) -> None:
+def show_outcomes(outcomes: Outcomes, labels: Sequence[str]) -> None:
     """Print each outcome by cluster, and compared with the reference cluster."""
     show(out, f"outcomes were counted in rows at K = {outcomes.n_clusters}")
     for found in outcomes.results:
         show(out, f"{found.name}: {noise_text(found)}")
         if found.clusters:
-            show_table(*cluster_table(found))
+            show_table(*cluster_table(found, labels))
         if found.comparisons:
-            show_table(COMPARED, comparison_rows(found))
+            show_table(COMPARED, comparison_rows(found, labels))
     if outcomes.silent:
         show(out, silent_text(outcomes.silent))
 

@@ -260,12 +260,15 @@ def name_clusters(
 ) -> None:
     """Name the clusters of a completed session's result, for all its readers.
 
-    Of several K the clustering with so many clusters gets the names. Labels stay numbers.
+    Of several K the clustering with so many clusters gets the names. An empty name removes one.
+    Labels stay numbers.
     """
     given = [name.strip() for name in names.split(",")]
     with connection.client() as client, FieldNames({"/cluster_names": "NAMES"}).applied():
         info = client.name_clusters(session, given)
-    conclude(f"{session}: {len(given)} clusters are named", info, as_json)
+    conclude(
+        f"{session}: {sum(map(bool, given))} of {len(given)} clusters are named", info, as_json
+    )
 
 
 @o.command(app, "deadline", "fedclust session deadline heart-2026 2026-12-01T12:00Z")

@@ -97,8 +97,9 @@ class TypedPatient:
         if cluster is None:
             return {"cluster": "none", "missing": self._missing_text()}
         persons = "" if cluster.size is None else f" ({cluster.size} persons over all sites)"
+        label, last = self.model.labels[cluster.number], len(self.model.clusters) - 1
         return {
-            "cluster": f"{cluster.number} of 0 to {len(self.model.clusters) - 1}{persons}",
+            "cluster": f"{label} of 0 to {last}{persons}",
             "its persons": in_words(cluster),
             "margin": self._margin_text(),
             "outside": self._outside_text(cluster),
@@ -109,9 +110,10 @@ class TypedPatient:
         margin, second = float(self.found.margin[0]), int(self.found.second[0])
         if second < 0:
             return "there is no other cluster"
+        label = self.model.labels[second]
         if margin < CLOSE:
-            return f"{margin:.2f}: close to cluster {second}, read both"
-        return f"{margin:.2f}: clear, the next is cluster {second}"
+            return f"{margin:.2f}: close to cluster {label}, read both"
+        return f"{margin:.2f}: clear, the next is cluster {label}"
 
     def _outside_text(self, cluster: Cluster) -> str:
         outside = int(self.found.outside[0])

@@ -313,6 +313,7 @@ class Client:
         session : str
         names : sequence of str
             One for each cluster, in their order. Of several K those with so many clusters get them.
+            An empty one removes the name of its cluster.
         """
         return self.patch_session(session, models.SessionPatch(cluster_names=tuple(names)))
 

@@ -189,6 +189,7 @@ def compare(first: Facts, second: Facts) -> Comparison:
             ClusterPair(
                 first=i,
                 second=j,
+                labels=(first.labels[i], second.labels[j]),
                 distance=float(apart[i, j]),
                 mutual=mutual,
                 returns=mutual and bool(apart[i, j] <= room / 2),
@@ -325,7 +326,7 @@ def _agreement(comparison: Comparison) -> str:
 def _matched(comparison: Comparison) -> str:
     rows = [
         {
-            "first and second": f"{pair.first} and {pair.second}",
+            "first and second": pair.text,
             "apart": pair.distance,
             "mutually nearest": "yes" if pair.mutual else "no",
             "returns": "yes" if pair.returns else "no",
@@ -369,7 +370,7 @@ def _sites(comparison: Comparison) -> str:
         ]
         for site, moved in comparison.by_site.items()
     ]
-    names = [f"{pair.first} and {pair.second}" for pair in comparison.pairs]
+    names = [pair.text for pair in comparison.pairs]
     return html_table(
         "The share of each pair of clusters among a site's persons, first / second, and the total "
         "variation distance of its two mixes.",
@@ -379,10 +380,13 @@ def _sites(comparison: Comparison) -> str:
 
 
 def _unmatched(comparison: Comparison) -> list[str]:
-    found = (("first", comparison.only_first), ("second", comparison.only_second))
+    found = (
+        ("first", comparison.only_first, comparison.first.labels),
+        ("second", comparison.only_second, comparison.second.labels),
+    )
     return [
-        f"Without a partner in the {side} result: {', '.join(map(str, clusters))}"
-        for side, clusters in found
+        f"Without a partner in the {side} result: {', '.join(labels[k] for k in clusters)}"
+        for side, clusters, labels in found
         if clusters
     ]
 
@@ -431,6 +435,10 @@ def draw_matched(every: Sequence[ClusterPair], columns: Sequence[Column], unit: 
         parts.append(text(aside + 14, down, f"{pair.first} and {pair.second}", "start"))
     described = "; ".join(f"clusters {in_words(pair)}" for pair in pairs)
     high = max(bottom + BOTTOM, top + 60 + 18 * len(pairs))
+    for pair in pairs:
+        if any(not label.isdecimal() for label in pair.labels):
+            parts.append(text(left, high + 8, clipped(pair.text, WIDTH - left), "start"))
+            high += 18
     return Figure(parts, high, "Matched clusters of two results", f"{described}.")
 
 
@@ -473,7 +481,7 @@ def in_words(pair: ClusterPair) -> str:
     """Return a pair: how far apart, whether mutually nearest, and what differs most."""
     most = "; ".join(map(changed, named(pair)))
     return (
-        f"{pair.first} and {pair.second}: {short(pair.distance)} apart, "
+        f"{pair.text}: {short(pair.distance)} apart, "
         f"{'mutually nearest' if pair.mutual else 'not mutually nearest'}"
         + (f", {most}" if most else "")
     )

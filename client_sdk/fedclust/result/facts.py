@@ -15,7 +15,7 @@ from fedclust.errors import UsageError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.result.dissimilarity import dissimilarity_text
-from fedclust.result.wording import share, without_noise, without_rest
+from fedclust.result.wording import isolated, share, without_noise, without_rest
 from fedclust.schema.encoding import Column, blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
@@ -163,15 +163,32 @@ class Facts:
         )
 
     @property
+    def given_names(self) -> tuple[str, ...]:
+        """What somebody called these clusters; "" for one without a name."""
+        return self._names_of(len(self.result.centroids))
+
+    @property
     def named(self) -> bool:
         """Whether somebody gave the clusters names."""
-        return str(len(self.result.centroids)) in self.names
+        return any(self.given_names)
 
     @property
     def cluster_names(self) -> tuple[str, ...]:
         """What somebody called these clusters; else "cluster 0" and so on."""
-        count = len(self.result.centroids)
-        return self.names.get(str(count)) or tuple(f"cluster {k}" for k in range(count))
+        return tuple(name or f"cluster {k}" for k, name in enumerate(self.given_names))
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The number of each cluster with the name that somebody gave it: "0 (Elderly)"."""
+        return self.labels_of(len(self.result.centroids))
+
+    def labels_of(self, n_clusters: int) -> tuple[str, ...]:
+        """Return the labels of the clustering with so many clusters: see :attr:`labels`."""
+        names = enumerate(self._names_of(n_clusters))
+        return tuple(f"{k} ({isolated(name)})" if name else str(k) for k, name in names)
+
+    def _names_of(self, n_clusters: int) -> tuple[str, ...]:
+        return self.names.get(str(n_clusters)) or ("",) * n_clusters
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:

@@ -50,6 +50,8 @@ class ClusterPair:
     ----------
     first, second : int
         Their numbers.
+    labels : pair of str
+        The numbers with the names that somebody gave them.
     distance : float
         Root mean square difference over the shared columns that both know, in standard deviations.
     mutual : bool
@@ -65,12 +67,18 @@ class ClusterPair:
 
     first: int
     second: int
+    labels: tuple[str, str]
     distance: float
     mutual: bool
     returns: bool
     sizes: tuple[int | None, int | None]
     shares: tuple[float | None, float | None]
     differences: tuple[ColumnDifference, ...]
+
+    @property
+    def text(self) -> str:
+        """Both labels, as in a sentence."""
+        return " and ".join(self.labels)
 
 
 @dataclass(frozen=True)

@@ -500,7 +500,7 @@ def _outcomes(facts: Facts) -> str:
     found = facts.result.outcomes
     if found is None or not found.results:
         return f"{text} {' '.join(outcome_sentences(facts))}"
-    return f"{text} {_counts(found)} {_estimators(found)} {_not_counted(found)}".rstrip()
+    return f"{text} {_counts(found)} {_estimators(facts, found)} {_not_counted(found)}".rstrip()
 
 
 def _counts(found: Outcomes) -> str:
@@ -525,11 +525,12 @@ def _counts(found: Outcomes) -> str:
     )
 
 
-def _estimators(found: Outcomes) -> str:
+def _estimators(facts: Facts, found: Outcomes) -> str:
     """Return how clusters were compared, with the papers of the estimators that were used."""
     used = {each.measure for outcome in found.results for each in outcome.comparisons}
     exact = not any(each.sigma for each in found.results)
-    text = f"Each cluster was compared with cluster {found.reference}, the largest, within sites."
+    largest = in_markdown(facts.labels[found.reference])
+    text = f"Each cluster was compared with cluster {largest}, the largest, within sites."
     if used:
         text += (
             f" Effects solve the estimating equation of Mantel and Haenszel {cite('mantel1959')}"

@@ -174,12 +174,14 @@ def _cell_of_median(found: OutcomeResult, own: OutcomeInCluster) -> str:
     return found.cells[0 if sure == [0] else -2] if sure else ""
 
 
-def cluster_table(found: OutcomeResult) -> tuple[list[str], list[list[object]]]:
+def cluster_table(
+    found: OutcomeResult, labels: Sequence[str]
+) -> tuple[list[str], list[list[object]]]:
     """Return headings, and a row for each cluster: persons and its lines."""
     lines = [cluster_lines(found, own) for own in found.clusters]
     rows: list[list[object]] = [
-        [k, max(0, round(own.persons)), *(line.text for line in row)]
-        for k, (own, row) in enumerate(zip(found.clusters, lines, strict=True))
+        [label, max(0, round(own.persons)), *(line.text for line in row)]
+        for label, own, row in zip(labels, found.clusters, lines, strict=True)
     ]
     return ["cluster", "persons", *(line.what for line in lines[0])], rows
 
@@ -223,11 +225,11 @@ def unit_text(found: OutcomeResult) -> str:
     return isolated(found.name) + (f" [{isolated(found.unit)}]" if found.unit else "")
 
 
-def comparison_rows(found: OutcomeResult) -> list[list[object]]:
+def comparison_rows(found: OutcomeResult, labels: Sequence[str]) -> list[list[object]]:
     """Return a row for each cluster and measure, with the columns of ``COMPARED``."""
     return [
         [
-            each.cluster,
+            labels[each.cluster],
             measure_text(each),
             effect_text(each),
             p_text(each.p_value),
@@ -237,34 +239,47 @@ def comparison_rows(found: OutcomeResult) -> list[list[object]]:
     ]
 
 
-def outcome_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
-    """Yield every estimate with its interval, for tables that programs read."""
+def outcome_rows(outcomes: Outcomes, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield every estimate with its interval, for tables that programs read.
+
+    ``names`` are those of the clusters; () for clusters without.
+    """
     for found in outcomes.results:
         about = {"outcome": found.name, "kind": found.kind, "unit": found.unit}
         noise = {"sigma": found.sigma, "points": found.points}
         untested: dict[str, float | None] = {"p_value": None, "homogeneity_p": None}
         for k, own in enumerate(found.clusters):
             for line in cluster_lines(found, own):
-                what = {"what": line.what, "cluster": k, "site": ALL_SITES}
+                what = {"what": line.what, **_numbered(k, names), "site": ALL_SITES}
                 estimate = line.estimate or Estimate(value=None, lower=None, upper=None)
                 yield {**about, **what, **estimate.model_dump(), **untested, **noise}
         for each in found.comparisons:
             name = f"{each.measure} {each.level}".strip()
             for site, estimate in {ALL_SITES: each.estimate, **each.by_site}.items():
-                what = {"what": name, "cluster": each.cluster, "site": site}
+                what = {"what": name, **_numbered(each.cluster, names), "site": site}
                 tests = {name: getattr(each, name) for name in untested}
                 tests = tests if site == ALL_SITES else untested
                 yield {**about, **what, **estimate.model_dump(), **tests, **noise}
 
 
-def count_rows(outcomes: Outcomes) -> Iterator[dict[str, Any]]:
-    """Yield every noisy count: by site, cluster and cell, as each site sent it."""
+def _numbered(cluster: int | str, names: Sequence[str]) -> dict[str, int | str]:
+    """Return the fields of a cluster: its number, and its name if clusters have names."""
+    if not names:
+        return {"cluster": cluster}
+    return {"cluster": cluster, "name": names[cluster] if isinstance(cluster, int) else ""}
+
+
+def count_rows(outcomes: Outcomes, names: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+    """Yield every noisy count: by site, cluster and cell, as each site sent it.
+
+    ``names`` are those of the clusters; () for clusters without.
+    """
     for found in outcomes.results:
         noise = {"sigma": found.sigma, "points": found.points}
         for site, table in sorted(found.tables.items()):
             for k, row in enumerate(table.tolist()):
                 cluster = k if k < outcomes.n_clusters else "none"
-                about = {"outcome": found.name, "site": site, "cluster": cluster}
+                about = {"outcome": found.name, "site": site, **_numbered(cluster, names)}
                 for cell, count in zip(found.cells, row, strict=True):
                     yield {**about, "cell": cell, "count": count, **noise}
 
@@ -292,9 +307,9 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
             "persons. The two differ, as a person can be nearer to another cluster than the group."
         )
     lines.append(
-        f"Every cluster is compared with cluster {found.reference}, the largest one, within each "
-        "site. Intervals have a level of 95 % and include the noise. The p-values are not adjusted "
-        "for the number of comparisons."
+        f"Every cluster is compared with cluster {facts.labels[found.reference]}, the largest one, "
+        "within each site. Intervals have a level of 95 % and include the noise. The p-values are "
+        "not adjusted for the number of comparisons."
     )
     if any(each.sigma for each in found.results):
         lines.append(
@@ -337,7 +352,7 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
         if number:  # The first one stands on the first screen.
             content += html_figure(functools.partial(forest, each.name), _FOREST)
         if each.comparisons:
-            content += html_table(_TESTS, COMPARED, comparison_rows(each), text=(1,))
+            content += html_table(_TESTS, COMPARED, comparison_rows(each, facts.labels), text=(1,))
         content += _html_counts(facts, each)
     return content
 
@@ -347,9 +362,9 @@ def _html_counts(facts: Facts, found: OutcomeResult) -> str:
     tables = {ALL_SITES: found.total}
     tables |= {facts.site_name(site): table for site, table in sorted(found.tables.items())}
     rows = [
-        [name, k if k < len(table) - 1 else "none", *row]
+        [name, label, *row]
         for name, table in tables.items()
-        for k, row in enumerate(table.tolist())
+        for label, row in zip((*facts.labels, "none"), table.tolist(), strict=True)
     ]
     deviation = f" (standard deviation {found.sigma:.3g})" if found.sigma else ""
     caption = (

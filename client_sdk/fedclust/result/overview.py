@@ -129,8 +129,7 @@ def _text_table(facts: Facts) -> list[str]:
     shown = facts.clusters[:_CLUSTERS]
     if not shown:
         return []
-    names = facts.cluster_names if facts.named else map(str, range(len(shown)))
-    columns = [["cluster", *(name for name, _ in zip(names, shown, strict=False))]]
+    columns = [["cluster", *facts.labels[:_CLUSTERS]]]
     columns.append(["persons", *(_persons(cluster.size) for cluster in shown)])
     fitting = [padded(column) for column in columns]
     room = COLUMNS - sum(2 + cell_len(column[0]) for column in fitting)
@@ -195,7 +194,8 @@ def _profile_table(facts: Facts) -> str:
             _coloured(short(facts.centroids[cluster.number][j].mean), cluster.entries[j].difference)
             for j in places
         )
-        first = f'<th scope="row">{cluster.number}</th><td>{_persons(cluster.size)}</td>'
+        label = escape(facts.labels[cluster.number])
+        first = f'<th scope="row">{label}</th><td>{_persons(cluster.size)}</td>'
         rows.append(f"<tr>{first}<td>{percent(cluster.share)}</td>{cells}</tr>")
     caption = "Centroids in the data's own units."
     if any(entry.difference is not None for each in clusters for entry in each.entries):
@@ -223,7 +223,7 @@ def _outcome_table(facts: Facts) -> str:
         cut(f"Outcomes with 95 % intervals. {sentences}", _TEXT),
         ["cluster", *(cut(name, _NAME) for name, _, _ in by_cluster[0])],
         [
-            [each.number, *(line.text for _, line, _ in own)]
+            [facts.labels[each.number], *(line.text for _, line, _ in own)]
             for each, own in zip(clusters, by_cluster, strict=True)
         ],
     )
@@ -254,19 +254,21 @@ def frame(facts: Facts, table: TableName) -> Any:
         import pandas as pd
     result = facts.result
     numbers = pd.RangeIndex(len(facts.clusters), name="cluster")
+    given = facts.cluster_names if facts.named else ()
     if table == "clusters":
         names = [column.name for column in facts.columns]
         values = [[_number(entry.mean) for entry in row] for row in facts.centroids]
         found = pd.DataFrame(values, index=numbers, columns=names, dtype=float)
         found.insert(0, _free_name("size", names), _whole(pd, result.sizes, len(numbers)))
-        return found
+        return _with_names(facts, found)
     if table == "sites":
         if not result.site_sizes:
             raise UsageError("sizes by site are not known: the session had no closing evaluation")
-        return pd.DataFrame(
+        found = pd.DataFrame(
             {site: _whole(pd, sizes, len(numbers)) for site, sizes in result.site_sizes.items()},
             index=numbers,
         )
+        return _with_names(facts, found)
     if table == "transfer":
         if result.transfer is None:
             raise UsageError("transfer was not measured: the option transfer asks for it")
@@ -275,9 +277,9 @@ def frame(facts: Facts, table: TableName) -> Any:
         index = pd.Index(list(sites), name="site")
         return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))
     if table == "outcomes":
-        return pd.DataFrame(outcome_rows(_outcomes_of(facts)))
+        return pd.DataFrame(outcome_rows(_outcomes_of(facts), given))
     if table == "outcome_counts":
-        return pd.DataFrame(count_rows(_outcomes_of(facts)))
+        return pd.DataFrame(count_rows(_outcomes_of(facts), given))
     if table == "k":
         if not result.sweep:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
@@ -291,6 +293,13 @@ def frame(facts: Facts, table: TableName) -> Any:
         return by_k
     measures = ("phase", "n_sites", "inertia", "centroid_shift", "lower_bound", "upper_bound")
     return _listed(pd, result.history, "round", measures)
+
+
+def _with_names(facts: Facts, found: Any) -> Any:
+    """Return a table of clusters with the column ``name`` first, if somebody named them."""
+    if facts.named:
+        found.insert(0, _free_name("name", found.columns), facts.cluster_names)
+    return found
 
 
 def _outcomes_of(facts: Facts) -> Outcomes:

@@ -114,7 +114,8 @@ def _clusters(facts: Facts, plots: Plots) -> str:
         "column rises; the longer, the more it counts on these axes.",
     )
     if places:
-        points = [*enumerate(cluster_places(facts)), *site_places(facts).items()]
+        clusters = zip(facts.labels, cluster_places(facts), strict=True)
+        points = [*clusters, *site_places(facts).items()]
         numbers = html_table(
             "Places in the figure.",
             ["cluster or site", "first axis", "second axis"],
@@ -159,7 +160,7 @@ def _tree(facts: Facts, plots: Plots) -> str:
         "The leaves.",
         ["leaf", "cluster", "persons"],
         [
-            [leaf, int(k), int(size)]
+            [leaf, facts.labels[k], int(size)]
             for leaf, (k, size) in enumerate(zip(tree.clusters, tree.sizes, strict=True))
         ],
     )
@@ -284,6 +285,8 @@ def _choice(facts: Facts, plots: Plots) -> str:
         _contingency(
             f"Persons by cluster of {before.n_clusters} (lines) and of {entry.n_clusters}.",
             entry.flow,
+            facts.labels_of(len(entry.flow)),
+            facts.labels_of(entry.flow.shape[1]),
         )
         for before, entry in itertools.pairwise(facts.result.sweep)
         if entry.flow is not None
@@ -357,7 +360,12 @@ def _transfer(facts: Facts, plots: Plots) -> str:
     )
     sentences = "".join(f"<p>{escape(line)}</p>" for line in transfer_sentences(facts))
     counts = "".join(
-        _contingency(f"{facts.site_name(site)}: persons by {what} and by common cluster.", table)
+        _contingency(
+            f"{facts.site_name(site)}: persons by {what} and by common cluster.",
+            table,
+            range(len(table)),
+            facts.labels,
+        )
         for site, own in sorted(found.sites.items())
         for table, what in (
             (own.own_table, "clusters of its own (lines)"),
@@ -375,9 +383,11 @@ def _transfer(facts: Facts, plots: Plots) -> str:
     return f"{sentences}{table}{figure}{folded}"
 
 
-def _contingency(caption: str, table: IntArray) -> str:
-    header = ["cluster", *map(str, range(table.shape[1]))]
-    return html_table(caption, header, [[k, *row] for k, row in enumerate(table.tolist())])
+def _contingency(
+    caption: str, table: IntArray, lines: Iterable[object], columns: Iterable[str]
+) -> str:
+    rows = [[label, *row] for label, row in zip(lines, table.tolist(), strict=True)]
+    return html_table(caption, ["cluster", *columns], rows)
 
 
 def transfer_sentences(facts: Facts) -> tuple[str, ...]:

@@ -162,7 +162,7 @@ def _contents(facts: Facts, document: ResultDocument, definition: bytes) -> dict
         "provenance.json": _provenance(facts, document),
     }
     if facts.result.outcomes is not None:
-        contents["outcome_counts.csv"] = counts_text(facts.result.outcomes).encode()
+        contents["outcome_counts.csv"] = counts_text(facts, facts.result.outcomes).encode()
     return contents
 
 

@@ -149,9 +149,9 @@ def csv_text(facts: Facts) -> str:
     return _csv(_HEADER, rows)
 
 
-def counts_text(outcomes: Outcomes) -> str:
+def counts_text(facts: Facts, outcomes: Outcomes) -> str:
     """Return the counts of outcomes as CSV: a line for each site, cluster and cell."""
-    rows = list(count_rows(outcomes))
+    rows = list(count_rows(outcomes, facts.cluster_names if facts.named else ()))
     return _csv(rows[0] if rows else (), rows)
 
 
@@ -174,8 +174,8 @@ def _field(value: Any) -> str:
 def centroid_table(document: ResultDocument) -> bytes:
     """Return a result's centroids as CSV: cluster, size (or empty), columns in own units.
 
-    What is unknown is empty. A level's column is named ``feature=level`` and holds shares. Cluster
-    numbers are the labels, from 0.
+    The name of each cluster is last, if somebody named them. What is unknown is empty. A level's
+    column is named ``feature=level`` and holds shares. Cluster numbers are the labels, from 0.
     """
     centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
     mask: Any = document.result.get("mask")
@@ -184,7 +184,9 @@ def centroid_table(document: ResultDocument) -> bytes:
     columns = columns_of(clustered(document.features))
     text = io.StringIO()
     writer = csv.writer(text)
-    writer.writerow(["cluster", "size", *(spreadsheet_text(column.name) for column in columns)])
+    names = document.cluster_names.get(str(len(centroids))) or ()
+    header = [column.name for column in columns] + ["name"] * any(names)
+    writer.writerow(["cluster", "size", *map(spreadsheet_text, header)])
     scale: Any = np.asarray(document.result["scale"], dtype=np.float64)
     for cluster, (size, centroid) in enumerate(zip(sizes, centroids, strict=True)):
         values = centroid_values(centroid, scale, columns)
@@ -192,5 +194,6 @@ def centroid_table(document: ResultDocument) -> bytes:
             plain(value, 10) if is_known else ""
             for value, is_known in zip(values, known[cluster], strict=True)
         ]
+        tidy += [spreadsheet_text(names[cluster])] if any(names) else []
         writer.writerow([cluster, "" if size is None else size, *tidy])
     return text.getvalue().encode()

@@ -304,10 +304,10 @@ class SessionInfo(SessionEntry):
     definition: Annotated[Definition, BeforeValidator(_read_definition)]
 
 
-#: What an analyst calls a cluster.
+#: What an analyst calls a cluster; empty for no name.
 ClusterName = Annotated[
     str,
-    StringConstraints(min_length=1, max_length=60, pattern=_TEXT, strip_whitespace=True),
+    StringConstraints(max_length=60, pattern=_TEXT, strip_whitespace=True),
     Visible,
 ]
 
@@ -315,7 +315,8 @@ ClusterName = Annotated[
 class SessionPatch(Model):
     """Move the open round's deadline, invite more sites, or name the clusters of a result.
 
-    As many ``cluster_names`` as a clustering of the result has clusters, in their order.
+    As many ``cluster_names`` as a clustering of the result has clusters, in their order; an empty
+    one removes a name.
     """
 
     deadline: Timestamp | None = None

@@ -38,7 +38,7 @@ AUDIT_ACTIONS: dict[str, str] = {
     "submission.stored": "A site's submission was stored; its receipt names the same hash.",
     "submission.refused": "A submission was refused because of its contents; ``rule`` says why.",
     "result.read": "Somebody read the result.",
-    "result.named": "Somebody named the ``clusters`` of a clustering.",
+    "result.named": "Somebody named ``named`` of the ``clusters`` of a clustering.",
     "definition.damaged": "The stored definition of a session that does not run is damaged.",
     "result.damaged": "The stored result of a session is damaged.",
     "state.damaged": "The stored state of a session that does not run is damaged.",

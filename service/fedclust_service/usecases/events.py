@@ -29,6 +29,7 @@ FOR_SITES = END | {
     "site.left",
     "site.excluded",
     "site.refused",
+    "result.named",
     "round.opened",
     "round.deadline_moved",
     "round.overdue",
@@ -68,19 +69,24 @@ class EventBatch:
 
 
 def read_events(
-    co: Coordinator, authenticate: Callable[[Tx], Actor], session: str, after: int
+    co: Coordinator,
+    authenticate: Callable[[Tx], Actor],
+    session: str,
+    after: int,
+    wanted: frozenset[str] = FOR_ALL,
 ) -> EventBatch:
-    """Return a session's events after number ``after``, at most :data:`PAGE`.
+    """Return a session's ``wanted`` events after number ``after``, at most :data:`PAGE`.
 
-    Every call authenticates, because a stream may live longer than its token or sign-in. Refusal
-    ``unauthenticated``, or ``not-found`` for a session that the reader may not see.
+    They end with the session, unless its end is not wanted. Every call authenticates, because a
+    stream may live longer than its token or sign-in. Refusal ``unauthenticated``, or ``not-found``
+    for a session that the reader may not see.
     """
 
     def look(tx: Tx) -> EventBatch:
         actor = authenticate(tx)
         require(actor, "event.read")
         found, _ = session_for(tx, actor, session)
-        known = tx.chain.last_of(found.name, END | {_DELETED})
+        known = tx.chain.last_of(found.name, (END & wanted) | {_DELETED})
         begun = known.pop(_DELETED, 0)
         if begun is None:  # nothing of this session is sealed yet
             return EventBatch((), after, more=False, ended=False)
@@ -90,6 +96,7 @@ def read_events(
         rows = tx.chain.about(found.name, max(after, begun), PAGE)
         kept = [row for row in rows if end is None or (row.number or 0) <= end]
         last = kept[-1].number or after if kept else after
+        kept = [row for row in kept if row.action in wanted]
         shown = tuple(event for row in kept if (event := _event_of(actor, row)) is not None)
         return EventBatch(
             shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end
@@ -105,7 +112,7 @@ def newest_number(co: Coordinator) -> int:
 
 
 def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
-    if entry.number is None or entry.action not in FOR_ALL:
+    if entry.number is None:
         return None
     role, _, name = entry.actor.partition(":")
     site = name if role == Role.SITE.value else None

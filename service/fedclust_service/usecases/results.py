@@ -67,7 +67,10 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
 
 
 def name_clusters(uow: UnitOfWork, actor: Actor, session: Session, names: tuple[str, ...]) -> None:
-    """Name the clusters of the clustering that has so many; Refusal for names that do not fit."""
+    """Name the clusters of the clustering that has so many; Refusal for names that do not fit.
+
+    An empty name removes that of its cluster.
+    """
     stored = uow.tx.results.get(session.id)
     if stored is None:
         raise _not_ready(session)
@@ -77,14 +80,16 @@ def name_clusters(uow: UnitOfWork, actor: Actor, session: Session, names: tuple[
     if len(names) not in counts:
         wanted = " or ".join(map(str, sorted(counts)))
         complaint = f"give {wanted} names, one for each cluster; {len(names)} were given"
-    elif len({name.casefold() for name in names}) < len(names):
+    elif len({name.casefold() for name in names if name}) < sum(map(bool, names)):
         complaint = "two clusters have the same name"
     if complaint:
         raise wrong_field("/cluster_names", "names", complaint, "Give other names.")
     known = {**stored.cluster_names, str(len(names)): list(names)}
+    known = {k: each for k, each in known.items() if any(each)}
     uow.tx.results.name_clusters(session.id, known)
     uow.tx.sessions.touch(session.id)
-    uow.audit(actor, "result.named", session.name, clusters=len(names))
+    named = sum(map(bool, names))
+    uow.audit(actor, "result.named", session.name, clusters=len(names), named=named)
 
 
 def other_k(message: str) -> Refusal:

@@ -90,6 +90,7 @@ EXPECTED: dict[str, PageAccess] = {
     f"GET {_SESSION}": _SEEN,
     f"GET {_SESSION}/live": _SEEN,
     f"GET {_SESSION}/events": _SEEN,
+    f"GET {_SESSION}/names/events": _SEEN,
     f"GET {_SESSION}/definition.json": _SEEN,
     f"GET {_SESSION}/consent": _SEEN,
     f"GET {_SESSION}/receipts": _SITES_OWN,

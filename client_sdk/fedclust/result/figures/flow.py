@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedclust.errors import UsageError
 from fedclust.result.drawing import WIDTH, Figure, clipped, ink_on, tag, text
 from fedclust.result.facts import Facts
-from fedclust.result.figures.sizes import look_of
+from fedclust.result.figures.sizes import cluster_key, key_height, look_of
 from fedclust.result.wording import joined
 
 Table = NDArray[np.int64]
@@ -127,7 +127,13 @@ def draw_own_clusters(facts: Facts) -> Figure:
     words += f" {more} more sites are not drawn." if more else ""
     parts.append(text(_EDGE + 4, bottom + 12, words, "start"))
     described = " ".join(f"{name}: {_in_words(shown[name])}" for name in names)
-    return Figure(parts, bottom + 24, "Each site's own clusters and the common ones", described)
+    parts += cluster_key(facts, _EDGE + 4, bottom + 36)
+    return Figure(
+        parts,
+        bottom + 24 + key_height(facts),
+        "Each site's own clusters and the common ones",
+        described,
+    )
 
 
 def _alluvial(

@@ -22,6 +22,7 @@ from fedclust.result.drawing import (
     ticks,
 )
 from fedclust.result.facts import Facts
+from fedclust.result.figures.sizes import cluster_key, key_height
 from fedclust.result.wording import MOST_JOINED, joined
 from fedclust.schema.evidence import PrincipalAxes
 
@@ -100,7 +101,10 @@ def draw_map(facts: Facts) -> Figure:
     described = (
         f"The first axis has {100 * first:.0f} % of the variance of all persons, the second "
         f"{100 * second:.0f} %. "
-        + joined(f"Cluster {k} at {a:.2f}, {b:.2f}" for k, (a, b) in enumerate(clusters.tolist()))
+        + joined(
+            f"Cluster {label} at {a:.2f}, {b:.2f}"
+            for label, (a, b) in zip(facts.labels, clusters.tolist(), strict=True)
+        )
         + "".join(
             f" {name} at {place[0]:.2f}, {place[1]:.2f}."
             for name, place in list(sites.items())[:MOST_JOINED]
@@ -112,7 +116,8 @@ def draw_map(facts: Facts) -> Figure:
         )
     )
     title = "Map of the clusters and sites" if sites else "Map of the clusters"
-    return Figure(parts, 504, title, described)
+    parts += cluster_key(facts, LEFT, 516)
+    return Figure(parts, 504 + key_height(facts), title, described)
 
 
 def _scales(places: Places) -> tuple[Axis, Axis]:

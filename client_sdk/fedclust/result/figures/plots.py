@@ -12,6 +12,7 @@ from fedclust.result.drawing import (
     WIDTH,
     Axis,
     Figure,
+    clipped,
     ink_on,
     line,
     line_chart,
@@ -266,7 +267,7 @@ def draw_stability(facts: Facts) -> Figure:
     found = facts.result.stability
     if found is None:
         raise UsageError("stability was not measured: set the option `stability`")
-    left, top = 78.0, 14.0
+    left, top = 176.0 if facts.named else 78.0, 14.0
     bottom = top + _STEP * len(found.jaccard)
     x = Axis(0.0, 1.0, left, WIDTH - RIGHT - _VERDICT)
     parts = []
@@ -275,10 +276,11 @@ def draw_stability(facts: Facts) -> Figure:
         parts.append(line(x(mark), bottom, x(mark), bottom + 4))
         parts.append(text(x(mark), bottom + 18, f"{mark:g}", "middle"))
     fill, described = PALETTE[0], []
-    for k, cluster in enumerate(facts.clusters):
+    for k in range(len(facts.clusters)):
         value, says = float(found.jaccard[k]), apart_text(facts.result, k)
         at, wide = top + _STEP * k, x(value) - left
-        parts.append(text(left - 8, at + 18, str(cluster.number), "end", font_weight="600"))
+        name = clipped(facts.labels[k], left - 16, 13)
+        parts.append(text(left - 8, at + 18, name, "end", font_weight="600"))
         parts.append(tag("rect", x=left, y=at + 5, width=wide, height=16.0, fill=fill))
         inside = wide > _ROOM
         spot, anchor = (x(value) - 6, "end") if inside else (x(value) + 6, "start")
@@ -287,7 +289,7 @@ def draw_stability(facts: Facts) -> Figure:
         parts.append(text(x(1.0) + 10, at + 18, says, "start"))
         again = found_again(float(found.recovered[k]))
         described.append(
-            f"Cluster {cluster.number}: {value:.2f}, found again in {again} samples, {says}"
+            f"Cluster {facts.labels[k]}: {value:.2f}, found again in {again} samples, {says}"
         )
     words = "mean Jaccard index of each cluster in resampled data"
     parts.append(text((left + x(1.0)) / 2, bottom + 38, words, "middle"))

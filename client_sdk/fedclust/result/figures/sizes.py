@@ -25,6 +25,8 @@ from fedclust.result.wording import MOST_JOINED, joined, persons, titled
 
 #: Height of a bar with the room below it.
 _STEP = 26.0
+#: Names of clusters in a line of a figure's key, and the height of such a line.
+_IN_LINE, _LINE = 3, 18.0
 #: Of the bars of others than the sites that the reader sees.
 _OTHERS = {"fill": "#d0d0d0", "fill_opacity": "1.00"}
 
@@ -106,6 +108,7 @@ def draw_mix(facts: Facts) -> Figure:
             begin += share
             if share > 0:
                 parts += _segment(here, at + 3, wide, look_of(k), str(k))
+    parts += cluster_key(facts, left, bottom + 56)
     name = "per cent of the persons; the numbers in the bars are the clusters"
     parts.append(text((x.low + x.high) / 2, bottom + 34, name, "middle"))
     described = joined(
@@ -116,13 +119,29 @@ def draw_mix(facts: Facts) -> Figure:
         )
         for name, shares in rows
     )
-    return Figure(parts, bottom + 44, "Mix of the clusters by site", described)
+    height = bottom + 44 + key_height(facts)
+    return Figure(parts, height, "Mix of the clusters by site", described)
 
 
 def look_of(number: int) -> dict[str, str]:
     """Return the colour of a cluster or site; past the palette's end the opacity differs."""
     opacity = 1.0 - 0.35 * (number // len(PALETTE) % 3)
     return {"fill": PALETTE[number % len(PALETTE)], "fill_opacity": f"{opacity:.2f}"}
+
+
+def cluster_key(facts: Facts, left: float, down: float) -> list[str]:
+    """Return lines that say the names of clusters whose numbers are drawn; none without names."""
+    room = (WIDTH - left) / _IN_LINE
+    return [
+        text(left + room * (k % _IN_LINE), down + _LINE * (k // _IN_LINE), word, "start")
+        for k, word in enumerate(clipped(label, room - 8) for label in facts.labels)
+        if facts.named
+    ]
+
+
+def key_height(facts: Facts) -> float:
+    """Return how much room :func:`cluster_key` takes."""
+    return _LINE * math.ceil(len(facts.clusters) / _IN_LINE) if facts.named else 0.0
 
 
 def _segment(x: float, y: float, wide: float, look: dict[str, str], label: str) -> list[str]:

@@ -8,7 +8,7 @@ from fedclust.errors import UsageError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.result.drawing import WIDTH, Axis, Figure, line, short, tag, text, ticks
 from fedclust.result.facts import Facts
-from fedclust.result.figures.sizes import look_of
+from fedclust.result.figures.sizes import cluster_key, key_height, look_of
 from fedclust.result.wording import joined
 from fedclust.schema.result import Dendrogram
 
@@ -98,7 +98,8 @@ def draw_tree(facts: Facts) -> Figure:
     last = ", ".join(short(float(height)) for height in tree.heights[::-1][:5])
     described = f"{n_leaves} leaves of {tree.n_cells} cells. The last merges are at {last}. "
     described += joined(f"K = {k} is cut at {short(height)}" for k, height in cuts.items())
-    return Figure(parts, bottom + 44, "Top of the tree of clusters", described)
+    parts += cluster_key(facts, _LEFT, bottom + 56)
+    return Figure(parts, bottom + 44 + key_height(facts), "Top of the tree of clusters", described)
 
 
 def _cuts(facts: Facts, tree: Dendrogram) -> dict[int, float]:

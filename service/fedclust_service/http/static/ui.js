@@ -334,7 +334,8 @@ async function follow() {
       return;
     }
   }
-  htmx.trigger(element, "sse:changed");
+  // Each reading of a result is a line of the audit trail: it waits for a place.
+  if (element.dataset.target !== "result") htmx.trigger(element, "sse:changed");
   asking = setTimeout(follow, ASK_AGAIN_MS);
 }
 

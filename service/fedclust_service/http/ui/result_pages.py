@@ -29,6 +29,7 @@ from fedclust_service.http.bodies import CSV
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import HTML, attachment
 from fedclust_service.usecases import results, sessions
+from fedclust_service.usecases.events import newest_number
 
 _SVG, _PNG = "image/svg+xml", "image/png"
 #: Most clusters of a result: what the HTTP interface takes too.
@@ -174,6 +175,7 @@ def _result(page: PageRequest) -> Response:
     k = number_of_clusters(page, "k")
     if session.state != "completed":
         return absent_result(page, session)
+    newest = newest_number(page.co)
     reading = read_shown(page, session, k)
     facts = reading.facts
     drawn = drawn_figures(facts.plot)
@@ -182,6 +184,7 @@ def _result(page: PageRequest) -> Response:
         reading=reading,
         session=session,
         facts=facts,
+        newest=newest,
         report=as_markup(body(facts)),
         downloads=[
             *_DOWNLOADS,

@@ -203,7 +203,7 @@ def _show_names(page: PageRequest, view: SessionView) -> _Shown:
     typed = page.form.getlist("name")
     read, k = read_shown(page, view.info, None), len(typed) or number_of_clusters(page, "k")
     shown = read.facts if k in (None, len(read.facts.clusters)) else replace(read, k=k).facts
-    names = typed or (shown.cluster_names if shown.named else ("",) * len(shown.clusters))
+    names = typed or shown.given_names
     about = [in_words(cluster) for cluster in shown.clusters]
     return _Shown(values={"clusters": list(zip(about, names, strict=False))})
 

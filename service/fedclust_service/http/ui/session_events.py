@@ -16,14 +16,26 @@ from fedclust_service.http.dependencies import service_of
 from fedclust_service.http.routes.events import NOTHING, Batches, read_number, stream_events
 from fedclust_service.http.sign_in_cookie import cookie_of
 from fedclust_service.http.ui.page_request import open_route
-from fedclust_service.usecases.events import EventBatch, read_events
+from fedclust_service.usecases.events import FOR_ALL, EventBatch, read_events
 from fedclust_service.usecases.sign_ins import signed_in_again
 
 #: Many sites that answer at once make a page load one or two times.
 LEAST_PAUSE_SECONDS = 1.0
 
 
-async def _events(request: Request) -> Response:
+#: What changes the page of a result.
+_OF_NAMES = frozenset({"result.named"})
+
+
+async def _of_session(request: Request) -> Response:
+    return await _events(request, FOR_ALL)
+
+
+async def _of_names(request: Request) -> Response:
+    return await _events(request, _OF_NAMES)
+
+
+async def _events(request: Request, wanted: frozenset[str]) -> Response:
     cookie, co = cookie_of(request), service_of(request).coordinator
     if cookie is None:
         raise Refusal("unauthenticated", "Sign in to see this page.")
@@ -31,7 +43,7 @@ async def _events(request: Request) -> Response:
     known = request.headers.get("Last-Event-ID") or request.query_params.get("after")
 
     def read(after: int) -> EventBatch:
-        return read_events(co, lambda tx: signed_in_again(co, tx, cookie), session, after)
+        return read_events(co, lambda tx: signed_in_again(co, tx, cookie), session, after, wanted)
 
     async def changes(batches: Batches) -> AsyncIterator[bytes]:
         last = read_number(known)
@@ -56,4 +68,7 @@ def _message(event: str, number: int) -> bytes:
     return f"id: {number}\nevent: {event}\ndata: {number}\n\n".encode()
 
 
-ROUTES = (open_route("/sessions/{session}/events", _events, "GET"),)
+ROUTES = (
+    open_route("/sessions/{session}/events", _of_session, "GET"),
+    open_route("/sessions/{session}/names/events", _of_names, "GET"),
+)
