@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from fedclust.definition import OUTCOME_EDGES
 from fedclust.result.privacy_loss import ALLOWANCE, noise_sd
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, Outcome, outcomes_of
+from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import SessionCreate
 
 #: Events that each of two clusters needs, in standard deviations of the noise of all sites.
@@ -111,22 +112,46 @@ def clusters_of(definition: SessionCreate) -> int | None:
     return max((k for k in known if isinstance(k, int)), default=None)
 
 
-def patients_text(n_sites: int, k: int, p: int, patients: int | None = None) -> str:
-    """Return how many patients a site needs for K clusters, and whether ``patients`` are enough.
+def patients_text(
+    n_sites: int,
+    k: int,
+    p: int,
+    patients: int | None = None,
+    bands: Mapping[str, str] | None = None,
+) -> str:
+    """Return how many patients a site needs for K clusters, and whether these are there.
+
+    ``bands`` are the size bands that some of the sites told, by their names; ``patients`` is what
+    somebody states of the others.
 
     Examples
     --------
     >>> patients_text(3, 4, 5, patients=30)[-26:]
     '30 are enough up to K = 3.'
     """
+    needed = _GROUPS * k * p
     text = (
-        f"With {n_sites} sites, K = {k} and p = {p} you need at least {_GROUPS * k * p} patients a "
-        "site: two groups of at least p patients for each cluster that it holds."
+        f"With {n_sites} sites, K = {k} and p = {p} you need at least {needed} patients a site: "
+        "two groups of at least p patients for each cluster that it holds."
     )
-    if patients is None:
+    if bands:
+        text += f" By what sites told in your completed sessions: {_enough(bands, needed)}."
+    if patients is None or (bands and len(bands) == n_sites):
         return text
     fits = patients // (_GROUPS * p)
-    return f"{text} {patients} are enough{f' up to K = {fits}' * (fits < k)}."
+    whose = "At the other sites, as you state, " if bands else ""
+    return f"{text} {whose}{patients} are enough{f' up to K = {fits}' * (fits < k)}."
+
+
+def _enough(bands: Mapping[str, str], needed: int) -> str:
+    """Return at which sites there are enough patients by their size bands."""
+    found: dict[str, list[str]] = {"enough at": [], "too few at": [], "perhaps enough at": []}
+    for site, band in sorted(bands.items()):
+        least, most = band_limits(band)
+        few = most is not None and most < needed
+        part = "enough at" if least >= needed else "too few at" if few else "perhaps enough at"
+        found[part].append(f"{site} ({band})")
+    return "; ".join(f"{part} {', '.join(sites)}" for part, sites in found.items() if sites)
 
 
 def points_asked(outcomes: Sequence[Outcome]) -> str:

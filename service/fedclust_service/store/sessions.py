@@ -188,6 +188,20 @@ class Participations(Repository):
         """Return all participations of a session, sorted by site."""
         return self._list(Participation, _PARTICIPATIONS, session_id=session_id)
 
+    def bands(self, sites: Sequence[str], created_by: str | None) -> dict[str, str]:
+        """Return the size bands that sites declared last in completed sessions of somebody.
+
+        ``created_by`` None: of anybody.
+        """
+        known = (_P.site.in_(sites), _P.size_band.is_not(None), _S.state == SessionState.COMPLETED)
+        query = (
+            select(_P.site, _P.size_band)
+            .join(tables.sessions, _S.id == _P.session_id)
+            .where(*known, *(() if created_by is None else (_S.created_by == created_by,)))
+            .order_by(_P.joined_at, _P.session_id)
+        )
+        return {row["site"]: row["size_band"] for row in self._rows(query)}
+
     def refusals(self, session_id: int) -> dict[str, str]:
         """Return the sites that have refused a task, with the rule that it broke."""
         return {row.site: row.refused_task for row in self._all(_REFUSALS, session_id=session_id)}

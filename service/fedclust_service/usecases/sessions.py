@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -281,6 +281,16 @@ def patch_session(
         _move_deadline(uow, actor, session, body.deadline)
     changed = uow.tx.sessions.get_by_id(session.id) or session
     return _info_for(uow.tx, actor, changed)
+
+
+def known_bands(co: Coordinator, actor: Actor, sites: Sequence[str]) -> dict[str, str]:
+    """Return the size bands that these sites declared last in the actor's completed sessions.
+
+    Their results have told the actor the sizes.
+    """
+    require(actor, "session.create")
+    created_by = visible_to(actor)["created_by"]
+    return co.store.read("site.bands", lambda tx: tx.participations.bands(sites, created_by))
 
 
 def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:

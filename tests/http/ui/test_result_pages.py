@@ -477,6 +477,18 @@ def test_an_empty_name_removes_the_name(
     assert sorted(each["details"]["named"] for each in found) == [0, 1, 1, 2]
 
 
+def test_the_form_says_whether_sites_are_large_enough_by_what_they_told(api: ApiCaller) -> None:
+    told = ", ".join(f"{site} (50-199)" for site in sorted(SITES))
+    said = f"By what sites told in your completed sessions: enough at {told}."
+    fields = [("/sites", site) for site in SITES]
+    fields += [("/config/n_clusters", "3"), ("check", "1")]
+    assert said in reader(api, "ada").post("/ui/new-session", fields).text
+    # Whoever has no result with these sites does not learn their sizes here.
+    asked = reader(api, "eve").post("/ui/new-session", fields).text
+    assert "you need at least 30 patients a site" in asked
+    assert "50-199" not in asked
+
+
 def test_an_open_page_is_told_of_names_after_the_end_of_the_session(api: ApiCaller) -> None:
     me, path = reader(api, "north"), "/ui/sessions/joined-up/result"
     shown = me.open(path)

@@ -76,6 +76,8 @@ class SessionForm:
         Messages by the pointer of an input; ``general`` are about the definition as a whole.
     missing : mapping of str to str
         The labels of what is still needed, by pointer.
+    bands : mapping of str to str
+        The size bands that sites told before.
     """
 
     kind: str = "session"
@@ -85,6 +87,7 @@ class SessionForm:
     errors: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     general: tuple[str, ...] = ()
     missing: Mapping[str, str] = field(default_factory=dict)
+    bands: Mapping[str, str] = field(default_factory=dict)
 
     @functools.cached_property
     def given(self) -> dict[str, Any]:
@@ -216,7 +219,9 @@ class SessionForm:
         k, p = self.value(_K), self.value("/policy/min_group_size")
         numbers = [n for n in (k if isinstance(k, list) else [k]) if isinstance(n, int) and n > 0]
         known = numbers and isinstance(p, int)
-        return patients_text(len(self.sites), max(numbers), p, self.patients) if known else ""
+        told = {site: self.bands[site] for site in self.sites if site in self.bands}
+        n_sites = len(self.sites)
+        return patients_text(n_sites, max(numbers), p, self.patients, told) if known else ""
 
     def checked(self, check: Callable[[bytes], T]) -> tuple[Self, T | None]:
         """Return the form with the messages of a check, and what it returns if there are none.

@@ -142,6 +142,7 @@ def _show(
     if status != 200:
         needed = dict.fromkeys(form.missing, ("this is required",))
         form = replace(form, errors={**needed, **form.errors})
+    form = replace(form, bands=sessions.known_bands(page.co, page.actor, form.sites))
     alone = not (form.study or page.partial)
     registered = principals.enabled_sites(page.co, page.actor) if alone else ()
     more = page.form.get("more", "")
