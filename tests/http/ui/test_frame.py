@@ -199,7 +199,7 @@ def test_no_database_is_asked_about_odd_addresses(place: Place) -> None:
 
 def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> None:
     visitor, reader = place.visitor(), place.reader("ada")
-    large = {"token": "x" * 20_000}
+    large = {"token": "x" * 270_000}
     assert visitor.post("/ui/sign-in", data=large).status_code == 413
     # What an unknown caller sends is not even looked at.
     assert visitor.post("/ui/new-session", content=b"\xff").status_code == 401

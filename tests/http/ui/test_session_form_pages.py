@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from support.api_caller import ApiCaller
@@ -107,6 +108,45 @@ def test_wrong_values_have_the_messages_of_the_api_and_are_not_lost(place: Place
     assert [text for name, text in page.fields if name == "/sites"] == list(SITES)
     assert "The session was not created." in "".join(page.texts)
     assert "<b onload" not in page.html
+
+
+def test_a_form_comes_back_after_a_sign_in_that_had_ended(
+    place: Place, capfd: pytest.CaptureFixture[str]
+) -> None:
+    reader, token = Reader(place.api.base_url, place.api.tokens["ada"]), place.api.tokens["ada"]
+    sent = filled(PageForm(reader.open(PAGE)), "kept", ("create", "1"), title=HOSTILE)
+    reader.post("/ui/sign-out")
+    capfd.readouterr()
+
+    def send(path: str, fields: list[tuple[str, str]], status: int, **more: str) -> PageForm:
+        headers = {"Content-Type": "application/x-www-form-urlencoded", **more}
+        answer = reader.client.post(path, content=str(httpx.QueryParams(fields)), headers=headers)
+        assert answer.status_code == status, answer.text
+        return PageForm(answer.text)
+
+    def signing(page: PageForm, token: str) -> list[tuple[str, str]]:
+        return [(name, token if name == "token" else text) for name, text in page.fields]
+
+    ended = {"Cookie": f"fedclust={'a' * 12}.{'A' * 43}"}
+    page = send(PAGE, sent, 401, **ended)
+    assert "What you sent was not done." in "".join(page.texts)
+    assert "<b onload" not in page.html
+    page = send("/ui/sign-in", signing(page, "fca_wrong"), 401)
+    page = send("/ui/sign-in", signing(page, token), 200)
+    assert "You are signed in" in "".join(page.texts)
+    page = send(PAGE, page.fields, 200)
+    assert (page.value("/title"), page.value("/name")) == (HOSTILE, "kept")
+    assert page.value("/config/n_clusters") == "3"
+    assert [text for name, text in page.fields if name == "/sites"] == list(SITES)
+    assert place.api.request("GET", "/v1/sessions/kept", "ada").status_code == 404
+    said = "".join(capfd.readouterr())
+    assert "onload" not in said
+    assert token not in said
+    send(PAGE, [*page.fields, ("create", "1")], 303)
+    # A caller who is unknown does not make the coordinator read without end.
+    reader.post("/ui/sign-out")
+    for fields, cookie in (([*sent, ("/contact", "x" * 70_000)], ended), (sent, {})):
+        assert "kept" not in dict(send(PAGE, fields, 401, **cookie).fields)
 
 
 def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from urllib.parse import parse_qsl
+
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -15,6 +17,7 @@ from fedclust_service.http.ui.errors import OWN_PAGE
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.navigation import entries_for
 from fedclust_service.http.ui.page_request import (
+    MOST_KEPT,
     PageRequest,
     authenticated,
     get,
@@ -25,8 +28,8 @@ from fedclust_service.http.ui.page_request import (
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.usecases import sign_ins
 
-#: Nobody is known yet, so little is read.
-_MOST_BYTES = 1 << 14
+#: Nobody is known yet, so little is read: a form that was kept, with each sign of it encoded again.
+_MOST_BYTES = 4 * MOST_KEPT
 
 
 def _begin(page: PageRequest) -> Response:
@@ -54,6 +57,7 @@ def _exchange(request: Request, form: Form) -> Response:
     address = "" if request.client is None else request.client.host
     wanted = _own_page(form.get("next", ""))
     co, token = service_of(request).coordinator, form.get("token", "").strip()
+    kept = form.get("kept", "") if wanted else ""
     known = sign_ins.known_token(co, token)
     try:
         rate.check(address, known)
@@ -63,12 +67,19 @@ def _exchange(request: Request, form: Form) -> Response:
             raise
         if refusal.retry_after_s is None:
             rate.failed(address, known)
-        values, headers = {"next": wanted, "failure": refusal.detail}, refusal.retry_headers
+        values = {"next": wanted, "failure": refusal.detail, "kept": kept}
+        headers = refusal.retry_headers
         return render(request, "sign_in.html", values, status=refusal.status, headers=headers)
     context_of(request).identify(signed.actor)
     # The browser forgets the cookie of an earlier sign-in: nobody could end that one.
     sign_ins.sign_out(co, cookie_of(request) or "")
-    response = RedirectResponse(wanted or entries_for(signed.actor.role)[0].path, 303)
+    response: Response
+    if kept:
+        request.state.signed = signed
+        fields = parse_qsl(kept, keep_blank_values=True)
+        response = render(request, "signed_in.html", {"next": wanted, "kept": fields})
+    else:
+        response = RedirectResponse(wanted or entries_for(signed.actor.role)[0].path, 303)
     set_cookie(request, response, cookie)
     return response
 

@@ -66,10 +66,13 @@ def _to_sign_in(request: Request, refusal: Refusal) -> Response:
     if sent or not reads:
         # Say why the sign-in ended.
         lost = "" if reads else " What you sent was not done."
-        values = {"next": path if own and reads else "", "failure": f"{refusal.detail}{lost}"}
+        if kept := getattr(request.state, "kept", ""):
+            lost += " What you typed is kept until you have signed in here."
+        wanted = path if own and (reads or kept) else ""
+        values = {"next": wanted, "failure": f"{refusal.detail}{lost}", "kept": kept}
         response = render(request, "sign_in.html", values, status=401)
         if sent:  # a form from elsewhere comes without it, and must not sign anybody out
             delete_cookie(request, response)
         return response
-    wanted = path if own and path != "/ui/" else None
-    return RedirectResponse(address(_SIGN_IN, next=wanted), 303)
+    leads = path if own and path != "/ui/" else None
+    return RedirectResponse(address(_SIGN_IN, next=leads), 303)

@@ -21,7 +21,8 @@ from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
-from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.form import Form
+from fedclust_service.http.ui.page_request import CSRF, PageRequest, get, post
 from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_form import ASKED, COLUMNS, SessionForm, input_id, row_fields
 from fedclust_service.http.ui.study_pages import points_of_study
@@ -79,6 +80,13 @@ def _act(kind: str, page: PageRequest) -> Response:
         return _show(page, form if known else form.refused(refusal), status=refusal.status)
     place = f"/ui/{'sessions' if kind == 'session' else 'studies'}/{info.name}"
     return page.redirect(place, f"{kind}-created{'' if new else '-before'}")
+
+
+def _kept(form: Form) -> Form:
+    """Return a form that shows itself again instead of creating or downloading something."""
+    shows = {"create": "check", "file": "check", "create_json": "load"}
+    typed = [(name, text) for name, text in form.multi_items() if text and name != CSRF]
+    return Form([(shows.get(name, name), text) for name, text in typed])
 
 
 def _read(kind: str, page: PageRequest) -> SessionForm:
@@ -174,5 +182,5 @@ def _show(
 ROUTES = tuple(
     make(f"/new-{kind}", functools.partial(show, kind))
     for kind in ("session", "study")
-    for make, show in ((get, _open), (post, _act))
+    for make, show in ((get, _open), (functools.partial(post, kept=_kept), _act))
 )
