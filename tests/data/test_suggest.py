@@ -369,6 +369,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (LOS, {"los": [*range(5, 60), -8]}, 'may mean a missing value: "-8" 1'),
         (LOS, {"los": [*range(5, 60), 777, 9999]}, '"777" 1, "9999" 1'),
         (LOS, {"los": [*range(120)]}, ""),
+        (TSH, {"tsh": [*range(60, 100)]}, "40 of 40 values lie outside the bounds"),
         (CREATININE, {"creatinine": ["1.1", "<0.2"]}, 'text in a number column: "<0.2" 1'),
         (TSH, {"tsh__(MU/l)": [1, 2]}, 'how does "MU/l" become "mU/l"?'),
         (TSH, {"TSH__(mIU/L)": [1, 2]}, ""),
@@ -479,6 +480,16 @@ def test_a_table_with_the_columns_of_a_trajectory_needs_no_person_or_time() -> N
     found = suggest_mapping([CREA], pd.DataFrame({"crea@0": [9.0], "crea 1": [9.0], "CREA@3": 9.0}))
     assert found.columns == {"crea@0": "crea@0", "crea@1": "crea 1", "crea@3": "CREA@3"}
     assert found.still_open == ()
+
+
+def test_a_row_of_units_below_the_header_of_a_csv_file_is_named(tmp_path: Path) -> None:
+    path = csv(
+        "utf-8",
+        ";",
+        {"Alter": ["Jahre", 40, 50], "Krea": ["mg/dl", 1, 2], "pain": ["", "none", "typical"]},
+    )
+    found = suggest_mapping([AGE, CREATININE, PAIN], path(tmp_path))
+    assert "the first row holds units: delete it, or it counts as a person" in found.still_open
 
 
 def test_sentinels_that_were_given_are_written_and_not_proposed_again(tmp_path: Path) -> None:

@@ -271,6 +271,10 @@ def _read_as(
     cut: set[str] = set()
     columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
     for chunk in reader.chunks(names, (), BLOCK) if names else ():
+        first = [str(cells[0]) for cells in chunk.cells.values() if chunk.n]
+        units = [cell for cell in first if is_unit(cell) and (cell == "%" or len(cell) > 1)]
+        if not any(columns.values()) and 2 * len(units) > sum(map(bool, first)):
+            notes.append("the first row holds units: delete it, or it counts as a person")
         for name, cells in chunk.cells.items():
             if not _count(columns[name], cells):
                 cut.add(name)
@@ -691,6 +695,8 @@ def _absent(
     if usual.all():
         return usual & outside
     others, of_others = own[~usual], counts[~usual]
+    if 2 * of_others[outside[~usual]].sum() > of_others.sum():
+        outside = np.zeros_like(usual)  # the values have another unit
     gap = np.maximum(others.min() - own, own - others.max())
     far = (gap > np.ptp(others) / 4) | (counts > 2 * np.median(of_others))
     negative = (own < 0) & (others.min() >= 0)
