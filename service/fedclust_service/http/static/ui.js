@@ -123,16 +123,15 @@ function cellsOf(text, separator) {
   return lines.filter((cells) => cells.some(Boolean));
 }
 
-// Returns the row below, after adding so many where there is none: all at once, for speed.
+// Returns the row below, after adding so many where there is none: all at once, for speed. The last
+// row was empty when it came, and what is typed is not in its HTML.
 function rowAfter(row, count = 1) {
   if (row.nextElementSibling === null) {
     const next = Number(row.id.slice(4)) + 1;
-    const parts = row.outerHTML.split(/(?<=features[-/]|row-|value=")\d+/);
+    const html = row.outerHTML.replace(/>\s+</g, "><");
+    const parts = html.split(/(?<=features[-/]|row-|value=")\d+/);
     const more = Array.from({ length: count }, (_, place) => parts.join(next + place));
     row.insertAdjacentHTML("afterend", more.join(""));
-    for (let added = row.nextElementSibling; added; added = added.nextElementSibling) {
-      for (const input of added.querySelectorAll("input, select")) input.value = "";
-    }
   }
   return row.nextElementSibling;
 }
