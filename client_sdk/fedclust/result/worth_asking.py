@@ -121,7 +121,7 @@ def patients_text(
 ) -> str:
     """Return how many patients a site needs for K clusters, and whether these are there.
 
-    ``bands`` are the size bands that some of the sites told, by their names; ``patients`` is what
+    ``bands`` are the size bands that some of the sites gave, by their names; ``patients`` is what
     somebody states of the others.
 
     Examples
@@ -135,7 +135,7 @@ def patients_text(
         "two groups of at least p patients for each cluster that it holds."
     )
     if bands:
-        text += f" By what sites told in your completed sessions: {_enough(bands, needed)}."
+        text += f" By what sites gave in your completed sessions: {_enough(bands, needed)}."
     if patients is None or (bands and len(bands) == n_sites):
         return text
     fits = patients // (_GROUPS * p)

@@ -286,7 +286,7 @@ def patch_session(
 def known_bands(co: Coordinator, actor: Actor, sites: Sequence[str]) -> dict[str, str]:
     """Return the size bands that these sites declared last in the actor's completed sessions.
 
-    Their results have told the actor the sizes.
+    Their results showed the actor the sizes.
     """
     require(actor, "session.create")
     created_by = visible_to(actor)["created_by"]

@@ -477,9 +477,9 @@ def test_an_empty_name_removes_the_name(
     assert sorted(each["details"]["named"] for each in found) == [0, 1, 1, 2]
 
 
-def test_the_form_says_whether_sites_are_large_enough_by_what_they_told(api: ApiCaller) -> None:
-    told = ", ".join(f"{site} (50-199)" for site in sorted(SITES))
-    said = f"By what sites told in your completed sessions: enough at {told}."
+def test_the_form_says_whether_sites_are_large_enough_by_what_they_gave(api: ApiCaller) -> None:
+    given = ", ".join(f"{site} (50-199)" for site in sorted(SITES))
+    said = f"By what sites gave in your completed sessions: enough at {given}."
     fields = [("/sites", site) for site in SITES]
     fields += [("/config/n_clusters", "3"), ("check", "1")]
     assert said in reader(api, "ada").post("/ui/new-session", fields).text

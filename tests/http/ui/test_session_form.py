@@ -303,17 +303,17 @@ def test_how_many_patients_a_site_needs() -> None:
     assert "With 3 sites, K = 4 and p = 5 you need at least 40 patients a site" in form.size
     assert form_of({**form.texts, "/patients": "39"}).size.endswith("39 are enough up to K = 3.")
     assert form_of({**form.texts, "/patients": "40"}).size.endswith("40 are enough.")
-    # What sites told comes first; what the analyst states is about the others.
+    # What sites gave comes first; what the analyst states is about the others.
     bands = {"a": "50-199", "b": "<50", "elsewhere": "<50"}
     texts = {**form.texts, "/patients": "39", "/sites": "a, b, c"}
-    told = replace(form_of(texts), bands=bands)
-    assert told.size.endswith(
-        "By what sites told in your completed sessions: enough at a (50-199); perhaps enough at b "
+    reported = replace(form_of(texts), bands=bands)
+    assert reported.size.endswith(
+        "By what sites gave in your completed sessions: enough at a (50-199); perhaps enough at b "
         "(<50). At the other sites, as you state, 39 are enough up to K = 3."
     )
     texts |= {"/sites": "a, b", "/policy/min_group_size": "10"}
-    told = replace(form_of(texts), bands=bands)
-    assert told.size.endswith("too few at b (<50); perhaps enough at a (50-199).")
+    reported = replace(form_of(texts), bands=bands)
+    assert reported.size.endswith("too few at b (<50); perhaps enough at a (50-199).")
     larger = form_of({**READY, "/policy/min_group_size": "11"}).size
     assert "K = 3 and p = 11 you need at least 66" in larger
     assert {form_of({"/config/n_clusters": text}).size for text in ("", "many", "-1")} == {""}

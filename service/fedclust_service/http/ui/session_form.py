@@ -77,7 +77,7 @@ class SessionForm:
     missing : mapping of str to str
         The labels of what is still needed, by pointer.
     bands : mapping of str to str
-        The size bands that sites told before.
+        The size bands that sites reported before.
     """
 
     kind: str = "session"
@@ -219,9 +219,9 @@ class SessionForm:
         k, p = self.value(_K), self.value("/policy/min_group_size")
         numbers = [n for n in (k if isinstance(k, list) else [k]) if isinstance(n, int) and n > 0]
         known = numbers and isinstance(p, int)
-        told = {site: self.bands[site] for site in self.sites if site in self.bands}
+        reported = {site: self.bands[site] for site in self.sites if site in self.bands}
         n_sites = len(self.sites)
-        return patients_text(n_sites, max(numbers), p, self.patients, told) if known else ""
+        return patients_text(n_sites, max(numbers), p, self.patients, reported) if known else ""
 
     def checked(self, check: Callable[[bytes], T]) -> tuple[Self, T | None]:
         """Return the form with the messages of a check, and what it returns if there are none.
