@@ -143,8 +143,7 @@ def _usable_points(points: Points, space: Space | None, config: RunConfig) -> Po
     """Return the points that take part, scaled once there is a space and kept for later rounds."""
     if space is None:
         return complete_points(points, config)
-    vectors = (space.center, space.scale, space.impute, space.limit, config.mask)
-    asked = tuple(None if each is None else each.tobytes() for each in vectors)
+    asked = [each is not None and each.tobytes() for each in (*vars(space).values(), config.mask)]
     known = points.derived.get("scaled")
     if known is None or known[0] != asked:
         scaled = scaled_points(complete_points(points, config), space, config)
