@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from unittest import SkipTest
 
 import pytest
 
 from docs import examples, page
+from docs.page_set_ups import SET_UPS
 
 pytestmark = [
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no POSIX shell here"),
@@ -22,17 +22,10 @@ pytestmark = [
 ROOT = Path(__file__).parents[2]
 
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SET_UPS = Path(__file__).parent / "pages"
 
 
 def title(path: Path) -> str:
     return path.relative_to(ROOT).as_posix()
-
-
-def set_up_name(path: Path) -> str:
-    """Return the module that sets up a page: ``methods_fkm`` for ``docs/methods/fkm.md``."""
-    words = re.split(r"\W", title(path).removeprefix("docs/").removesuffix(".md"))
-    return "_".join(words).lower()
 
 
 @pytest.mark.parametrize("path", PAGES, ids=title)
@@ -43,26 +36,23 @@ def test_the_examples_of_a_page_run(
     record_property: Callable[[str, object], None],
 ) -> None:
     """In the order of the page; all in one test, as they share variables and files."""
-    with page.opened(title(path), path.read_text("utf-8"), tmp_path, monkeypatch) as here:
-        name = set_up_name(path)
-        around: AbstractContextManager[None] = nullcontext()
-        if (SET_UPS / f"{name}.py").exists():
-            around = importlib.import_module(f"docs.pages.{name}").around(here)
-        with around:
-            skips = []
-            document = examples.parse(path, here)
-            for example in document:
-                try:
-                    example.evaluate()
-                except SkipTest as skipped:
-                    skips.append(f"line {example.line}: {skipped}")
-            here.finish()
+    set_up = SET_UPS.get(title(path), lambda _: nullcontext())
+    with (
+        page.opened(title(path), path.read_text("utf-8"), tmp_path, monkeypatch) as here,
+        set_up(here),
+    ):
+        skips = []
+        for example in examples.parse(path, here):
+            try:
+                example.evaluate()
+            except SkipTest as skipped:
+                skips.append(f"line {example.line}: {skipped}")
+        here.finish()
     record_property("skipped examples", "\n".join(skips))
 
 
 def test_every_set_up_has_its_page() -> None:
-    found = {path.stem for path in SET_UPS.glob("*.py")}
-    assert found <= {set_up_name(path) for path in PAGES}
+    assert SET_UPS.keys() <= {title(path) for path in PAGES}
 
 
 _SKIP = re.compile(r"<!--+\s*;?\s*skip\b(.*?)--+>", re.DOTALL)
