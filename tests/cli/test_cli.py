@@ -19,8 +19,6 @@ from fedclust.cli import console, options, participate, session
 from fedclust.cli import main as cli
 from fedclust.cli.session_screen import risk_of_exclusion
 from fedclust.client import Client
-from fedclust.result.session_terms import feature_text
-from fedclust.schema.feature import Feature
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from fedclust_service import cli as service_cli
@@ -178,17 +176,6 @@ def test_check_matches_columns_and_sends_nothing(command: Command) -> None:
     assert (facts["rows"], facts["usable_rows"], facts["enough_rows"]) == (60, 0, False)
     assert (facts["min_group_size"], facts["table"]) == (70, None)
     assert all(request.startswith("GET") for request in command.fake.requests)
-
-
-def test_the_screen_contradicts_no_answer(command: Command) -> None:
-    """The whole policy is consented to."""
-    assert command.site("check", "--full") == 0
-    text = " ".join(command.err.split())
-    assert "scaling: standard" in text
-    assert "max_rounds: 4" in text
-    feature = Feature(name="age", unit="years", lower=0.0, upper=120.0)
-    assert feature_text(feature) == "age [years] 0..120"
-    assert feature_text(Feature(name="sex", kind="binary")) == "sex (binary)"
 
 
 def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:

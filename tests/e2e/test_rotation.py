@@ -104,26 +104,3 @@ def test_keys_rotate_under_load(tmp_path: Path, postgres_url: str) -> None:
         assert asks(workers[0], tokens[-1]) == 200
         for worker in workers:
             assert not {"too-short", OLD, NEW} & set(worker.output().replace('"', " ").split())
-
-
-def test_a_sites_token_rotates_during_a_session(tmp_path: Path) -> None:
-    sites = ("north", "south", "west")
-    with running_server(tmp_path / "data") as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", *sites)
-        api.register("analysts", "ada")
-        api.define("ada", "heart", list(sites))
-        for site in sites:
-            api.join(site, "heart")
-        for site in sites:
-            assert api.put(site, "heart", 1, api.answer(site, "heart")).status_code == 201
-        first = api.tokens["north"]
-        issued = api.ok("POST", "/v1/sites/north/tokens", api.operator)
-        # Both hold until the first is revoked: there is time to hand the second over.
-        assert [asks(server, token) for token in (first, issued["token"])] == [200, 200]
-        api.tokens["north"] = issued["token"]
-        known = api.ok("GET", "/v1/sites/north", api.operator)["tokens"]
-        (old,) = [each["id"] for each in known if each["id"] != issued["id"]]
-        api.ok("DELETE", f"/v1/sites/north/tokens/{old}", api.operator)
-        assert [asks(server, token) for token in (first, issued["token"])] == [401, 200]
-        assert api.finish("heart", sites) == "completed"

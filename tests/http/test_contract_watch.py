@@ -58,16 +58,3 @@ def test_a_watch_finds_each_kind_of_fault(watch: Watch) -> None:
         "rows outside the audit": 3,
     }
     watching.close()
-
-
-def test_the_words_of_the_description_are_no_echo(watch: Watch) -> None:
-    api, good = watch.api, watch
-    watching = Watch(api, str(good._engine.url))
-    problem = {"content-type": "application/problem+json"}
-    watching.judge(
-        "create_site", 422, '{"pointer": "/min_group_size"}', problem, ["min_group_size"]
-    )
-    pointer = "/features/0/transform"
-    watching.judge("create_site", 422, f'{{"pointer": "{pointer}"}}', problem, [pointer])
-    assert watching.findings.faults == {}
-    watching.close()

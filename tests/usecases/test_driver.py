@@ -202,28 +202,6 @@ def test_two_drivers_race_and_one_wins(direct_on_both: DirectApi) -> None:
     assert direct.info("heart").state == "completed"
 
 
-def test_a_driver_that_lost_its_lease_writes_nothing(
-    direct_on_both: DirectApi, clock: ManualClock
-) -> None:
-    """It computes while its lease runs out and another takes over; both come to finish."""
-    direct = direct_on_both
-    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
-    direct.session(rounds=2)
-    direct.answer_all("heart")
-    other = direct.another()
-
-    def overtaken() -> None:
-        counting_method.HOOK.clear()
-        clock.advance(31)
-        assert other.driver.run_once()
-
-    counting_method.HOOK.append(overtaken)
-    assert direct.co.driver.run_once()
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
-    assert direct.info("heart").round == 2
-    assert len(direct.audit(action="round.closed")) == 1
-
-
 @pytest.mark.parametrize(
     ("raises", "database_url"),
     in_turn([MethodFailure("odd", "x"), None, ValueError("x")], ["failure", "nothing", "error"]),
