@@ -91,7 +91,5 @@ def watched(browser: Browser) -> Iterator[Watched]:
 def registered(tmp_path: Path) -> Iterator[Registered]:
     """Return a coordinator that knows people and no session."""
     with local_coordinator(tmp_path, clock=ManualClock(), threads=True) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(local, SITES)
         yield Registered(local, api)

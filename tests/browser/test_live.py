@@ -19,9 +19,7 @@ SESSION = "heart"
 def watching(registered: Registered, browser: Browser) -> Iterator[Watched]:
     """The analyst looks at a session whose first round collects answers."""
     api, base_url = registered.api, registered.local.base_url
-    api.define("ada", SESSION, list(SITES))
-    for site in SITES:
-        api.join(site, SESSION)
+    api.begin("ada", SESSION, SITES)
     context = signed_in(browser, base_url, api.tokens["ada"])
     watched = Watched(context.new_page())
     with watched.page.expect_response(lambda answer: "/events" in answer.url):

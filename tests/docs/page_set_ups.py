@@ -531,9 +531,7 @@ def _ro_crate(page: Page) -> Iterator[None]:
     api.register("sites", *SITES)
     api.register("analysts", "ada")
     page.save_token(api.tokens["ada"], "analyst.token")
-    api.define("ada", "heart-2026", list(SITES))
-    for site in SITES:
-        api.join(site, "heart-2026")
+    api.begin("ada", "heart-2026", SITES)
     assert api.finish("heart-2026", SITES) == "completed"
     page.env["FEDCLUST_COORDINATOR"] = page.url
     page.env["FEDCLUST_TOKEN_FILE"] = str(page.place / "analyst.token")

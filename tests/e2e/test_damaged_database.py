@@ -18,12 +18,8 @@ SITES = ("north", "south", "west")
 
 def world_of(server: ServerProcess) -> ApiCaller:
     """Return people with a session that all its sites have joined."""
-    api = ApiCaller(server.base_url, server.operator_token)
-    api.register("sites", *SITES)
-    api.register("analysts", "ada")
-    api.define("ada", "heart", list(SITES), policy={"scaling": "none", "missing": "drop"})
-    for site in SITES:
-        api.join(site, "heart")
+    api = ApiCaller.found(server, SITES)
+    api.begin("ada", "heart", SITES, policy={"scaling": "none", "missing": "drop"})
     return api
 
 

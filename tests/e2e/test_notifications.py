@@ -54,9 +54,7 @@ def test_an_operator_gets_a_mail_when_a_site_is_late(tmp_path: Path) -> None:
             sites = ["north", "south", "west"]
             api.register("sites", *sites)
             api.register("analysts", "ada")
-            api.define("ada", "heart", sites)
-            for site in sites:
-                api.join(site, "heart")
+            api.begin("ada", "heart", sites)
             deadline = (datetime.now(UTC) + timedelta(seconds=1)).isoformat()
             api.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline})
             eventually(lambda: mails.mails, server.output)
@@ -83,9 +81,7 @@ def test_an_agent_without_sessions_runs_the_sites_command(tmp_path: Path) -> Non
     command = json.dumps([sys.executable, "-S", "-c", keep])
     (state / "site.toml").write_text(f"[agent]\nnotify_command = {command}\n", "utf-8")
     with local_coordinator(tmp_path) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", "north", "south", "west")
-        api.register("analysts", "ada")
+        api = ApiCaller.found(local, ("north", "south", "west"))
         api.define("ada", "heart", ["north", "south", "west"])
         settings = {
             "FEDCLUST_COORDINATOR": local.base_url,

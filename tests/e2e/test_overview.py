@@ -25,9 +25,7 @@ def test_operators_read_who_is_late_since_when(
 ) -> None:
     clock = ManualClock(datetime.now(UTC) - timedelta(hours=3))
     with local_coordinator(tmp_path, clock=clock) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(local, SITES)
         for name in ("heart", "liver"):
             api.define("ada", name, SITES)
         for site in SITES:

@@ -36,9 +36,7 @@ IntVector = NDArray[np.int64]
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """Return a coordinator in a process of its own, with three sites and an analyst."""
     with running_server(tmp_path_factory.mktemp("page") / "coordinator") as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(server, SITES)
         yield api
 
 

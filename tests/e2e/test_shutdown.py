@@ -103,13 +103,9 @@ def test_in_the_middle_of_everything(
     monkeypatch.setattr("support.server._COMMAND", [sys.executable, "-c", STUCK])
     environment = {"FEDCLUST_DATABASE_URL": database_url}
     with running_server(tmp_path / "data", "--lease-s", "1", env=environment) as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(server, SITES)
         definition = api.definition("heart", list(SITES))
-        api.define("ada", "heart", list(SITES))
-        for site in SITES:
-            api.join(site, "heart")
+        api.begin("ada", "heart", SITES)
         receipts = {}
         for number in (1, 2):
             for site in SITES:

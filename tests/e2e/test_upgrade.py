@@ -114,9 +114,7 @@ def as_before(stored: bytes) -> bytes:
 def test_definitions_of_the_version_before(tmp_path: Path) -> None:
     place = tmp_path / "server"
     with running_server(place) as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(server, SITES)
         for name in ("done", "running", "recruiting"):
             api.define("ada", name, list(SITES))
             for site in SITES if name != "recruiting" else SITES[:1]:
@@ -177,7 +175,5 @@ def test_definitions_of_the_version_before(tmp_path: Path) -> None:
         api.ok("GET", "/v1/admin/overview", api.operator)
         assert len(api.ok("GET", "/v1/admin/sessions", api.operator)["items"]) == len(states())
 
-        api.define("ada", "anew", list(SITES))
-        for site in SITES:
-            api.join(site, "anew")
+        api.begin("ada", "anew", SITES)
         assert api.finish("anew", SITES) == "completed"

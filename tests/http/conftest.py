@@ -37,12 +37,8 @@ class Running:
 
 def populate(local: LocalCoordinator) -> ApiCaller:
     """Register three sites, an analyst, and let the sites join a session."""
-    api = ApiCaller(local.base_url, local.operator_token)
-    api.register("sites", *SITES)
-    api.register("analysts", "ada")
-    api.define("ada", "heart", list(SITES), policy={"missing": "drop"})
-    for site in SITES:
-        api.join(site, "heart")
+    api = ApiCaller.found(local, SITES)
+    api.begin("ada", "heart", SITES, policy={"missing": "drop"})
     return api
 
 

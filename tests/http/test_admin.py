@@ -41,16 +41,12 @@ class Watched:
 @pytest.fixture
 def watched(tmp_path: Path, database_url: str, clock: ManualClock) -> Iterator[Watched]:
     with local_coordinator(tmp_path, clock=clock, database_url=database_url) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(local, SITES)
         yield Watched(local, api, clock)
 
 
 def _start(watched: Watched, name: str, **changes: Any) -> None:
-    watched.api.define("ada", name, list(SITES), **changes)
-    for site in SITES:
-        watched.api.join(site, name)
+    watched.api.begin("ada", name, SITES, **changes)
 
 
 def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:

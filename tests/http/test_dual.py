@@ -21,18 +21,14 @@ CONFIG = {"n_clusters": 2, "update": "subgradient", "node_limit": 100, "iteratio
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A coordinator whose threads run, three sites and an analyst."""
     with local_coordinator(tmp_path_factory.mktemp("dual"), threads=True) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(local, SITES)
         yield api
 
 
 def begin(api: ApiCaller, session: str, phase: str, times: int = 1) -> int:
     """Create a session; return its round once it asks for a phase so many times."""
     changes = {"algorithm": "dual", "config": CONFIG, "policy": {"scaling": "none"}}
-    api.define("ada", session, list(SITES), **changes)
-    for site in SITES:
-        api.join(site, session)
+    api.begin("ada", session, SITES, **changes)
     seen, number = 0, 0
     while True:
         view = waited(api, session, number)

@@ -201,9 +201,7 @@ class _Aims:
         """Define a session that runs, and let one that ran before come to its end."""
         sites = [name for name in self.api.tokens if name not in {"operator", "bob"}]
         name = f"live-{self._sent}"
-        self.api.define("bob", name, sites, policy={"max_rounds": 3})
-        for site in sites:
-            self.api.join(site, name)
+        self.api.begin("bob", name, sites, policy={"max_rounds": 3})
         if self._sessions and self.rng.random() < 0.7:
             view = self.api.request("GET", f"/v1/sessions/{self._sessions[-1]}", "bob").json()
             joined = [site["name"] for site in view["sites"] if site["state"] == "joined"]

@@ -34,9 +34,7 @@ UNPREPARED = {"scaling": "none", "missing": "drop"}
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A coordinator whose threads run, three sites and one more, and an analyst."""
     with local_coordinator(tmp_path_factory.mktemp("methods"), threads=True) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *SITES, LATE)
-        api.register("analysts", "ada")
+        api = ApiCaller.found(local, (*SITES, LATE))
         yield api
 
 
@@ -53,9 +51,7 @@ def begin(
 ) -> list[str]:
     """Create a session of the method which the three sites have joined; return them."""
     config = {"n_clusters": 2, **options}
-    api.define("ada", session, list(SITES), algorithm=method, config=config, **changes)
-    for site in SITES:
-        api.join(site, session)
+    api.begin("ada", session, SITES, algorithm=method, config=config, **changes)
     return list(SITES)
 
 

@@ -44,12 +44,8 @@ def scrape(local: LocalCoordinator, **headers: str) -> Samples:
 def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
     clock = ManualClock()
     with local_coordinator(tmp_path, clock=clock, threads=True) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada")
-        api.define("ada", "heart", list(SITES))
-        for site in SITES:
-            api.join(site, "heart")
+        api = ApiCaller.found(local, SITES)
+        api.begin("ada", "heart", SITES)
         assert api.finish("heart", SITES) == "completed"
         api.request("BREW", "/v1/whoami", "north")
         api.request("GET", f"/{api.tokens['north']}")
@@ -104,9 +100,7 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
 
 def test_who_may_read_it(tmp_path: Path) -> None:
     with local_coordinator(tmp_path) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", "north")
-        api.register("analysts", "ada")
+        api = ApiCaller.found(local, ("north",))
         assert api.request("GET", "/metrics").status_code == 200
         assert api.request("GET", "/metrics", local.operator_token).status_code == 200
         for token, status in (("north", 403), ("ada", 403), ("nonsense", 401)):

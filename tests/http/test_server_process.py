@@ -162,9 +162,7 @@ def test_a_ready_file_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
 def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int) -> None:
     # The grace is so long that only a poll that is told ends before it.
     with running_server(tmp_path / "data", "--shutdown-grace-s", "600") as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", "north", "south", "west")
-        api.register("analysts", "ada")
+        api = ApiCaller.found(server, ("north", "south", "west"))
         api.define("ada", "heart", ["north", "south", "west"])
         path = "/v1/sessions/heart/task"
         etag = api.request("GET", path, "north").headers["ETag"]
@@ -209,9 +207,7 @@ def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path)
 
 def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
-        api = ApiCaller(server.base_url, server.operator_token)
-        api.register("sites", "north", "south", "west")
-        api.register("analysts", "ada")
+        api = ApiCaller.found(server, ("north", "south", "west"))
         api.define("ada", "heart", ["north", "south", "west"])
         for site in ("north", "south", "west"):
             api.join(site, "heart")

@@ -22,9 +22,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinator
 
 @pytest.fixture(scope="module")
 def api(local: LocalCoordinator) -> ApiCaller:
-    api = ApiCaller(local.base_url, local.operator_token)
-    api.register("sites", *SITES)
-    api.register("analysts", "ada")
+    api = ApiCaller.found(local, SITES)
     for session in ("one", "two", "three"):
         api.define("ada", session, SITES)
     return api

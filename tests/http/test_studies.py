@@ -27,9 +27,7 @@ def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinator
 
 @pytest.fixture(scope="module")
 def api(local: LocalCoordinator) -> ApiCaller:
-    found = ApiCaller(local.base_url, local.operator_token)
-    found.register("sites", *SITES)
-    found.register("analysts", "ada")
+    found = ApiCaller.found(local, SITES)
     found.study("ada", "hearts", SITES, features=FEATURES, defaults=DEFAULTS)
     return found
 

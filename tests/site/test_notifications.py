@@ -44,9 +44,7 @@ class Post:
 
     def __init__(self, place: Path, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
-        self.api = ApiCaller(local.base_url, local.operator_token)
-        self.api.register("sites", *SITES)
-        self.api.register("analysts", "ada")
+        self.api = ApiCaller.found(local, SITES)
         self.state, self.file = place / "state", place / "got"
         self.command = [sys.executable, "-S", "-c", KEEP, str(self.file)]
         self.said: list[str] = []
@@ -110,9 +108,7 @@ def test_each_is_handed_over_once_also_after_a_restart(post: Post) -> None:
 def test_failed_and_finished_are_told_apart(post: Post) -> None:
     api = post.api
     for name in ("one", "two", "left"):
-        api.define("ada", name, SITES)
-        for site in SITES:
-            api.join(site, name)
+        api.begin("ada", name, SITES)
     post.look()
     api.ok("DELETE", "/v1/sessions/left/participation", "north")
     api.ok("POST", "/v1/sessions/two/cancel", "ada")

@@ -14,7 +14,7 @@ import json
 import secrets
 import ssl
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -63,6 +63,14 @@ class ApiCaller:
     def __post_init__(self) -> None:
         self.tokens.setdefault("operator", self.operator)
 
+    @classmethod
+    def found(cls, at: Any, sites: Iterable[str], *analysts: str) -> ApiCaller:
+        """Return the caller at a coordinator after it has registered these people."""
+        api = cls(at.base_url, at.operator_token)
+        api.register("sites", *sites)
+        api.register("analysts", *(analysts or ("ada",)))
+        return api
+
     def request(
         self, method: str, path: str, token: str | None = None, **keywords: Any
     ) -> httpx.Response:
@@ -110,6 +118,12 @@ class ApiCaller:
         """Create a session."""
         body = self.definition(name, sites, **changes)
         return self.ok("POST", "/v1/sessions", owner, json=body)
+
+    def begin(self, owner: str, name: str, sites: Iterable[str], **changes: Any) -> None:
+        """Create a session that all its sites join."""
+        self.define(owner, name, list(sites), **changes)
+        for site in sites:
+            self.join(site, name)
 
     def study(self, owner: str, name: str, sites: list[str], **more: Any) -> Any:
         """Create a study."""

@@ -219,9 +219,7 @@ def _populate(api: ApiCaller, session: str) -> None:
     for kind, name in OTHERS.items():
         api.ok("POST", f"/v1/{kind}", "operator", json={"name": name})
     sites = ["lima", "oslo", "rome"]
-    api.define("bob", session, sites)
-    for site in sites:
-        api.join(site, session)
+    api.begin("bob", session, sites)
 
 
 @contextmanager

@@ -57,9 +57,7 @@ def showcase(place: Path) -> Iterator[Showcase]:
     """Serve the coordinator for the length of a ``with`` block."""
     clock = ManualClock()
     with local_coordinator(place, clock=clock, threads=True) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *NAMES)
-        api.register("analysts", "ada", "eve")
+        api = ApiCaller.found(local, NAMES, "ada", "eve")
         api.data |= {site: rows[:, COLUMNS] for site, rows in breast_cancer().items()}
         _hold(local, api, "tumours-held")
         _populate(api)

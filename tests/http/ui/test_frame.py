@@ -25,9 +25,7 @@ class Place:
 
     def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
-        self.api = ApiCaller(local.base_url, local.operator_token)
-        self.api.register("sites", "north")
-        self.api.register("analysts", "ada")
+        self.api = ApiCaller.found(local, ("north",))
 
     def reader(self, name: str) -> Reader:
         return Reader(self.local.base_url, self.api.tokens[name])

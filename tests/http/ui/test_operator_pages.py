@@ -32,12 +32,8 @@ class Place:
 
     def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
-        self.api = ApiCaller(local.base_url, local.operator_token)
-        self.api.register("sites", *SITES)
-        self.api.register("analysts", "ada")
-        self.api.define("ada", "heart", SITES)
-        for site in SITES:
-            self.api.join(site, "heart")
+        self.api = ApiCaller.found(local, SITES)
+        self.api.begin("ada", "heart", SITES)
         clock.advance(90_000)
         sweep(local.coordinator)
         self.readers = {name: self.reader(name) for name in ("operator", "ada", "north")}

@@ -297,9 +297,7 @@ _TWINS = {
 def test_pages_refuse_as_the_interface_for_programs_does(place: Place) -> None:
     """Also a site that was excluded: it sees the session, but not its result."""
     sites = ["north", "oslo", "rome", "west"]
-    place.api.define("bob", "twin", sites, policy={"quorum": 3})
-    for site in sites:
-        place.api.join(site, "twin")
+    place.api.begin("bob", "twin", sites, policy={"quorum": 3})
     place.api.ok("DELETE", "/v1/sessions/twin/participation/west", "bob")
     place.local.coordinator.start()
     place.api.finish("twin", sites[:3])

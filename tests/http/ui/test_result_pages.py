@@ -84,9 +84,7 @@ class Text(HTMLParser):
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A sweep, a method with clusters of each site's own, and sessions without a result."""
     with local_coordinator(tmp_path_factory.mktemp("results"), threads=True) as local:
-        api = ApiCaller(local.base_url, local.operator_token)
-        api.register("sites", *SITES)
-        api.register("analysts", "ada", "eve")
+        api = ApiCaller.found(local, SITES, "ada", "eve")
         api.data = {site: _rows(number) for number, site in enumerate(SITES)}
         given: dict[str, Any] = {"features": FEATURES, "title": TITLE, "purpose": f"Why? {MARKUP}"}
         api.define("ada", "swept", SITES, algorithm="fkm", config={"n_clusters": [2, 3]}, **given)

@@ -26,9 +26,7 @@ class Place:
 
     def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
-        self.api = ApiCaller(local.base_url, local.operator_token)
-        self.api.register("sites", *SITES, "east")
-        self.api.register("analysts", "ada", "ben")
+        self.api = ApiCaller.found(local, (*SITES, "east"), "ada", "ben")
         self.readers = {
             name: Reader(local.base_url, self.api.tokens[name])
             for name in ("operator", "ada", "ben", "north", "south", "east")
@@ -43,9 +41,7 @@ class Place:
 
     def running(self, name: str, *answered: str, **policy: int) -> None:
         """Make a session whose round 1 has these answers."""
-        self.api.define("ada", name, SITES, policy=policy)
-        for site in SITES:
-            self.api.join(site, name)
+        self.api.begin("ada", name, SITES, policy=policy)
         for site in answered:
             assert self.api.put(site, name, 1, self.api.answer(site, name)).is_success
 
@@ -281,9 +277,7 @@ def test_the_stream_of_a_session_says_that_it_ended(place: Place) -> None:
 
 
 def test_a_result_is_offered_when_there_is_one(place: Place) -> None:
-    place.api.define("ada", "whole", SITES, config={"n_clusters": 2})
-    for site in SITES:
-        place.api.join(site, "whole")
+    place.api.begin("ada", "whole", SITES, config={"n_clusters": 2})
     place.local.coordinator.start()
     assert place.api.finish("whole", SITES) == "completed"
     page = place.open("ada", "/whole")

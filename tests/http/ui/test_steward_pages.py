@@ -24,9 +24,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """Session ``heart``, of which north has sent its first submission, and one with no joins."""
     place = tmp_path_factory.mktemp("stewards")
     with local_coordinator(place, clock=ManualClock()) as local:
-        made = ApiCaller(local.base_url, local.operator_token)
-        made.register("sites", *SITES, "east")
-        made.register("analysts", "ada", "eve")
+        made = ApiCaller.found(local, (*SITES, "east"), "ada", "eve")
         made.define("ada", "heart", SITES, title=HOSTILE)
         made.define("ada", "two", SITES[:2], policy={"min_sites": 2})
         made.define("ada", "exact", SITES, policy={"protection": "none"})

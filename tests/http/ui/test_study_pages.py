@@ -24,9 +24,7 @@ Readers = dict[str, Reader]
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     place: Path = tmp_path_factory.mktemp("studies")
     with local_coordinator(place, clock=ManualClock()) as local:
-        made = ApiCaller(local.base_url, local.operator_token)
-        made.register("sites", *SITES, "east")
-        made.register("analysts", "ada", "bob")
+        made = ApiCaller.found(local, (*SITES, "east"), "ada", "bob")
         yield made
 
 
