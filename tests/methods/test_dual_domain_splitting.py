@@ -32,7 +32,7 @@ from fedclust_dual.multiplier_update import (
     known_cost,
     start_ascent,
 )
-from support.driven import Run, data_of, drive
+from support.driven import Run, data_of, drive, site_step
 from support.site_rows import least_inertia, pooled
 
 FloatArray = NDArray[np.float64]
@@ -328,14 +328,7 @@ def test_boxes_beyond_the_declared_bounds_are_refused(
     wrong = task.common.model_copy(update={"lower": lower, "upper": upper})
     changed = replace(task, common=wrong)
     with pytest.raises(RuleViolation) as refused:
-        rounds.local_step(
-            *(plan, changed, data_of(plan, rows["a"])),
-            site="a",
-            round_number=opened.number,
-            p=1,
-            size_band=None,
-            memory={},
-        )
+        site_step(*(plan, changed, data_of(plan, rows["a"])), "a", opened.number, p=1)
     assert refused.value.rule == "task"
 
 

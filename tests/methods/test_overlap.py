@@ -24,6 +24,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from support.driven import site_step
 
 OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
 CENTRES = np.array([[0.0, 0.0, 0.0, 9.0], [9.0, 0.0, 9.0, 0.0], [0.0, 9.0, 9.0, 9.0]])
@@ -418,16 +419,7 @@ def _site(plan: Plan, *tasks: SiteTask) -> None:
     memory: dict[str, Any] = {}
     X = np.random.default_rng(0).normal(size=(30, 4))
     for number, task in enumerate(tasks):
-        _, memory = rounds.local_step(
-            plan,
-            task,
-            row_points(X),
-            site="a",
-            round_number=number,
-            p=5,
-            size_band=None,
-            memory=memory,
-        )
+        _, memory = site_step(plan, task, row_points(X), "a", number, memory=memory)
 
 
 def test_a_site_answers_the_rounds_of_the_definition() -> None:

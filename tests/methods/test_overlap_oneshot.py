@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import SessionResult, rounds, simulate
+from fedclust import SessionResult, simulate
 from fedclust.methods import overlap_oneshot
 from fedclust.methods.common.partial_features import LocalCentroids
 from fedclust.methods.overlap_oneshot import Config, Gaussians, GaussiansTask, check, check_config
@@ -31,6 +31,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
+from support.driven import site_step
 
 FloatArray = NDArray[np.float64]
 
@@ -484,15 +485,8 @@ def _ask(config: RunConfig, *tasks: dict[str, Any]) -> None:
     for number, asked in enumerate(tasks):
         common = {"n_clusters": 2, "search": False, "n_init": None, "full": False, **asked}
         task = SiteTask("gaussians", GaussiansTask(**common), space=space)
-        _, memory = rounds.local_step(
-            plan,
-            task,
-            Points(X, np.full(40, 5), np.full(3, 0.1)),
-            site="a",
-            round_number=number,
-            p=5,
-            size_band=None,
-            memory=memory,
+        _, memory = site_step(
+            plan, task, Points(X, np.full(40, 5), np.full(3, 0.1)), "a", number, memory=memory
         )
 
 
@@ -528,9 +522,7 @@ def test_a_site_measures_no_more_centroids_than_the_method_can_find(
         task = SiteTask(
             "evidence", evidence.EvidenceTask(n_clusters=none, parts=(asked,)), space=space
         )
-        rounds.local_step(
-            plan, task, points, site="a", round_number=3, p=5, size_band=None, memory={}
-        )
+        site_step(plan, task, points, "a", 3)
 
     measure(most)
     with pytest.raises(RuleViolation, match=f"provides for {most} clusters"):

@@ -9,12 +9,12 @@ import pytest
 
 from fedclust.methods import spectral
 from fedclust.methods.spectral.messages import AnchorPart, AnchorsTask, Config, EigenTask
-from fedclust.rounds import Plan, local_step
+from fedclust.rounds import Plan
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
-from support.driven import data_of
+from support.driven import data_of, site_step
 
 
 def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
@@ -31,16 +31,7 @@ def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
     )
     sent, memory = [], {}
     for number, task in enumerate(tasks, 1):
-        payload, memory = local_step(
-            plan,
-            task,
-            points,
-            site="a",
-            round_number=number,
-            p=5,
-            size_band=None,
-            memory=memory,
-        )
+        payload, memory = site_step(plan, task, points, "a", number, memory=memory)
         sent.append(payload)
     return sent
 

@@ -14,6 +14,7 @@ from fedclust.definition import DefinitionError, plan_of
 from fedclust.rounds import evidence, resampling
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.task import Contribution, Done, Next
+from support.driven import site_step
 
 SITES = ("berlin", "oslo", "porto", "riga")
 
@@ -188,14 +189,12 @@ def site_task(result, phase):
 def answer(plan, task, memory=None):
     rows = blobs()["berlin"]
     points = engine_points(rows)
-    return rounds.local_step(
+    return site_step(
         plan,
         task,
         points,
-        site="berlin",
-        round_number=9,
-        p=5,
-        size_band=None,
+        "berlin",
+        9,
         memory={"progress": {"phase": 0, "rounds": 1, "space": None}} if memory is None else memory,
     )
 

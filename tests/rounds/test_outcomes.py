@@ -21,6 +21,7 @@ from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
+from support.driven import site_step
 
 SITES = ("berlin", "oslo", "porto", "riga")
 DIED = {"name": "died", "role": "outcome", "kind": "binary"}
@@ -67,14 +68,13 @@ def run(
         sent = []
         for name in step.task.sites or SITES:
             tree = rounds.write_task(session, "s", step.state.round, step.task, name)
-            payload, memories[name] = rounds.local_step(
+            payload, memories[name] = site_step(
                 session,
                 rounds.read_task(session, *tree),
                 row_points(ROWS[name]),
-                site=name,
-                round_number=step.state.round,
+                name,
+                step.state.round,
                 p=1,
-                size_band=None,
                 memory=memories[name],
                 count=None
                 if name in absent
@@ -247,15 +247,13 @@ def test_a_site_refuses_another_model_than_the_definition_provides_for(
     model = task.common.model.model_copy(update=update)  # type: ignore[attr-defined]
     crafted = replace(task, common=outcomes.OutcomesTask(model=model))
     with pytest.raises(RuleViolation) as refused:
-        rounds.local_step(
+        site_step(
             session,
             crafted,
             row_points(ROWS["oslo"]),
-            site="oslo",
-            round_number=9,
+            "oslo",
+            9,
             p=1,
-            size_band=None,
-            memory={},
             count=lambda _model, _memory: pytest.fail("a crafted model reached the rows"),
         )
     assert refused.value.rule in ("task", "task-space")
@@ -269,16 +267,7 @@ def test_a_site_counts_at_the_number_of_clusters_of_the_definition_alone() -> No
         crafted = replace(task, common=outcomes.OutcomesTask(model=model))
         other = session if asked else replace(session, outcomes_k="recommended")
         with pytest.raises(RuleViolation) as refused:
-            rounds.local_step(
-                other,
-                crafted,
-                row_points(ROWS["oslo"]),
-                site="oslo",
-                round_number=9,
-                p=1,
-                size_band=None,
-                memory={},
-            )
+            site_step(other, crafted, row_points(ROWS["oslo"]), "oslo", 9, p=1)
         assert refused.value.rule == "task"
 
 
@@ -287,15 +276,13 @@ def test_whether_a_site_answers_does_not_depend_on_its_counts() -> None:
     task, payload = last_task(session)
     # A coordinator claims that the site has no persons: the site answers as always.
     crafted = replace(task, site=OutcomesSitePart(persons=0))
-    answer, _ = rounds.local_step(
+    answer, _ = site_step(
         session,
         crafted,
         row_points(ROWS["oslo"]),
-        site="oslo",
-        round_number=9,
+        "oslo",
+        9,
         p=1,
-        size_band=None,
-        memory={},
         count=lambda _model, _memory: payload,
     )
     assert answer == payload

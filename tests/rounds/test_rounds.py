@@ -31,7 +31,7 @@ from fedclust.schema.result import Result
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
 from fedclust.wire import codec
-from support.driven import data_of, drive, plan_for
+from support.driven import data_of, drive, plan_for, site_step
 from support.points import weighted
 from support.site_rows import blobs
 from support.timeouts import TIMEOUT_S
@@ -211,16 +211,7 @@ def test_a_site_with_fewer_rows_than_p_answers_empty_throughout(rows: int) -> No
 def _one_step(plan: Plan, X: Any) -> Any:
     step = rounds.start(plan, "abc")
     common, part = rounds.write_task(plan, "s", 1, step.task, "a")
-    return rounds.local_step(
-        plan,
-        rounds.read_task(plan, common, part),
-        weighted(X),
-        site="a",
-        round_number=1,
-        p=5,
-        size_band=None,
-        memory={},
-    )[0]
+    return site_step(plan, rounds.read_task(plan, common, part), weighted(X), "a", 1)[0]
 
 
 def test_an_infinite_value_is_refused_naming_column_and_count() -> None:
@@ -264,14 +255,12 @@ def test_a_method_on_points_remembers_how_far_the_session_is_and_nothing_else() 
     sites = _sites()
     data, memory = data_of(plan, sites["b"]), dict[str, Any]()
     for entry in drive(plan, sites).rounds:
-        payload, memory = rounds.local_step(
+        payload, memory = site_step(
             plan,
             entry.tasks["b"],
             data,
-            site="b",
-            round_number=entry.number,
-            p=5,
-            size_band=None,
+            "b",
+            entry.number,
             memory=codec.decode(codec.encode(memory)),
         )
         assert codec.encode_model(payload) == codec.encode_model(entry.payloads["b"])
@@ -287,14 +276,12 @@ def _asked(plan: Plan, tasks: list[SiteTask]) -> None:
     """Ask one site these tasks in turn."""
     data, memory = data_of(plan, _sites()["a"]), dict[str, Any]()
     for number, task in enumerate(tasks, 1):
-        _, memory = rounds.local_step(
+        _, memory = site_step(
             plan,
             replace(task, space=None if task.phase == "prepare" else task.space or SPACE),
             data,
-            site="a",
-            round_number=number,
-            p=5,
-            size_band=None,
+            "a",
+            number,
             memory=codec.decode(codec.encode(memory)),
         )
 
@@ -398,9 +385,7 @@ def test_the_first_round_starts_from_the_given_centroids(scaling: str) -> None:
 
     def ask(centroids: np.ndarray, round_number: int = start.number) -> None:
         task = replace(asked, common=kmeans_rounds.StepTask(centroids=centroids))
-        rounds.local_step(
-            plan, task, data, site="a", round_number=round_number, p=5, size_band=None, memory={}
-        )
+        site_step(plan, task, data, "a", round_number)
 
     centroids = asked.common.centroids
     ask(centroids)
@@ -584,16 +569,7 @@ def test_centroids_of_another_width_are_refused_at_the_site() -> None:
     task = rounds.read_task(plan, *_tampered("centroids"))
 
     with pytest.raises(RuleViolation, match="shape"):
-        rounds.local_step(
-            plan,
-            task,
-            data_of(plan, _sites()["a"]),
-            site="a",
-            round_number=2,
-            p=5,
-            size_band=None,
-            memory={},
-        )
+        site_step(plan, task, data_of(plan, _sites()["a"]), "a", 2)
 
 
 # --- results --------------------------------------------------------------------------------------

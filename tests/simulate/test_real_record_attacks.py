@@ -13,7 +13,6 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from fedclust import rounds
 from fedclust.definition import freeze, plan_of
 from fedclust.local.simulate import simulate
 from fedclust.methods.common.kmeans_rounds import StepTask
@@ -26,6 +25,7 @@ from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import SessionCreate
+from support.driven import site_step
 
 P = 5
 D = 6
@@ -103,16 +103,7 @@ def crafted_answers(X: FloatArray, protection: str, target: int) -> list[tuple[i
                 StepTask(centroids=np.stack([at - 3.0 * direction, at + 3.0 * direction])),
                 space=Space.identity(D),
             )
-            payload, memory = rounds.local_step(
-                session,
-                task,
-                own,
-                site="a",
-                round_number=number,
-                p=P,
-                size_band=None,
-                memory=memory,
-            )
+            payload, memory = site_step(session, task, own, "a", number, p=P, memory=memory)
             sets += sums_of(payload.counts, payload.sums)
     return sets
 

@@ -37,7 +37,7 @@ from fedclust.wire import codec
 from fedclust.wire.models import TaskDocument
 from fedclust.wire.submissions import BINARY, read_submission
 from fedclust_dual.messages import multiplier_digest
-from support.driven import data_of
+from support.driven import data_of, site_step
 from support.fake_coordinator import EPOCH, FakeCoordinator
 from support.method_variants import ALL, IDS, SWEEP_IDS, SWEEPS, TRIED
 from support.same_table import (
@@ -191,14 +191,13 @@ def session(fake: FakeCoordinator, me: list[Answering]) -> Iterator[TaskDocument
         given_answers = [Contribution("me", read_submission(phase, me[0].body, BINARY)[1], P)]
         for name, points in others.items():
             document = asked(fake, number, step.task, name)
-            payload, memories[name] = rounds.local_step(
+            payload, memories[name] = site_step(
                 fake.plan,
                 rounds.read_task(fake.plan, document.common, document.site),
                 points,
-                site=name,
-                round_number=number,
+                name,
+                number,
                 p=P,
-                size_band=None,
                 memory=memories[name],
             )
             given_answers.append(Contribution(name, payload, P))

@@ -75,6 +75,30 @@ def count_of(
     return count
 
 
+def site_step(
+    plan: Plan,
+    task: SiteTask,
+    points: Points,
+    site: str,
+    number: int,
+    *,
+    p: int | None = None,
+    memory: Memory | None = None,
+    count: Count | None = None,
+) -> tuple[Any, Memory]:
+    """Return a site's answer to the task of a round, and what it remembers."""
+    least = plan.policy.min_group_size if p is None else p
+    return rounds.local_step(
+        *(plan, task, points),
+        site=site,
+        round_number=number,
+        p=least,
+        size_band=None,
+        memory={} if memory is None else memory,
+        count=count,
+    )
+
+
 @dataclass
 class Round:
     """A round as it happened."""
@@ -130,15 +154,8 @@ def drive(
                 continue
             common, part = rounds.write_task(plan, "session", number, step.task, site)
             tasks[site] = rounds.read_task(plan, common, part)
-            payloads[site], memory[site] = rounds.local_step(
-                plan,
-                tasks[site],
-                data[site],
-                site=site,
-                round_number=number,
-                p=plan.policy.min_group_size,
-                size_band=None,
-                memory=memory[site],
+            payloads[site], memory[site] = site_step(
+                plan, tasks[site], data[site], site, number, memory=memory[site]
             )
         run.rounds.append(Round(number, step.task.phase, tasks, payloads, step.state))
         answers = [

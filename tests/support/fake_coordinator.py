@@ -25,7 +25,7 @@ from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.problems import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_submission, read_submission_head
-from support.driven import count_of, data_of
+from support.driven import count_of, data_of, site_step
 from support.purpose import PURPOSE
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
@@ -283,14 +283,12 @@ class FakeCoordinator(httpx.BaseTransport):
         self.round, self.answers = self.round + 1, {}
         for name, rows in self.others.items():
             common, part = self._written(name)
-            self.answers[name], self.memories[name] = rounds.local_step(
+            self.answers[name], self.memories[name] = site_step(
                 self.plan,
                 rounds.read_task(self.plan, common, part),
                 data_of(self.plan, rows),
-                site=name,
-                round_number=self.round,
-                p=self.plan.policy.min_group_size,
-                size_band=None,
+                name,
+                self.round,
                 memory=self.memories[name],
                 count=count_of(self.plan, rows, name),
             )
