@@ -120,7 +120,7 @@ dist: $(DEV_STAMP)
 	$(BIN)/python deploy/bundle.py $(ARGS)
 
 clean:
-	rm -rf $(VENV) $(FLOWER) $(HELP) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+	rm -rf $(VENV) .venv-* $(HELP) dist build .mypy_cache .ruff_cache .pytest_cache .hypothesis \
 		.import_linter_cache
 
 # --- the virtual environment ----------------------------------------------------------------------

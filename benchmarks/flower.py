@@ -1,82 +1,55 @@
 """A real federation of Flower on this machine: a SuperLink with TLS and two SuperNodes.
 
-Two sites approve a session, `flwr run` starts it, and one SuperNode is killed with SIGKILL in the
-first round and started again. The result must have the bytes of `simulate`, and each site's ledger
-a line for each answer. It needs the environment of `make test-flower`.
+Two sites approve a session, and `flwr run` starts it; the second time one SuperNode is killed with
+SIGKILL in the first round and started again. The result must have the bytes of `simulate`, and each
+site's ledger a line for each answer. In the first run, Flower's FedAvg then exchanges a vector of
+the size of the largest answer in the same federation, and fedclust's own service runs the same
+session: seconds a round of each. It needs the environment of `make test-flower`.
 """
 
 from __future__ import annotations
 
-import json
-import os
-import re
+import argparse
 import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 import trustme
 
+from _flower import (
+    FEATURES,
+    ROOT,
+    SEED,
+    approve,
+    environ,
+    kill,
+    policy_of,
+    run,
+    same_bytes,
+    started,
+    wait_for,
+    write_app,
+    write_rows,
+)
 from _report import write
 
-ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "tests"))
+
+from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
+from support.consortium import Consortium
+from support.local_coordinator import local_coordinator
+
 BIN = ROOT / ".venv-flower" / "bin"
 PORT = 19091
 NODE_PORTS = {"ada": 19194, "brno": 19195}
-FEATURES = [{"name": name, "lower": -1e5, "upper": 1e5} for name in ("x0", "x1", "x2")]
-SESSION: dict[str, Any] = {
-    "title": "Two sites",
-    "purpose": "Which patients of these hospitals are alike?",
-    "algorithm": "lloyd",
-    "config": {"n_clusters": 3},
-    "features": FEATURES,
-    "sites": sorted(NODE_PORTS),
-    "policy": {"min_sites": 2},
-    "seed": 7,
-}
-#: A SuperLink takes about a minute to notice that a node is gone.
-LIMIT_S = 420
-
-
-def run(command: list[str], env: Mapping[str, str], **given: Any) -> str:
-    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True, **given)
-    return done.stdout
-
-
-@contextmanager
-def started(command: list[str], env: Mapping[str, str], log: Path) -> Iterator[Any]:
-    """Run a process in a group of its own until the end of the block."""
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            command, env=env, stdout=out, stderr=out, start_new_session=True, cwd=log.parent
-        )
-    try:
-        yield process
-    finally:
-        kill(process)
-
-
-def kill(process: subprocess.Popen) -> None:
-    """End a process and those that it started, as a loss of power does."""
-    try:
-        os.killpg(process.pid, 9)
-    except ProcessLookupError:
-        return
-    process.wait()
-
-
-def wait_for(what: str, found: Callable[[], object]) -> object:
-    until = time.monotonic() + LIMIT_S
-    while time.monotonic() < until:
-        if value := found():
-            return value
-        time.sleep(0.5)
-    raise SystemExit(f"waited in vain for {what}")
 
 
 def certificates(place: Path) -> list[str]:
@@ -90,73 +63,42 @@ def certificates(place: Path) -> list[str]:
     return [part for name, file in names.items() for part in (f"--ssl-{name}", str(place / file))]
 
 
-def write_rows(place: Path) -> dict[str, Path]:
-    rng, files = np.random.default_rng(3), {}
-    for name in NODE_PORTS:
-        X = rng.normal(size=(3, 3))[rng.integers(0, 3, 200)] * 5 + rng.normal(size=(200, 3))
-        files[name] = place / f"{name}.csv"
-        pd.DataFrame(X, columns=[each["name"] for each in FEATURES]).to_csv(
-            files[name], index=False
-        )
-    return files
-
-
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", choices=("both", "quiet", "killed"), default="both")
+    runs = parser.parse_args().runs
     if not BIN.exists():
         print("nothing was run: `make test-flower` makes the environment for it")
         return
+    rows = [federation(kill_one=each) for each in (False, True) if runs in ("both", _NAMES[each])]
     write(
         "flower",
-        [federation(kill_one=False), federation(kill_one=True)],
-        note="SuperLink with TLS and two SuperNodes; the second time one is killed with SIGKILL.",
+        rows,
+        note="SuperLink with TLS and two SuperNodes. Seconds a round: from one answer of a site to "
+        "the next. FedAvg exchanges a vector of the size of the largest answer.",
     )
+
+
+_NAMES = {False: "quiet", True: "killed"}
 
 
 def federation(*, kill_one: bool) -> dict[str, Any]:
     """Run a session over a real federation, and compare its result with that of `simulate`."""
     with ExitStack() as stack:
         place = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        files = write_rows(place)
-        env = {
-            **os.environ,
-            "FLWR_HOME": str(place / "flwr"),
-            "PATH": f"{BIN}:{os.environ['PATH']}",
-        }
-        env |= {"FLWR_TELEMETRY_ENABLED": "0", "OMP_NUM_THREADS": "1"}
-        (place / "heart.json").write_text(json.dumps(SESSION))
-        app = place / "app"
-        new = ["fedclust", "flower", "new", str(app), "--session", "heart"]
-        run([*new, "--definition", str(place / "heart.json")], env)
-        definition = str(app / "session" / "definition.json")
-        for name, file in files.items():
-            own = {**env, "FEDCLUST_STATE_DIR": str(place / name)}
-            page = str(place / f"{name}.html")
-            site = [definition, "--site", name]
-            asked = ["fedclust", "flower", "review", *site, "--data", str(file), "--out", page]
-            review = json.loads(run([*asked, "--json"], own))
-            approve = ["fedclust", "flower", "approve", *site, "--name", "Dr Ruth Levi"]
-            run([*approve, "--code", review["code"], "--json"], own)
+        files = write_rows(place, sorted(NODE_PORTS))
+        env = environ(BIN, place)
+        app = write_app(place, list(files), env)
+        own = {name: approve(place, name, file, env) for name, file in files.items()}
         address = f"127.0.0.1:{PORT}"
-        tls = certificates(place)
-        stack.enter_context(
-            started(
-                [
-                    "flower-superlink",
-                    "--disable-runtime-dependency-installation",
-                    *tls,
-                    "--port",
-                    str(PORT),
-                ],
-                env,
-                place / "superlink.log",
-            )
-        )
+        link = ["flower-superlink", "--disable-runtime-dependency-installation"]
+        link += [*certificates(place), "--port", str(PORT)]
+        stack.enter_context(started(link, env, place / "superlink.log"))
 
         def node(name: str) -> Any:
-            config = f'site="{name}" data="{files[name]}" state-dir="{place / name}"'
             command = ["flower-supernode", "--root-certificates", str(place / "ca.crt")]
             command += ["--superlink", address, "--port", str(NODE_PORTS[name])]
-            return started([*command, "--node-config", config], env, place / f"{name}.log")
+            return started(command, own[name], place / f"{name}.log")
 
         (place / "flwr").mkdir(exist_ok=True)
         (place / "flwr" / "config.toml").write_text(
@@ -166,20 +108,26 @@ def federation(*, kill_one: bool) -> dict[str, Any]:
         nodes = {name: stack.enter_context(node(name)) for name in NODE_PORTS}
         began = time.monotonic()
         wait_for("the SuperLink", lambda: try_run(app, env))
-        wait_for("the first answer", lambda: answers(place, "brno", env))
+        wait_for("the first answer", lambda: answers(place / "brno"))
         if kill_one:
             kill(nodes["brno"])
             stack.enter_context(node("brno"))
         result = app / "results" / "heart.fedclust"
         wait_for("the result", result.is_file)
-        seconds = time.monotonic() - began
-        check = run([str(BIN / "python"), "-c", _COMPARE, str(result), str(place)], env)
-        return {
+        found: dict[str, Any] = {
             "killed": kill_one,
-            "answers in the ledgers": [answers(place, name, env) for name in NODE_PORTS],
-            "bytes of simulate": check.strip(),
-            "seconds": seconds,
+            "answers in the ledgers": [len(answers(place / name)) for name in NODE_PORTS],
+            "bytes of simulate": same_bytes(result, files, env),
+            "seconds": time.monotonic() - began,
+            "seconds a round": pace(answers(place / "ada")),
+            "FedAvg": "",
+            "own service": "",
         }
+        if not kill_one:
+            size = max(int(line["size"]) for line in answers(place / "ada"))
+            found["FedAvg"] = fedavg(place, env, size, found["answers in the ledgers"][0])
+            found["own service"] = own_service(place / "service", files)
+        return found
 
 
 def try_run(app: Path, env: Mapping[str, str]) -> bool:
@@ -188,25 +136,95 @@ def try_run(app: Path, env: Mapping[str, str]) -> bool:
     return subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
 
 
-def answers(place: Path, name: str, env: Mapping[str, str]) -> int:
-    """Return how many answers are in a site's ledger."""
-    own = {**env, "FEDCLUST_STATE_DIR": str(place / name)}
-    shown = run(["fedclust", "ledger", "show", "--session", "heart"], own)
-    return len(re.findall(r"heart round \d+", shown))
+def answers(state: Path) -> list[dict[str, Any]]:
+    """Return the lines of answers in a site's ledger, in their order."""
+    return [line for line in Ledger(SiteState(state)).read() if "event" not in line]
 
 
-_COMPARE = """
-import sys
-from pathlib import Path
-from fedclust import SessionResult, simulate
-from fedclust.wire.codec import encode_model
-found = SessionResult.load(sys.argv[1])
-files = {name: Path(sys.argv[2]) / f"{name}.csv" for name in ("ada", "brno")}
-own = found.definition
-features = [each.model_dump(mode="json") for each in own.features]
-expected = simulate("lloyd", files, config=own.config, policy={"min_sites": 2},
-                    features=features, seed=7, progress=False)
-print(encode_model(found.result) == encode_model(expected.result))
+def pace(lines: Sequence[Mapping[str, Any]]) -> float:
+    """Return the mean seconds from one answer of a site to the next."""
+    first, last = (datetime.fromisoformat(lines[i]["time"]) for i in (0, -1))
+    return (last - first).total_seconds() / (len(lines) - 1)
+
+
+def own_service(place: Path, files: Mapping[str, Path]) -> float:
+    """Return the seconds a round of the same session over fedclust's own service."""
+    place.mkdir()
+    rows = {name: pd.read_csv(file) for name, file in files.items()}
+    with local_coordinator(place, threads=True) as local:
+        consortium = Consortium.found(local.base_url, local.operator_token, tuple(files))
+        options = {"config": {"n_clusters": 3}, "policy": policy_of(list(files)), "seed": SEED}
+        consortium.create("heart", len(FEATURES), features=FEATURES, **options)
+        consortium.run("heart", rows, place / "states")
+    return pace(answers(place / "states" / "ada"))
+
+
+def fedavg(place: Path, env: Mapping[str, str], size: int, n_rounds: int) -> float:
+    """Return the seconds a round of FedAvg with a vector of ``size`` bytes."""
+    app, times = place / "fedavg", place / "fedavg-times"
+    (app / "session").mkdir(parents=True)
+    (app / "pyproject.toml").write_text(_APP)
+    (app / "session" / "client.py").write_text(_CLIENT.format(times=times))
+    (app / "session" / "server.py").write_text(_SERVER.format(n=size // 4, rounds=n_rounds))
+    run([str(BIN / "flwr"), "run", str(app), "here"], env)
+
+    def seen() -> list[float]:
+        text = times.read_text() if times.exists() else ""
+        return [float(line) for line in text.splitlines()]
+
+    wait_for("FedAvg", lambda: len(seen()) >= 2 * n_rounds)
+    # Both nodes write their lines: the mean of two neighbours is a round.
+    return (seen()[-1] - seen()[0]) / (n_rounds - 1)
+
+
+_APP = """
+[build-system]
+requires = ["hatchling"]
+build-backend = "hatchling.build"
+[project]
+name = "average"
+version = "1.0.0"
+description = "FedAvg of one vector"
+license = "Apache-2.0"
+dependencies = ["flwr"]
+[tool.hatch.build.targets.wheel]
+packages = ["session"]
+[tool.flwr.app]
+publisher = "fedclust"
+[tool.flwr.app.components]
+serverapp = "session.server:app"
+clientapp = "session.client:app"
+[tool.flwr.app.config]
+"""
+_CLIENT = """
+import time
+from flwr.app import Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    with open("{times}", "a") as file:
+        file.write(f"{{time.time()}}\\n")
+    counted = MetricRecord({{"num-examples": 1}})
+    content = RecordDict({{"arrays": message.content["arrays"], "metrics": counted}})
+    return Message(content, reply_to=message)
+"""
+_SERVER = """
+import numpy as np
+from flwr.app import ArrayRecord
+from flwr.serverapp import ServerApp
+from flwr.serverapp.strategy import FedAvg
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    start = ArrayRecord([np.zeros({n}, np.float32)])
+    FedAvg(fraction_evaluate=0.0).start(grid, start, num_rounds={rounds})
 """
 
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 import pandas as pd
+import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
@@ -19,6 +22,7 @@ from fedclust.definition import canonical, freeze
 from fedclust.flower import site
 from fedclust.flower.commands import review_session
 from fedclust.flower.messages import Ask, Reply, pack, unpack
+from fedclust.flower.opening import ReviewedSession
 from fedclust.flower.server import FlowerSession, Pace
 from fedclust.result.session_result import SessionResult
 from fedclust.site.approvals import Approvals
@@ -60,12 +64,22 @@ def define(sites: Iterable[str], **session: Any) -> bytes:
     return canonical(freeze(SessionCreate.model_validate_json(json.dumps(request)), 7))
 
 
+@contextmanager
+def state_of(place: Path | None) -> Iterator[None]:
+    """Set FEDCLUST_STATE_DIR, as the environment of a SuperNode does."""
+    with pytest.MonkeyPatch.context() as patch:
+        if place is not None:
+            patch.setenv("FEDCLUST_STATE_DIR", str(place))
+        yield
+
+
 @dataclass
 class Node:
     """A SuperNode: its app and what stays there; ``fault`` may answer instead of it."""
 
     app: ClientApp
     context: Context
+    state: Path | None = None
     fault: Callable[[Ask], Reply | None] = lambda _: None
     alive: bool = True
     replies: list[tuple[Ask, Reply]] = field(default_factory=list)
@@ -75,7 +89,8 @@ class Node:
         faulty = self.fault(asked)
         if not self.alive:
             return None
-        reply = message_of(faulty, message) if faulty else self.app(message, self.context)
+        with state_of(self.state):
+            reply = message_of(faulty, message) if faulty else self.app(message, self.context)
         self.replies.append((asked, unpack(Reply, reply)))
         return reply
 
@@ -125,7 +140,7 @@ class Clock:
         return Pace(now=lambda: self.time, sleep=self.sleep, **{"poll": 1.0, **given})
 
 
-def context(number: int, config: Mapping[str, Any]) -> Context:
+def context(number: int, config: Mapping[str, Any] = MappingProxyType({})) -> Context:
     return Context(1, number, dict(config), RecordDict(), {})
 
 
@@ -141,19 +156,10 @@ class Federation:
     def __init__(self, place: Path, files: Mapping[str, Path]) -> None:
         self.place, self.files = place, files
         self.nodes = {
-            number: Node(site.app, context(number, self.config(name)))
+            number: Node(site.app, context(number), place / name)
             for number, name in enumerate(sorted(files), 1)
         }
         self.grid, self.clock = InProcessGrid(self.nodes), Clock()
-
-    def config(self, name: str) -> dict[str, Any]:
-        place = self.place / name
-        return {
-            "site": name,
-            "data": str(self.files[name]),
-            "state-dir": str(place),
-            "results": str(place / "results"),
-        }
 
     @property
     def now(self) -> datetime:
@@ -169,8 +175,14 @@ class Federation:
         """Review and approve a session, as two people at each site do."""
         for name in names or self.files:
             state, page = self.state(name), self.place / f"{name}.html"
-            source = site.source_of(state, str(self.files[name]))
-            review = review_session(state, name, definition, source, {}, page)
+            (state.directory / "results").mkdir(parents=True, exist_ok=True)
+            own = ReviewedSession(
+                site=name,
+                data=str(self.files[name]),
+                labels_out=str(self.place / name / "results" / "heart.csv"),
+                result_out=str(self.place / name / "results" / "heart.fedclust"),
+            )
+            review = review_session(state, own, definition, page)
             Approvals(state).approve(review, "Dr Ruth Levi", review.code)
 
     def session(self, definition: bytes, **pace: float) -> FlowerSession:

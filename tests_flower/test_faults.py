@@ -9,7 +9,7 @@ import pytest
 from flwr.app import Message
 
 from fedclust import simulate
-from fedclust.errors import SessionFailed
+from fedclust.errors import SessionFailed, UsageError
 from fedclust.flower import site
 from fedclust.flower.messages import Ask, Reply, pack, unpack
 from fedclust.flower.opening import PLACE
@@ -19,7 +19,7 @@ from fedclust.site.charges import Charges
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.wire.codec import encode_model, task_digest
-from in_process import FEATURES, OUTCOMES, SIZES, Federation, context, define
+from in_process import FEATURES, OUTCOMES, SIZES, Federation, Node, context, define, state_of
 
 SESSION: dict[str, Any] = {"algorithm": "lloyd", "config": {"n_clusters": 4}, "features": FEATURES}
 ENDURING = {**SESSION, "policy": {"round_timeout_s": 600}}
@@ -39,8 +39,8 @@ def ask(federation: Federation, name: str, asked: Ask) -> Reply:
     """Ask a site once more, as a message of Flower."""
     message = Message(pack(asked), 1, "query")
     message.metadata.__dict__["_message_id"] = "again"
-    own = context(1, federation.config(name))
-    return unpack(Reply, site.app(message, own))
+    with state_of(federation.place / name):
+        return unpack(Reply, site.app(message, context(1)))
 
 
 def test_a_site_without_approval_says_only_that(federation: Federation) -> None:
@@ -130,7 +130,8 @@ def test_a_node_that_dies_in_a_round_and_comes_back_changes_no_byte(
         if asked.round == 2 and federation.clock.time < 100:
             node.alive = False
             if after:
-                answer(asked, node.context.node_config)
+                with state_of(node.state):
+                    answer(asked)
             federation.clock.at = back
 
     def back() -> None:
@@ -172,7 +173,7 @@ def test_a_node_that_takes_the_name_of_another_is_not_asked(
     definition = define(SIZES, **SESSION)
     federation.approve(definition)
     double = federation.node("ada")
-    federation.grid.nodes[50] = type(double)(double.app, context(50, federation.config("ada")))
+    federation.grid.nodes[50] = Node(double.app, context(50), double.state)
     with caplog.at_level(logging.WARNING, "fedclust.flower"):
         found = federation.run(definition)
     assert encode_model(found.result) == expected(federation)
@@ -194,15 +195,23 @@ def test_an_answer_that_breaks_a_rule_puts_the_site_out(federation: Federation) 
     }
 
 
+@pytest.mark.parametrize("kind", [ValueError, UsageError])
 def test_no_text_of_an_error_reaches_the_server(
-    federation: Federation, monkeypatch: pytest.MonkeyPatch
+    federation: Federation,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    kind: type[Exception],
 ) -> None:
+    """Neither the reply nor the log has it: NVFlare sends a site's log to its server."""
+
     def fail(*_: object) -> Reply:
-        raise ValueError("the value 4711 of patient 12")
+        raise kind("the value 4711 of patient 12")
 
     monkeypatch.setattr(site, "answer", fail)
     reply = ask(federation, "ada", Ask(definition=define(SIZES, **SESSION)))
     assert reply == Reply(refused="error")
+    assert kind.__name__ in caplog.text
+    assert "4711" not in caplog.text
 
 
 # --- outcomes -------------------------------------------------------------------------------------
@@ -233,6 +242,25 @@ def test_points_that_bought_no_answer_go_back(federation: Federation) -> None:
     with pytest.raises(SessionFailed):
         federation.run(definition)
     assert charges(federation, "ada") == ["ended"]
+
+
+def test_a_server_that_breaks_down_does_not_end_the_session(federation: Federation) -> None:
+    """The run is started again: a site that was told of an end would answer no outcomes."""
+    definition = define(SIZES, **ASKING)
+    federation.approve(definition)
+
+    def lose_connection() -> None:
+        if federation.node("ada").replies[-1][0].round == 2:
+            raise ConnectionError
+
+    federation.clock.at = lose_connection
+    with pytest.raises(ConnectionError):
+        federation.run(definition)
+    assert charges(federation, "ada") == ["open"]
+    federation.clock.at = lambda: None
+    found = federation.run(definition).outcomes_
+    assert found is not None
+    assert found.refused == ()
 
 
 def test_a_restored_state_answers_no_outcome(federation: Federation) -> None:
@@ -276,4 +304,4 @@ def test_a_damaged_ledger_ends_the_answers(federation: Federation) -> None:
     asked = next(asked for asked, _ in federation.node("ada").replies if asked.task is not None)
     with federation.state("ada").write() as connection:
         connection.execute("DELETE FROM ledger WHERE line = (SELECT max(line) FROM ledger)")
-    assert ask(federation, "ada", asked).refused == "StateDamaged"
+    assert ask(federation, "ada", asked).refused == "error"

@@ -154,11 +154,7 @@ def add(
         session=session,
         definition_sha256=request.definition_sha256,
         consented_at=datetime.now(UTC),
-        data=o.absolute_data(data),
-        reading=how.options,
-        labels_out=o.absolute(outputs.labels_out),
-        result_out=o.absolute(outputs.result_out),
-        **{**vars(persons), "id_map": o.absolute(persons.id_map)},
+        **o.answered_later(data, how, persons, outputs),
     )
     AgentEntries(SiteState()).put(entry)
     said = f"{session} is handed to the agent; next: fedclust agent, if none runs yet"

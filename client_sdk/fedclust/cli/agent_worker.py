@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -18,7 +17,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.site import Progress, Site
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.data_sources import DataSource
+from fedclust.site.data_sources import SessionSource
 from fedclust.site.prepare import table_options
 from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.models import Sha256
@@ -33,7 +32,7 @@ State = Literal["waiting", "done", "ended", "failing"]
 _OVER = ("done", "ended")
 
 
-class AgentEntry(DataSource):
+class AgentEntry(SessionSource):
     """A session that the agent answers, with the hash of the definition consented to.
 
     ``resolved`` gives a registered source as it is now, changed by this entry's options.
@@ -44,26 +43,12 @@ class AgentEntry(DataSource):
     session: str
     definition_sha256: Sha256
     consented_at: Timestamp
-    min_group_size: int | None = None
-    cohort: str | None = None
-    separate_groups: str | None = None
-    other_persons: str | None = None
-    no_person_in_another_table: bool = False
-    later: str | None = None
-    labels_out: str | None = None
-    result_out: str | None = None
     state: State = "waiting"
     said: str = ""
 
     def asks_the_same(self, other: AgentEntry) -> bool:
         """Whether two entries are equal except for their state."""
         return self == other.model_copy(update={"state": self.state, "said": self.said})
-
-    @property
-    def outputs(self) -> tuple[Path | None, Path | None]:
-        """Where labels and result go."""
-        labels, result = self.labels_out, self.result_out
-        return Path(labels) if labels else None, Path(result) if result else None
 
 
 class _AgentList(Model):

@@ -448,6 +448,13 @@ def absolute(path: Path | None) -> str | None:
     return None if path is None else str(path.resolve())
 
 
+def answered_later(data: str, how: Reading, persons: Persons, outputs: Outputs) -> dict[str, Any]:
+    """Return the fields of a :class:`SessionSource`; they still hold in another directory."""
+    paths = {name: absolute(path) for name, path in vars(outputs).items()}
+    given = {**vars(persons), "id_map": absolute(persons.id_map)}
+    return {"data": absolute_data(data), "reading": how.options, **given, **paths}
+
+
 def _absolute_file(path: Path | None, option: str) -> str | None:
     """Return :func:`absolute`; UsageError if the option was given a database's address."""
     return None if path is None else absolute(Path(refuse_address(str(path), option)))

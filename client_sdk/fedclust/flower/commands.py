@@ -12,14 +12,12 @@ from typing import Annotated
 from fedclust.cli import options as o
 from fedclust.cli.approval import record_approval
 from fedclust.cli.console import conclude
-from fedclust.cli.output_files import check_outputs, is_review, write
+from fedclust.cli.output_files import check_outputs, is_labels, is_result, is_review, write
 from fedclust.cli.session_file import read_definition_file
 from fedclust.definition import canonical, freeze, read_definition
 from fedclust.errors import UsageError, writing
-from fedclust.flower.opening import PLACE, open_session
+from fedclust.flower.opening import PLACE, ReviewedSession, open_session, reviewed_sessions
 from fedclust.site.approvals import Approvals, Review
-from fedclust.site.data_sources import DataSource
-from fedclust.site.prepare import RowOptions, SiteRows
 from fedclust.site.review import write_review
 from fedclust.site.state import SiteState
 from fedclust.wire.codec import sha256
@@ -27,7 +25,6 @@ from fedclust.wire.codec import sha256
 app = o.group("Sessions over Flower: write an app for flwr run; review and approve its session.")
 
 Definition = Annotated[Path, o.arg("The definition.json of the app, which the analyst sends.")]
-SiteName = Annotated[str, o.opt("--site", "Name of this site, as its node's configuration says.")]
 
 #: The files of an app, with places for the session's facts.
 _TEMPLATES = Path(__file__).with_name("app")
@@ -92,51 +89,50 @@ def review(
     how: o.Reading,
     persons: o.Persons,
     definition: Definition,
-    site: SiteName,
+    site: Annotated[str, o.opt("--site", "Name of this site in the definition.")],
     data: o.Data,
+    outputs: o.Outputs,
     out_path: Annotated[Path, o.opt("--out", "HTML file to write the page to.")],
     as_json: o.AsJson = False,
 ) -> None:
     """Write what a session over Flower asks of this site as an HTML page to print.
 
-    Give the same data as in the configuration of this site's node. The ledger records the review.
+    This site answers with the name, the data and the options of its last review, and writes labels
+    and result at the end. The ledger records the review.
     """
-    source = how.source(data, persons)
-    check_outputs(((out_path, is_review),), source.files)
-    given = persons.given(source)
-    found = review_session(SiteState(), site, definition.read_bytes(), source, given, out_path)
+    known = ((outputs.labels_out, is_labels), (outputs.result_out, is_result))
+    check_outputs(((out_path, is_review), *known), how.source(data, persons).files)
+    own = ReviewedSession(site=site, **o.answered_later(data, how, persons, outputs))
+    found = review_session(SiteState(), own, definition.read_bytes(), out_path)
     said = f"{out_path}: print it for the person who approves. Then: fedclust flower approve"
     conclude(said, found, as_json)
 
 
-def review_session(
-    state: SiteState, site: str, definition: bytes, source: DataSource, given: RowOptions, out: Path
-) -> Review:
+def review_session(state: SiteState, own: ReviewedSession, definition: bytes, out: Path) -> Review:
     """Write the page of a session, and record the review.
 
     Parameters
     ----------
     state : SiteState
-    site : str
+    own : ReviewedSession
     definition : bytes
         In canonical form.
-    source : DataSource
-    given : RowOptions
     out : Path
         The file to write.
     """
-    own = open_session(state, site, definition, SiteRows(source.rows(), **given))
-    return write_review(own.request, out, own.approvals, datetime.now(UTC))
+    opened = open_session(state, own, definition)
+    found = write_review(opened.request, out, opened.approvals, datetime.now(UTC))
+    reviewed_sessions(state).update(
+        lambda known: known.model_copy(
+            update={"by_definition": {**known.by_definition, sha256(definition): own}}
+        )
+    )
+    return found
 
 
-@o.command(
-    app,
-    "approve",
-    'fedclust flower approve definition.json --site berlin --name "Dr Ruth Levi"',
-)
+@o.command(app, "approve", 'fedclust flower approve definition.json --name "Dr Ruth Levi"')
 def approve(
     definition: Definition,
-    site: SiteName,
     name: Annotated[str, o.opt("--name", "Name of the person who approves.")],
     code: Annotated[str | None, o.opt("--code", "The code on the printed page.")] = None,
     as_json: o.AsJson = False,
@@ -145,7 +141,11 @@ def approve(
 
     To take it back: fedclust approve SESSION --withdraw.
     """
-    content, approvals = definition.read_bytes(), Approvals(SiteState())
-    session = read_definition(content).name
-    asked = approvals.last_review(PLACE, site, session, sha256(content))
+    state, content = SiteState(), definition.read_bytes()
+    digest = sha256(content)
+    own = reviewed_sessions(state).read().by_definition.get(digest)
+    if own is None:
+        raise UsageError(f"{definition} was not reviewed here: fedclust flower review")
+    approvals = Approvals(state)
+    asked = approvals.last_review(PLACE, own.site, read_definition(content).name, digest)
     record_approval(approvals, asked, name, code, as_json)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict
+from pydantic import Field
 
 from fedclust.schema.model import Model
 from fedclust.wire import codec
@@ -54,7 +55,7 @@ class Reply(Model):
         The exact bytes of the answer, as over HTTPS.
     """
 
-    refused: str = ""
+    refused: Annotated[str, Field(pattern="^[a-z -]{0,60}$")] = ""
     final: bool = False
     site: str = ""
     participation: Participation | None = None

@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 import logging
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -92,15 +92,6 @@ def server_app(definition: Path) -> ServerApp:
     return app
 
 
-@dataclass
-class _Round:
-    """A round that collects answers; ``tasks`` and ``answers`` are by site."""
-
-    number: int
-    tasks: Mapping[str, TaskDocument]
-    answers: dict[str, Model | None] = field(default_factory=dict)
-
-
 class FlowerSession:
     """One run of a session over the nodes of a grid.
 
@@ -113,45 +104,48 @@ class FlowerSession:
     """
 
     def __init__(self, grid: Grid, definition: bytes, pace: Pace) -> None:
-        self._grid, self._definition, self._pace = grid, definition, pace
+        self._grid, self._bytes, self._pace = grid, definition, pace
         self.definition = read_definition(definition)
         self._digest, self._plan = codec.sha256(definition), plan_of(self.definition)
         self._sites: dict[str, Participation] = {}
+        self._masks: dict[str, Any] = {}
         self._node_of: dict[str, int] = {}
+        #: Sites that refused a task, or whose answer broke a rule: they are not asked again.
         self._gone: set[str] = set()
         self._sent: dict[tuple[int, int], float] = {}
         self._waiting: dict[str, int] = {}
-        self._round = _Round(0, {})
-        self.submissions: list[ProvenanceEntry] = []
+        self._number, self._tasks = 0, dict[str, TaskDocument]()
+        self._answers: dict[str, Model | None] = {}
+        self._submissions: list[ProvenanceEntry] = []
 
     def run(self) -> SessionResult:
-        """Run the session to its end.
+        """Run the session to its end, and tell the sites.
 
         Raises
         ------
         SessionFailed
         """
-        result = None
         try:
             self._recruit()
             result = self._document(self._run_rounds())
         except (MethodFailure, RuleViolation) as failure:
-            raise self._failed(failure.message) from None
-        finally:
-            self._end(result)
+            self._end(None)
+            raise SessionFailed(self.definition.name, failure.message) from None
+        # After another error the run may be started again: the session has not ended.
+        self._end(result)
         return read_result(result, self.definition)
 
     # --- from joining to the result ---------------------------------------------------------------
 
     def _recruit(self) -> None:
         """Wait for the sites, and start without those that do not declare themselves in time."""
-        until = self._pace.now() + self._pace.join
-        while len(self._sites) < len(self.definition.sites) and self._pace.now() < until:
+        until, policy = self._pace.now() + self._pace.join, self.definition.policy
+        while (away := set(self.definition.sites) - set(self._sites)) and self._pace.now() < until:
             self._exchange()
-        missing = sorted(set(self.definition.sites) - set(self._sites))
-        policy = self.definition.policy
         if len(self._sites) < max(policy.min_sites, policy.quorum or 0):
-            raise self._failed(f"these sites have not joined: {', '.join(missing)}")
+            raise _too_few(f"these sites have not joined: {', '.join(sorted(away))}")
+        for name, own in self._sites.items():
+            self._masks[name] = rounds.has_features(self._plan, own.features)
         rounds.check_roster(self._plan, sorted(self._sites), self._masks)
 
     def _run_rounds(self) -> Result:
@@ -166,27 +160,21 @@ class FlowerSession:
             state = codec.decode_model(EngineState, codec.encode_model(step.state))
             answers = self._collect(state.round, step.task)
             present = [name for name in joined if name not in self._gone]
-            least = plan.policy.min_group_size
-            contributions = [
-                Contribution(name, payload, max(least, self._sites[name].min_group_size or 0))
-                for name, payload in answers.items()
-            ]
-            step = rounds.advance(plan, state, contributions, present, self._masks, silent)
+            step = rounds.advance(plan, state, answers, present, self._masks, silent)
         return codec.decode_model(Result, codec.encode_model(step.result))
 
     def _document(self, result: Result) -> ResultDocument:
-        own = self.definition
-        platform = json.loads(platform_of(METHODS.distribution(own.algorithm)))
+        own, sent = self.definition, self._submissions
         provenance = Provenance(
             definition_sha256=self._digest,
             algorithm=own.algorithm,
             method_version=own.method_version,
             engine_version=own.engine_version,
             seed=own.seed,
-            sites=tuple(sorted({each.site for each in self.submissions})),
+            sites=tuple(sorted({each.site for each in sent})),
             server_version=server_version(),
-            platform=platform,
-            submissions=tuple(sorted(self.submissions, key=lambda each: (each.round, each.site))),
+            platform=json.loads(platform_of(METHODS.distribution(own.algorithm))),
+            submissions=tuple(sorted(sent, key=lambda each: (each.round, each.site))),
         )
         return ResultDocument(
             session=own.name,
@@ -198,65 +186,75 @@ class FlowerSession:
 
     def _end(self, result: ResultDocument | None) -> None:
         """Tell the sites that the session has ended: points that were not used go back."""
-        self._round, self._waiting = _Round(0, {}), {}
+        self._tasks, self._waiting = {}, {}
         until = self._pace.now() + self._pace.again
         for node in self._node_of.values():
-            self._send(node, Ask(definition=self._definition, ended=True, result=result))
+            self._send(node, Ask(definition=self._bytes, ended=True, result=result))
         while self._waiting and self._pace.now() < until:
             self._take_replies()
 
     # --- one round --------------------------------------------------------------------------------
 
-    def _collect(self, number: int, task: Task) -> dict[str, Model | None]:
+    def _collect(self, number: int, task: Task) -> list[Contribution]:
         """Ask the sites until the round is complete, or its deadline has passed."""
-        addressed = sorted(self._sites) if task.sites is None else sorted(task.sites)
-        tasks = {name: self._task(number, task, name) for name in addressed}
-        self._round = _Round(number, tasks)
+        addressed = sorted(self._sites if task.sites is None else task.sites)
+        self._number, self._answers = number, {}
+        self._tasks = {name: self._task(number, task, name) for name in addressed}
         policy, phase = self.definition.policy, rounds.phase(self._plan, task.phase)
         deadline = self._pace.now() + policy.round_timeout_s
-        answers = self._round.answers
-        while True:
-            pending = [each for each in addressed if each not in answers and each not in self._gone]
-            left = [name for name in addressed if name in self._gone and name not in answers]
-            n = sum(payload is not None for payload in answers.values())
-            enough = n >= max(policy.quorum or len(addressed) - len(left), policy.min_sites)
-            late = self._pace.now() >= deadline
-            patient = task.needs_all or phase.needs_all or not enough
-            if not pending or (late and not patient) or (phase.ends_with_site and left):
+        while pending := self._pending():
+            left = len(addressed) - len(pending) - len(self._answers)
+            if phase.ends_with_site and left:
                 break
-            if self._pace.now() >= deadline + policy.fail_after_s:
+            n, now = sum(each is not None for each in self._answers.values()), self._pace.now()
+            enough = n >= max(policy.quorum or len(addressed) - left, policy.min_sites)
+            if now >= deadline and enough and not (task.needs_all or phase.needs_all):
+                break
+            if now >= deadline + policy.fail_after_s:
                 if phase.optional:
                     break
-                raise self._failed(f"round {number} lacks {', '.join(pending)}")
+                raise _too_few(f"round {number} lacks {', '.join(pending)}")
             self._exchange()
-        if n < policy.min_sites and not phase.optional:
-            raise self._failed(f"round {number} has answers of {n} sites")
-        return answers
+        return [Contribution(name, body, self._p(name)) for name, body in self._answers.items()]
+
+    def _pending(self) -> list[str]:
+        return [name for name in self._tasks if name not in {*self._answers, *self._gone}]
+
+    def _p(self, site: str) -> int:
+        return max(self._plan.policy.min_group_size, self._sites[site].min_group_size or 0)
 
     def _task(self, number: int, task: Task, site: str) -> TaskDocument:
         common, part = rounds.write_task(self._plan, self.definition.name, number, task, site)
         digest = codec.task_digest(common, part)
         return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
 
+    # --- messages ---------------------------------------------------------------------------------
+
     def _exchange(self) -> None:
         """Send what is due to the nodes that are connected, and take the replies."""
-        connected = set(self._grid.get_node_ids())
-        names = {node: name for name, node in self._node_of.items()}
-        for node in sorted(connected):
-            name = names.get(node)
+        names, pending = self._names(), self._pending()
+        for node in sorted(self._grid.get_node_ids()):
+            name, now = names.get(node), self._pace.now()
             if name is None:
-                asked = Ask(definition=self._definition)
-            elif name in self._round.tasks and name not in {*self._round.answers, *self._gone}:
-                before = tuple(each.round for each in self.submissions if each.site == name)
-                task, number = self._round.tasks[name], self._round.number
-                asked = Ask(definition=self._definition, round=number, task=task, answered=before)
+                asked = Ask(definition=self._bytes)
+            elif name in pending:
+                answered = tuple(each.round for each in self._submissions if each.site == name)
+                asked = Ask(
+                    definition=self._bytes,
+                    round=self._number,
+                    task=self._tasks[name],
+                    answered=answered,
+                )
             else:
                 continue
-            last = self._sent.get((node, asked.round), -self._pace.again)
-            if self._pace.now() >= last + self._pace.again:
-                self._sent[node, asked.round] = self._pace.now()
+            last = self._sent.get((node, asked.round))
+            if last is None or now >= last + self._pace.again:
+                self._sent[node, asked.round] = now
                 self._send(node, asked)
         self._take_replies()
+
+    def _names(self) -> dict[int, str]:
+        return {node: name for name, node in self._node_of.items()}
 
     def _send(self, node: int, asked: Ask) -> None:
         message = Message(pack(asked), node, "query", group_id=str(asked.round))
@@ -278,20 +276,20 @@ class FlowerSession:
 
     def _take(self, node: int, reply: Reply) -> None:
         """Take a reply: a refusal, a declaration, or an answer."""
-        site = next((name for name, own in self._node_of.items() if own == node), None)
+        site = self._names().get(node)
         if reply.refused:
             _LOG.warning("%s: %s", site or f"node {node}", reply.refused)
             if reply.final and site is not None:
                 self._gone.add(site)
         elif reply.participation is not None:
             self._meet(node, reply.site, reply.participation)
-        elif reply.body is not None and site is not None:
+        elif reply.body is not None and site in self._pending():
             self._take_answer(site, reply.body)
 
     def _meet(self, node: int, name: str, own: Participation) -> None:
         """Note which node is a site; after the start only for sites that took part from there."""
         holder = self._node_of.get(name)
-        wanted = name in self._sites if self._round.number else name in self.definition.sites
+        wanted = name in self._sites if self._number else name in self.definition.sites
         if not wanted or own.definition_sha256 != self._digest:
             return
         if holder not in (None, node) and holder in set(self._grid.get_node_ids()):
@@ -302,31 +300,22 @@ class FlowerSession:
 
     def _take_answer(self, site: str, body: bytes) -> None:
         """Take an answer that keeps the rules; a site that sends another one is out."""
-        document = self._round.tasks.get(site)
-        if document is None or site in self._round.answers:
-            return
-        plan, own = self._plan, self._sites[site]
+        plan, document, own = self._plan, self._tasks[site], self._sites[site]
         try:
             head, payload = read_submission(rounds.phase(plan, document.phase), body, BINARY)
             if (head.phase, head.task_digest) != (document.phase, document.digest):
                 return
             task = rounds.read_task(plan, document.common, document.site)
-            p = max(plan.policy.min_group_size, own.min_group_size or 0)
-            mask = self._masks[site]
-            rounds.check(plan, task, payload, p=p, size_band=own.size_band, mask=mask)
+            mask, band = self._masks[site], own.size_band
+            rounds.check(plan, task, payload, p=self._p(site), size_band=band, mask=mask)
         except (SubmissionError, RuleViolation) as error:
             _LOG.warning("%s: its answer is refused: %s", site, error)
             self._gone.add(site)
             return
-        self._round.answers[site] = payload
-        entry = ProvenanceEntry(round=self._round.number, site=site, sha256=codec.sha256(body))
-        self.submissions.append(entry)
+        self._answers[site] = payload
+        entry = ProvenanceEntry(round=self._number, site=site, sha256=codec.sha256(body))
+        self._submissions.append(entry)
 
-    @property
-    def _masks(self) -> dict[str, Any]:
-        return {
-            name: rounds.has_features(self._plan, own.features) for name, own in self._sites.items()
-        }
 
-    def _failed(self, why: str) -> SessionFailed:
-        return SessionFailed(self.definition.name, why)
+def _too_few(message: str) -> MethodFailure:
+    return MethodFailure("too_few_contributors", message)

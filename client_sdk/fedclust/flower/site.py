@@ -1,41 +1,34 @@
 """The ClientApp: a site answers with the state, the approvals and the ledger that it always uses.
 
 What Flower's SuperNode hands over is a coordinator's task like any other. The site recomputes the
-hash of the definition, and answers only if exactly this definition is approved. An answer is stored
-with its line in the ledger before the SuperNode gets it; the same message again gets the same
-bytes.
-
-The node's configuration names the site and its rows: ``--node-config 'site="berlin"
-data="@heart"'``. See docs/details/engines.md.
+hash of the definition, and answers only if exactly this definition is approved, with the name and
+the rows of its last review. An answer is stored with its line in the ledger before the SuperNode
+gets it; the same message again gets the same bytes. No configuration of a node, of a run or of a
+job says what the site answers with. See docs/details/engines.md.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedclust import errors
-from fedclust.cli.output_files import write_labels
+from fedclust.cli.output_files import write_outputs
 from fedclust.definition import read_definition
 from fedclust.flower.messages import Ask, Reply, pack, unpack
-from fedclust.flower.opening import PLACE, open_session, source_of
+from fedclust.flower.opening import PLACE, ReviewedSession, open_session, reviewed_sessions
 from fedclust.site.allowance import charge_key
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import Overtaken
 from fedclust.site.journal import SubmissionOutcome
-from fedclust.site.prepare import SiteRows, TableOptions
 from fedclust.site.session_run import SessionAnswers
 from fedclust.site.state import SiteState
 from fedclust.wire.codec import sha256
-from fedclust.wire.models import ResultDocument
 
 NOT_APPROVED = "not approved"
 _LOG = logging.getLogger("fedclust.flower")
@@ -43,93 +36,77 @@ _LOG = logging.getLogger("fedclust.flower")
 app = ClientApp()
 
 
-def handle(message: Message, context: Context) -> Message:
-    """Answer a message; whatever goes wrong, its text stays in this site's log."""
+def handle(message: Message, _: Context) -> Message:
+    """Answer a message, whatever goes wrong."""
     try:
-        reply = answer(unpack(Ask, message), context.node_config)
-    except errors.TaskRefused as refused:
-        _LOG.warning("%s", refused)
-        reply = Reply(refused=refused.rule, final=True)
-    except errors.FedclustError as error:
-        _LOG.warning("%s", error)
-        consent = isinstance(error, errors.ConsentError)
-        reply = Reply(refused=NOT_APPROVED if consent else type(error).__name__)
+        reply = answer(unpack(Ask, message))
     except Exception as error:
-        # Flower would send the text of the exception, which may hold values of rows.
-        _LOG.error("unexpected %s", type(error).__name__)
-        reply = Reply(refused="error")
+        # The text may hold values of rows. Flower would send it, and NVFlare sends a site's log.
+        _LOG.warning("%s", type(error).__name__)
+        if isinstance(error, errors.TaskRefused):
+            reply = Reply(refused=error.rule, final=True)
+        else:
+            consent = isinstance(error, errors.ConsentError)
+            reply = Reply(refused=NOT_APPROVED if consent else "error")
     return Message(pack(reply), reply_to=message)
 
 
 app.query()(handle)
 
 
-def answer(asked: Ask, config: Mapping[str, Any]) -> Reply:
-    """Return a site's reply.
+def answer(asked: Ask) -> Reply:
+    """Return a site's reply, with the state of FEDCLUST_STATE_DIR.
 
     Parameters
     ----------
     asked : Ask
-    config : mapping
-        The node's: ``site`` and ``data``; ``state-dir``, if it is not FEDCLUST_STATE_DIR;
-        ``results``, a folder for result and labels; and the options of
-        :class:`fedclust.site.prepare.TableOptions`, with hyphens.
 
     Raises
     ------
     ApprovalNeeded
-        Exactly this definition, with these rows, is not approved.
+        Exactly this definition, with the rows of its last review, is not approved.
     FedclustError
     """
-    state = SiteState(config.get("state-dir"))
-    site = str(config.get("site", ""))
-    session, digest = read_definition(asked.definition).name, sha256(asked.definition)
+    state, digest = SiteState(), sha256(asked.definition)
+    session = read_definition(asked.definition).name
+    own = reviewed_sessions(state).read().by_definition.get(digest)
+    if own is None:
+        raise errors.ApprovalNeeded(f"no review of this definition of session {session}")
     if asked.ended:
         # Also where the approval was withdrawn.
-        key = charge_key(PLACE, site, session, digest)
+        key = charge_key(PLACE, own.site, session, digest)
         Charges(state).give_back(key, datetime.now(UTC), ended=True)
-    held = Approvals(state).held(PLACE, site, session)
+    held = Approvals(state).held(PLACE, own.site, session)
     if held is None or held.definition_sha256 != digest:
         # Before any row is read.
-        raise errors.ApprovalNeeded(f"session {session} is not approved for {site or 'no site'}")
-    source = source_of(state, str(config.get("data", "")))
-    given: Any = {name: config.get(name.replace("_", "-")) for name in TableOptions.__annotations__}
-    rows = SiteRows(source.rows(), **source.row_options, **{k: v for k, v in given.items() if v})
+        raise errors.ApprovalNeeded(f"session {session} is not approved for {own.site}")
     while True:
-        own = open_session(state, site, asked.definition, rows)
-        with own.journal.locked(), suppress(Overtaken):
-            _require(own)
-            return _reply(own, asked, config.get("results"))
+        opened = open_session(state, own, asked.definition)
+        with opened.journal.locked(), suppress(Overtaken):
+            _require(opened)
+            return _reply(opened, own, asked)
 
 
-def _require(own: SessionAnswers) -> None:
+def _require(opened: SessionAnswers) -> None:
     """Raise ApprovalNeeded unless exactly these terms are approved."""
-    if own.approvals.require(own.request) is None:
-        raise errors.ApprovalNeeded(f"session {own.session} was approved with other terms")
+    if opened.approvals.require(opened.request) is None:
+        raise errors.ApprovalNeeded(f"session {opened.session} was approved with other terms")
 
 
-def _reply(own: SessionAnswers, asked: Ask, folder: str | None) -> Reply:
+def _reply(opened: SessionAnswers, own: ReviewedSession, asked: Ask) -> Reply:
     if asked.ended:
-        if asked.result is not None and folder is not None:
-            _save(own, asked.result, Path(folder))
-        return Reply(site=own.request.site)
+        if asked.result is not None:
+            write_outputs(opened.labelled(asked.result), *own.outputs, own.resolved().id_column)
+        return Reply(site=own.site)
     if asked.task is None:
         # Nothing over Flower compares heads, so they stay here.
-        bare = own.participation.model_copy(update={"table_id": None, "heads": None})
-        return Reply(site=own.request.site, participation=bare)
-    own.check()
+        bare = opened.participation.model_copy(update={"table_id": None, "heads": None})
+        return Reply(site=own.site, participation=bare)
+    opened.check()
     # Here, with the first answer, and not when the site declares itself: the session has started.
-    own.enter(None, invited=own.journal.record is None)
-    written = own.answer_to(asked.round, asked.task, lambda: asked.answered)
+    opened.enter(None, invited=opened.journal.record is None)
+    written = opened.answer_to(asked.round, asked.task, lambda: asked.answered)
     # Again: computing takes time.
-    _require(own)
-    own.settle(written, SubmissionOutcome())
-    return Reply(site=own.request.site, body=written.body)
-
-
-def _save(own: SessionAnswers, document: ResultDocument, folder: Path) -> None:
-    """Write the result, and the labels of this site's rows."""
-    result = own.labelled(document)
-    folder.mkdir(parents=True, exist_ok=True)
-    result.save(folder / f"{own.session}.fedclust")
-    write_labels(folder / f"{own.session}.csv", result.labels_, result.ids_, None)
+    _require(opened)
+    opened.settle(written, SubmissionOutcome())
+    return Reply(site=own.site, body=written.body)

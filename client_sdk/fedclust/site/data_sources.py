@@ -115,6 +115,28 @@ class DataSource(Model):
         return sorted(named.difference(columns))
 
 
+class SessionSource(DataSource):
+    """The rows of a session that is answered later, without a person, and where its result goes.
+
+    The fields are options of ``fedclust participate``; ``labels_out`` and ``result_out`` are paths.
+    """
+
+    min_group_size: int | None = None
+    cohort: str | None = None
+    separate_groups: str | None = None
+    other_persons: str | None = None
+    no_person_in_another_table: bool = False
+    later: str | None = None
+    labels_out: str | None = None
+    result_out: str | None = None
+
+    @property
+    def outputs(self) -> tuple[Path | None, Path | None]:
+        """Where labels and result go."""
+        labels, result = self.labels_out, self.result_out
+        return Path(labels) if labels else None, Path(result) if result else None
+
+
 class _DataSourceList(Model):
     sources: Annotated[dict[Slug, DataSource], Field(max_length=10_000)] = Field(
         default_factory=dict
