@@ -1,0 +1,74 @@
+"""A session as an algorithm of vantage6 4: an example, not a product (docs/details/engines.md).
+
+A node gives an algorithm no folder that lasts. What a site remembers therefore travels with its
+answers, and each session forms another table of the same persons. Outcomes are refused: their noise
+would come from the seed, which the analyst knows.
+"""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+from vantage6.algorithm.tools.decorators import algorithm_client, data
+
+from fedclust import rounds
+from fedclust.definition import plan_of, read_definition
+from fedclust.local.simulate import answer_task, read_site
+from fedclust.schema.task import Contribution, Next
+from fedclust.wire import codec
+from fedclust.wire.submissions import payload_bytes, payload_from_bytes
+
+
+@algorithm_client
+def session(client: Any, definition: str) -> str:
+    """Run a session over the organizations that its definition names; return the encoded result."""
+    found = read_definition(definition.encode())
+    plan, names = plan_of(found), sorted(found.sites)
+    number_of = {each["name"]: each["id"] for each in client.organization.list()}
+
+    def ask(name: str, **asked: Any) -> dict[str, Any]:
+        arguments = {"definition": definition, "name": name, "asked": _pack(asked)}
+        input_ = {"method": "answer", "kwargs": arguments}
+        task = client.task.create(input_=input_, organizations=[number_of[name]])
+        (reply,) = client.wait_for_results(task["id"])
+        return _unpack(reply)
+
+    masks = {name: rounds.has_features(plan, ask(name)["held"]) for name in names}
+    memory: dict[str, Any] = {name: {} for name in names}
+    step: Any = rounds.start(plan, names, masks)
+    while isinstance(step, Next):
+        answers, number, task = [], step.state.round, step.task
+        for name in names if task.sites is None else sorted(task.sites):
+            common, part = rounds.write_task(plan, found.name, number, task, name)
+            reply = ask(name, common=common, part=part, number=number, memory=memory[name])
+            memory[name] = reply["memory"]
+            payload = payload_from_bytes(rounds.phase(plan, task.phase), reply["body"])
+            answers.append(Contribution(name, payload, p=plan.policy.min_group_size))
+        step = rounds.advance(plan, step.state, answers, names, masks)
+    return base64.b64encode(codec.encode_model(step.result)).decode()
+
+
+@data(1)
+def answer(rows: Any, definition: str, name: str, asked: str) -> str:
+    """Return which columns a site has; or with a task its answer and what it remembers."""
+    found, given = read_definition(definition.encode()), _unpack(asked)
+    plan = plan_of(found)
+    if plan.outcomes or plan.policy.protection == "none":
+        raise ValueError("this example answers neither outcomes nor exact rows")
+    site = read_site(plan, found, name, rows, None)
+    if "common" not in given:
+        return _pack({"held": site.held})
+    site.memory = given["memory"]
+    task = rounds.read_task(plan, given["common"], given["part"])
+    body = payload_bytes(answer_task(plan, task, given["number"], site))
+    return _pack({"body": body, "memory": site.memory})
+
+
+def _pack(tree: dict[str, Any]) -> str:
+    return base64.b64encode(codec.encode(tree)).decode()
+
+
+def _unpack(text: str) -> dict[str, Any]:
+    found: dict[str, Any] = codec.decode(base64.b64decode(text))
+    return found
