@@ -260,7 +260,7 @@ def test_a_server_that_breaks_down_does_not_end_the_session(federation: Federati
     federation.clock.at = lambda: None
     found = federation.run(definition).outcomes_
     assert found is not None
-    assert found.refused == ()
+    assert found.silent == ()
 
 
 def test_a_restored_state_answers_no_outcome(federation: Federation) -> None:
@@ -274,13 +274,13 @@ def test_a_restored_state_answers_no_outcome(federation: Federation) -> None:
     second = define(SIZES, **{**ASKING, "name": "heart-2"})
     federation.approve(second)
     found = federation.run(second).outcomes_
-    assert found.refused == ("ada",)
+    assert found.silent == ("ada",)
     (table,) = own.allowances()
     own.raise_limit(table, 10, "Dr Ruth Levi", federation.now)
     third = define(SIZES, **{**ASKING, "name": "heart-3"})
     federation.approve(third)
     again = federation.run(third).outcomes_
-    assert again.refused == ()
+    assert again.silent == ()
 
 
 def test_the_noise_is_drawn_once(federation: Federation) -> None:
