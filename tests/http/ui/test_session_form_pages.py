@@ -115,6 +115,7 @@ def test_a_form_comes_back_after_a_sign_in_that_had_ended(
 ) -> None:
     reader, token = Reader(place.api.base_url, place.api.tokens["ada"]), place.api.tokens["ada"]
     sent = filled(PageForm(reader.open(PAGE)), "kept", ("create", "1"), title=HOSTILE)
+    ended = {"Cookie": f"fedclust={reader.client.cookies['fedclust']}"}
     reader.post("/ui/sign-out")
     capfd.readouterr()
 
@@ -127,11 +128,10 @@ def test_a_form_comes_back_after_a_sign_in_that_had_ended(
     def signing(page: PageForm, token: str) -> list[tuple[str, str]]:
         return [(name, token if name == "token" else text) for name, text in page.fields]
 
-    ended = {"Cookie": f"fedclust={'a' * 12}.{'A' * 43}"}
-    page = send(PAGE, sent, 401, **ended)
-    assert "What you sent was not done." in "".join(page.texts)
-    assert "<b onload" not in page.html
-    page = send("/ui/sign-in", signing(page, "fca_wrong"), 401)
+    kept = send(PAGE, sent, 401, **ended)
+    assert "What you sent was not done." in "".join(kept.texts)
+    assert "<b onload" not in kept.html
+    page = send("/ui/sign-in", signing(kept, "fca_wrong"), 401)
     page = send("/ui/sign-in", signing(page, token), 200)
     assert "You are signed in" in "".join(page.texts)
     page = send(PAGE, page.fields, 200)
@@ -143,9 +143,18 @@ def test_a_form_comes_back_after_a_sign_in_that_had_ended(
     assert "onload" not in said
     assert token not in said
     send(PAGE, [*page.fields, ("create", "1")], 303)
+    # Somebody else who signs in at this browser does not get it.
+    for other in ("bob", "north", "operator"):
+        reader.post("/ui/sign-out")
+        page = send("/ui/sign-in", signing(kept, place.api.tokens[other]), 303)
+        assert page.html == ""
+        assert "/title" not in dict(PageForm(reader.open("/ui/account")).fields)
     # A caller who is unknown does not make the coordinator read without end.
     reader.post("/ui/sign-out")
-    for fields, cookie in (([*sent, ("/contact", "x" * 70_000)], ended), (sent, {})):
+    unknown = {"Cookie": f"fedclust={'a' * 12}.{'A' * 43}"}
+    forged = {"Cookie": f"{ended['Cookie'].partition('.')[0]}.{'A' * 43}"}
+    large = [*sent, ("/contact", "x" * 70_000)]
+    for fields, cookie in ((large, ended), (sent, unknown), (sent, forged), (sent, {})):
         assert "kept" not in dict(send(PAGE, fields, 401, **cookie).fields)
 
 

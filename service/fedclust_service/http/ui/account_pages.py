@@ -18,6 +18,7 @@ from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.navigation import entries_for
 from fedclust_service.http.ui.page_request import (
     MOST_KEPT,
+    OWNER,
     PageRequest,
     authenticated,
     get,
@@ -74,12 +75,13 @@ def _exchange(request: Request, form: Form) -> Response:
     # The browser forgets the cookie of an earlier sign-in: nobody could end that one.
     sign_ins.sign_out(co, cookie_of(request) or "")
     response: Response
-    if kept:
+    owner, *fields = parse_qsl(kept, keep_blank_values=True) or [("", "")]
+    if owner == (OWNER, signed.actor.key):
         request.state.signed = signed
-        fields = parse_qsl(kept, keep_blank_values=True)
         response = render(request, "signed_in.html", {"next": wanted, "kept": fields})
-    else:
-        response = RedirectResponse(wanted or entries_for(signed.actor.role)[0].path, 303)
+    else:  # what somebody else typed is dropped
+        leads = "" if kept else wanted
+        response = RedirectResponse(leads or entries_for(signed.actor.role)[0].path, 303)
     set_cookie(request, response, cookie)
     return response
 

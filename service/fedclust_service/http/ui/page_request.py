@@ -27,10 +27,12 @@ from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.sign_ins import SignedIn, signed_in
+from fedclust_service.usecases.sign_ins import SignedIn, owner_of, signed_in
 
 #: Of a long form whose sign-in has ended.
 MOST_KEPT = 1 << 16
+#: The name of the first field of what is kept: nobody else gets it.
+OWNER = "owner"
 #: The name of a form's field with the token that only pages of this coordinator know.
 CSRF = "csrf"
 #: Requests of htmx have no form of their own to carry the token.
@@ -110,19 +112,22 @@ def post(path: str, act: Show, *, kept: Callable[[Form], Form] | None = None) ->
     """Return the route of a form, below ``/ui``; ``act`` runs in a thread.
 
     It refuses forms that were not made by a page of the reader's own sign-in. The body of an
-    unknown caller is not read, unless ``kept`` says what a long form keeps when its sign-in has
-    ended: the page to sign in then holds it.
+    unknown caller is not read. ``kept`` says what a long form keeps when its sign-in has ended: the
+    page to sign in then holds it for the same person.
     """
 
     async def endpoint(request: Request) -> Response:
         try:
             page = await run_in_threadpool(authenticated, request)
         except Refusal:
-            if kept is not None and cookie_of(request) is not None:
+            cookie, co = cookie_of(request), service_of(request).coordinator
+            if kept is not None and cookie is not None:
                 require_same_origin(request)
                 with suppress(Refusal):
-                    form = kept(await read_form(request, MOST_KEPT))
-                    request.state.kept = urlencode(form.multi_items())
+                    owner = await run_in_threadpool(owner_of, co, cookie)
+                    if owner is not None:
+                        form = kept(await read_form(request, MOST_KEPT))
+                        request.state.kept = urlencode([(OWNER, owner), *form.multi_items()])
             raise
         require_same_origin(request)
         form = await read_form(request)
