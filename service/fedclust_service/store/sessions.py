@@ -188,19 +188,20 @@ class Participations(Repository):
         """Return all participations of a session, sorted by site."""
         return self._list(Participation, _PARTICIPATIONS, session_id=session_id)
 
-    def bands(self, sites: Sequence[str], created_by: str | None) -> dict[str, str]:
-        """Return the size bands that sites declared last in completed sessions of somebody.
+    def completed(self, sites: Sequence[str], created_by: str | None) -> Sequence[Participation]:
+        """Return those of sites that stayed in completed sessions of somebody, newest first.
 
         ``created_by`` None: of anybody.
         """
-        known = (_P.site.in_(sites), _P.size_band.is_not(None), _S.state == SessionState.COMPLETED)
+        stayed = (_P.site.in_(sites), _P.state == ParticipationState.JOINED)
         query = (
-            select(_P.site, _P.size_band)
+            select(tables.participations)
             .join(tables.sessions, _S.id == _P.session_id)
-            .where(*known, *(() if created_by is None else (_S.created_by == created_by,)))
-            .order_by(_P.joined_at, _P.session_id)
+            .where(*stayed, _S.state == SessionState.COMPLETED)
+            .where(*(() if created_by is None else (_S.created_by == created_by,)))
+            .order_by(_P.joined_at.desc(), _P.session_id.desc())
         )
-        return {row["site"]: row["size_band"] for row in self._rows(query)}
+        return self._list(Participation, query)
 
     def refusals(self, session_id: int) -> dict[str, str]:
         """Return the sites that have refused a task, with the rule that it broke."""

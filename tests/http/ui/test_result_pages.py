@@ -487,6 +487,29 @@ def test_the_form_says_whether_sites_are_large_enough_by_what_they_gave(api: Api
     assert "50-199" not in asked
 
 
+def test_the_form_tells_no_size_that_no_result_has_told(api: ApiCaller) -> None:
+    new = ["moved", "plain"]
+    api.register("sites", *new)
+    api.register("analysts", "kim")
+    api.data |= {site: _rows(number) for number, site in enumerate(new)}
+    given: dict[str, Any] = {"features": FEATURES, "start": "manual"}
+    api.define("kim", "kept-few", [*SITES, "moved"], **given)
+    without = {"n_clusters": 2, "evaluate": False}
+    api.define("kim", "unmeasured", [*SITES, "plain"], config=without, **given)
+    for session, site in (("kept-few", "moved"), ("unmeasured", "plain")):
+        for each in (*SITES, site):
+            api.join(each, session)
+        stays = site == "plain"
+        if not stays:
+            api.ok("DELETE", f"/v1/sessions/{session}/participation", site)
+        api.ok("POST", f"/v1/sessions/{session}/start", "kim")
+        assert api.finish(session, [*SITES, *([site] * stays)]) == "completed"
+    fields = [("/sites", site) for site in (*SITES, *new)]
+    fields += [("/config/n_clusters", "3"), ("check", "1")]
+    said = reader(api, "kim").post("/ui/new-session", fields).text
+    assert f"enough at {', '.join(f'{site} (50-199)' for site in sorted(SITES))}." in said
+
+
 def test_an_open_page_is_told_of_names_after_the_end_of_the_session(api: ApiCaller) -> None:
     me, path = reader(api, "north"), "/ui/sessions/joined-up/result"
     shown = me.open(path)
