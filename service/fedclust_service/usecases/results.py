@@ -69,7 +69,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
 def name_clusters(uow: UnitOfWork, actor: Actor, session: Session, names: tuple[str, ...]) -> None:
     """Name the clusters of the clustering that has so many; Refusal for names that do not fit.
 
-    An empty name removes that of its cluster.
+    An empty name removes that of its cluster, which is then called "cluster 0" and so on again.
     """
     stored = uow.tx.results.get(session.id)
     if stored is None:
@@ -80,7 +80,7 @@ def name_clusters(uow: UnitOfWork, actor: Actor, session: Session, names: tuple[
     if len(names) not in counts:
         wanted = " or ".join(map(str, sorted(counts)))
         complaint = f"give {wanted} names, one for each cluster; {len(names)} were given"
-    elif len({name.casefold() for name in names if name}) < sum(map(bool, names)):
+    elif len({name.casefold() or f"cluster {k}" for k, name in enumerate(names)}) < len(names):
         complaint = "two clusters have the same name"
     if complaint:
         raise wrong_field("/cluster_names", "names", complaint, "Give other names.")

@@ -533,6 +533,7 @@ def test_names_that_do_not_fit_are_refused(api: ApiCaller) -> None:
     for names, said in (
         (["a", "b", "c", "d"], "give 2 or 3 names, one for each cluster; 4 were given"),
         (["a", "A"], "two clusters have the same name"),
+        (["Cluster 1", ""], "two clusters have the same name"),
         (["a", "b" * 61], "at most 60 characters"),
     ):
         answer = refused("swept", names)
