@@ -317,6 +317,12 @@ def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
     assert "died: this column is also a feature, so the 71 of 100 does not hold for it." in said
 
 
+def test_the_text_says_that_an_outcome_of_few_sites_uses_points() -> None:
+    said = "if the result does not show it, because fewer than 3 sites have it."
+    assert said in points_said(asking({"died": 10}))
+    assert said not in points_said(asking({"died": 10}, left=5))
+
+
 def test_the_text_says_if_points_are_short() -> None:
     said = points_said(asking({"died": 10}, left=5))
     assert said.startswith(

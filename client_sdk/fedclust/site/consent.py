@@ -226,6 +226,10 @@ class ConsentRequest(SessionTerms):
             )
             return
         yield question_text(self.question, self.balance)
+        yield (
+            "The points of an outcome are used also if the result does not show it, because fewer "
+            f"than {self.definition.policy.min_sites} sites have it."
+        )
         for name in self.also_features:
             yield (
                 f"{name}: this column is also a feature, so the {guess(self.balance.limit)} of 100 "
