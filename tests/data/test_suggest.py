@@ -442,7 +442,7 @@ def test_rows_of_values_get_the_columns_of_person_and_time_and_their_units(tmp_p
     found = suggest_mapping([AGE, CREA], tmp_path / "t.csv")
     assert found.still_open == ()
     assert found.unused == ("lfd",)
-    assert "# say --person-column Pat-Nr too" in found.text
+    assert "# give person= (--person-column) too" in found.text
     found.write(tmp_path / "m.toml")
     data = Dataset(tmp_path / "t.csv", mapping=tmp_path / "m.toml")
     own = load(data, clustered([AGE, CREA])).X.reshape(10, 4, 4)

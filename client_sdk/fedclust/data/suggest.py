@@ -237,7 +237,7 @@ def _read(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> _Tabl
     table = _read_as(dataset, features, rows_of, written.model_copy(update={"encoding": "cp1252"}))
     table.notes.append(
         "the file is not in UTF-8; with cp1252, are letters such as ä right? If not, give "
-        "--encoding, such as cp1250 for Central Europe"
+        "encoding= (--encoding), such as cp1250 for Central Europe"
     )
     return table
 
@@ -539,7 +539,7 @@ class _Writer:
                 self._note(feature, f"the {setting} may be {also} too")
             if setting == "person":
                 self.person = found[0]
-                self.lines[-1:] = [f"{self.lines[-1]}  # say --person-column {found[0]} too"]
+                self.lines[-1:] = [f"{self.lines[-1]}  # give person= (--person-column) too"]
             else:
                 self._add_times(feature, of, found[0], free[found[0]])
 

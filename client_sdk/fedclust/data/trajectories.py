@@ -85,7 +85,7 @@ def long_trajectories(
         said = [each.name for each in own if each.name in file.features]
         if said:
             message = f"features.{said[0]}: it is made of the rows of {of.name!r}: write what "
-            message += f"holds for these into features.{of.name} (--sentinel {of.name}=NUMBER)"
+            message += f"holds for these into features.{of.name} (sentinels=, --sentinel)"
             raise DataError(source, "mapping", message)
         found.append(LongTrajectory(of, rule, own))
     return tuple(found)

@@ -183,7 +183,17 @@ class Facts:
         return self.labels_of(len(self.result.centroids))
 
     def labels_of(self, n_clusters: int) -> tuple[str, ...]:
-        """Return the labels of the clustering with so many clusters: see :attr:`labels`."""
+        """Return what :attr:`labels` is for another K of the session.
+
+        Parameters
+        ----------
+        n_clusters : int
+            K of the clustering.
+
+        Returns
+        -------
+        tuple of str
+        """
         names = enumerate(self._names_of(n_clusters))
         return tuple(f"{k} ({isolated(name)})" if name else str(k) for k, name in names)
 
