@@ -127,7 +127,7 @@ PAGES = (
     Page(
         "table_one",
         "Table 1",
-        "How often the means and standard deviations of table 1 are right.",
+        "How often the means of table 1 are right, and why it prints no standard deviations.",
         (("Means and standard deviations, of which kinds of data", "table_one"),),
     ),
     Page(

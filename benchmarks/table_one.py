@@ -3,10 +3,11 @@
 For each kind of data: the share of the clusters' values of a column that table 1 prints as a mean,
 not as a typical value; how often such a mean is within .15 standard deviations of all persons of
 that of the rows, and how often it would be if all values were printed as means; how often the
-standard deviation of all persons is .8 to 1.25 times that of the rows, and how often a cluster's
-would be (the reason why table 1 prints none). Columns of which half of a site's records or more
-hold one value are left out, and clusters of fewer than 100 persons. In kinds with "no effect" the
-clusters differ by chance alone. With `--support`, SUPPORT too (the extra `examples`).
+standard deviation of all persons is .8 to 1.25 times that of the rows, and how often a cluster's is
+(under protection table 1 prints neither, because this is too seldom). Columns of which half of a
+site's records or more hold one value are left out, and clusters of fewer than 100 persons. In kinds
+with "no effect" the clusters differ by chance alone. With `--support`, SUPPORT too (the extra
+`examples`).
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def table_one(facts: Facts) -> TableOne:
     for feature, places in blocks:
         of_feature = [*places]
         if facts.columns[of_feature[0]].level is not None:
-            measure = _written(clusters[0].entries[of_feature[0]].measure)
+            measure = _written(clusters[0].entries[of_feature[0]].measure, spreads=False)
             rows.append((f"{isolated(feature)}, {measure}", *[""] * (len(clusters) + 2)))
         rows += [_feature_row(facts, j) for j in of_feature]
     for found in outcomes.results if outcomes is not None else ():
@@ -206,22 +206,19 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
     marks = [_MARK if entry.measure in _OF_GROUPS - {measure} else "" for entry in entries]
     name = f"  {column.level}" if column.level is not None else f"{isolated(column.name)}{unit}"
     # A level stands below the name of its feature, which says what its numbers are.
-    said = name if column.level is not None else f"{name}, {_written(measure)}"
+    spreads = _tells_spreads(facts)
+    said = name if column.level is not None else f"{name}, {_written(measure, spreads=spreads)}"
     everybody = _DASH
     if profile is not None:
         mean, spread = float(profile.overall_means[j]), float(profile.overall_deviations[j])
-        everybody = _value(column, measure, mean, spread)
-    # Of records, a cluster's deviation was .36 to 6 times that of its persons, and nothing that
-    # leaves a site says where.
-    spread_known = facts.definition.policy.protection == "none"
+        everybody = _value(column, mean, spread if spreads else 0.0)
     shown = [
         _DASH
         if entry.mean is None or profile is None
         else _value(
             column,
-            entry.measure,
             float(profile.means[k, j]),
-            float(profile.deviations[k, j]) if spread_known else 0.0,
+            float(profile.deviations[k, j]) if spreads else 0.0,
         )
         + marks[k]
         for k, entry in enumerate(entries)
@@ -230,26 +227,31 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
     return (said, everybody, *shown, difference)
 
 
-def _written(measure: str) -> str:
+def _tells_spreads(facts: Facts) -> bool:
+    """Return whether standard deviations are those of persons.
+
+    Of groups, that of all persons was .6 to 1.5 times that of the rows, that of a cluster .36 to 6
+    times, and no rule from what leaves a site says where (docs/results/table_one.md).
+    """
+    return facts.definition.policy.protection == "none"
+
+
+def _written(measure: str, *, spreads: bool) -> str:
     """Return a measure with what stands in brackets."""
-    return {
-        "mean": "mean (SD)",
-        "share": "%",
-        "share of groups": "% of groups",
-        "geometric mean": "geometric mean (within one SD)",
-    }.get(measure, measure)
+    brackets = {"mean": " (SD)", "geometric mean": " (within one SD)"} if spreads else {}
+    words = {"share": "%", "share of groups": "% of groups"}
+    return words.get(measure, measure) + brackets.get(measure, "")
 
 
-def _value(column: Column, measure: str, mean: float, spread: float) -> str:
-    """Return a cell of a feature from mean and spread, both with the transform."""
+def _value(column: Column, mean: float, spread: float) -> str:
+    """Return a cell of a feature from mean and spread (0: not told), both with the transform."""
     if column.kind == "binary":
         return f"{100 * min(max(mean, 0.0), 1.0):.1f}"
     undo = {"log": math.exp, "log1p": math.expm1}.get(column.transform)
     if undo is not None:
         centre, low, high = (short(undo(at)) for at in (mean, mean - spread, mean + spread))
-        alone = measure == "typical value" or not spread
-        return centre if alone else f"{centre} ({low} to {high})"
-    if measure == "typical value" or not spread:
+        return f"{centre} ({low} to {high})" if spread else centre
+    if not spread:
         return short(mean)
     if spread < 1e-4:
         return f"{plain(mean, 3)} ({plain(spread, 3)})"
@@ -299,11 +301,14 @@ def _footnotes(facts: Facts) -> list[str]:
             "persons can differ, by an estimate from the groups or because half of a site's groups "
             "or more hold one value."
         )
-    if "mean" in measures and policy.protection != "none":
-        notes.append("SD: only of all persons. This table cannot tell that of a cluster.")
     notes.append(
         "Difference: the largest between two clusters, in standard deviations of all persons."
     )
+    if not _tells_spreads(facts):
+        notes.append(
+            "This table cannot tell standard deviations. Those behind the differences are a rough "
+            "estimate from the groups."
+        )
     outcomes = facts.result.outcomes
     said: dict[str, list[str]] = {}
     for found in outcomes.results if outcomes is not None else ():
