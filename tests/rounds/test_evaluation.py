@@ -372,6 +372,24 @@ def test_a_mean_is_uncertain_where_persons_can_lie_further_out_than_records() ->
     assert exact.uncertain is None
 
 
+@pytest.mark.parametrize("few", [False, True])
+def test_a_mean_of_few_persons_is_uncertain(*, few: bool) -> None:
+    """Two standard errors of the mean of so many persons are above or below .15."""
+    rng = np.random.default_rng(11)
+    X = rng.normal(size=(400, 2))
+    X[:, 1] = np.where(np.arange(400) % 2, 1.0, -1.0)
+    site = replace(weighted(X, np.full(400, 5)), within=np.full(2, 0.05))
+    observed = np.ones(X.shape, dtype=np.bool_)
+    observed[(30 if few else 40) :, 1] = False
+    sites = {"a": replace(site, observed=observed)}
+    config = config_of(OPTIONS, missing="impute")
+    profile = _outcome(sites, np.zeros((1, 2)), config).profile
+
+    # 400 x 5 persons have the first column, 150 or 200 the second, of one standard deviation.
+    assert (2.0 / np.sqrt(150 if few else 200) > 0.15) == few
+    assert profile.uncertain.tolist() == [[False, few]]
+
+
 @pytest.mark.parametrize(("n_equal", "warns"), [(0, False), (2, False), (3, True), (4, True)])
 def test_the_result_says_at_how_many_sites_all_records_are_equal(
     n_equal: int, *, warns: bool

@@ -702,7 +702,8 @@ def _uncertain_means(
 
     Persons are spread wider than records. So the persons of a cluster, who are labelled by their
     own values, can lie further from the mean of all than its records do: at most by the ratio of
-    the two spreads.
+    the two spreads. A cluster's records also differ from its persons by chance, about as a mean of
+    as many persons does.
 
     Parameters
     ----------
@@ -720,7 +721,8 @@ def _uncertain_means(
     own = np.sqrt(clusters.m2 / np.maximum(clusters.n, 1.0)) / spread
     # Of columns with a transform too few means were near.
     changed = np.array([column.transform != "none" for column in config.columns])
-    uncertain = (apart + _SKEW * own > _NEAR) | changed
+    chance = 2.0 * own / np.sqrt(np.maximum(clusters.n, 1.0))
+    uncertain = (apart + _SKEW * own > _NEAR) | (chance > _NEAR) | changed
     return np.asarray(uncertain & (clusters.n > 0) & ~binary_columns(config.columns))
 
 
