@@ -223,7 +223,11 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
         + marks[k]
         for k, entry in enumerate(entries)
     ]
-    difference = _DASH if measure in _OF_GROUPS else _largest_difference(entries) + max(marks)
+    difference = (
+        _DASH
+        if measure in _OF_GROUPS
+        else _largest_difference(entries, 2 if spreads else 1) + max(marks)
+    )
     return (said, everybody, *shown, difference)
 
 
@@ -244,7 +248,7 @@ def _written(measure: str, *, spreads: bool) -> str:
 
 
 def _value(column: Column, mean: float, spread: float) -> str:
-    """Return a cell of a feature from mean and spread (0: not told), both with the transform."""
+    """Return a cell of a feature from mean and spread (0: unknown), both with the transform."""
     if column.kind == "binary":
         return f"{100 * min(max(mean, 0.0), 1.0):.1f}"
     undo = {"log": math.exp, "log1p": math.expm1}.get(column.transform)
@@ -260,9 +264,11 @@ def _value(column: Column, mean: float, spread: float) -> str:
     return f"{mean:.{digits}f} ({spread:.{digits}f})"
 
 
-def _largest_difference(entries: Sequence[ClusterColumn]) -> str:
+def _largest_difference(entries: Sequence[ClusterColumn], digits: int) -> str:
     known = [entry.difference for entry in entries if entry.difference is not None]
-    return f"{max(known) - min(known):.2f}" if known and len(known) == len(entries) else _DASH
+    return (
+        f"{max(known) - min(known):.{digits}f}" if known and len(known) == len(entries) else _DASH
+    )
 
 
 def _outcome_rows(found: OutcomeResult, n_clusters: int) -> list[tuple[str, ...]]:
@@ -306,8 +312,8 @@ def _footnotes(facts: Facts) -> list[str]:
     )
     if not _tells_spreads(facts):
         notes.append(
-            "This table cannot tell standard deviations. Those behind the differences are a rough "
-            "estimate from the groups."
+            "This table cannot tell standard deviations. The differences rest on estimates of them "
+            "and can be .3 off."
         )
     outcomes = facts.result.outcomes
     said: dict[str, list[str]] = {}
