@@ -10,6 +10,7 @@ session: seconds a round of each. It needs the environment of `make test-flower`
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 import tempfile
@@ -150,6 +151,8 @@ def pace(lines: Sequence[Mapping[str, Any]]) -> float:
 def own_service(place: Path, files: Mapping[str, Path]) -> float:
     """Return the seconds a round of the same session over fedclust's own service."""
     place.mkdir()
+    # Not the account's own groups.
+    os.environ["FEDCLUST_STATE_DIR"] = str(place / "groups")
     rows = {name: pd.read_csv(file) for name, file in files.items()}
     with local_coordinator(place, threads=True) as local:
         consortium = Consortium.found(local.base_url, local.operator_token, tuple(files))

@@ -124,6 +124,7 @@ def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None
         cells=("no", "yes", "no value"),
         points=10,
         sigma=5.0,
+        n_sites=2,
         tables={"north": table, "south": 2 * table},
         total=3 * table,
         clusters=row,
@@ -139,7 +140,7 @@ def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None
         ),
     )
     found = _result((30, 12), north=(10, 7), south=(20, 5))
-    outcomes = Outcomes(n_clusters=2, reference=0, results=(died,), refused=("north", "west"))
+    outcomes = Outcomes(n_clusters=2, reference=0, results=(died,), silent=("north", "west"))
     found = found.model_copy(update={"outcomes": outcomes})
     for actor, sites in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
         shown = visible_result(actor, found).outcomes
@@ -147,7 +148,7 @@ def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None
         assert np.array_equal(shown.results[0].total, 3 * table)
         assert set(shown.results[0].tables) == sites
         assert set(shown.results[0].comparisons[0].by_site) == sites
-        assert shown.refused == (("north",) if actor is NORTH else ("north", "west"))
+        assert shown.silent == (("north",) if actor is NORTH else ("north", "west"))
 
 
 def test_a_site_reads_its_own_row_of_transfer() -> None:

@@ -176,14 +176,16 @@ def test_the_result_says_how_many_sites_gave_an_outcome(
     # A site sees its own table alone, and all the same how many gave one.
     seen = outcomes.of_sites(frozenset({"a"}))
     assert f"Given by {n} sites. Each count" in section(changed(facts, **dict(seen)))
-    none = 0 * first.total
-    alone = first.model_copy(update={"n_sites": 1, "tables": {}, "total": none})
-    fewer = changed(facts, results=(alone, *rest))
-    assert "Given by 1 site, fewer than min_sites: not shown." in section(fewer)
-    assert f"Counted at fewer sites: {first.name} at 1 of these {n} sites." in _methods(fewer)
-    assert fewer.result.outcomes is not None
+    alone = first.model_copy(update={"n_sites": n - 1})
+    said = f"Counted at fewer sites: {first.name} at {n - 1} of these {n} sites."
+    assert said in _methods(changed(facts, results=(alone, *rest)))
+    fewer = changed(facts, results=tuple(rest), withheld=(first.name,))
+    said = f"Not shown: {first.name}, given by fewer sites than min_sites."
+    assert said in section(fewer)
+    assert f"{first.name}: " not in section(fewer)
+    assert said in _methods(fewer)
     show_outcomes(fewer.result.outcomes, fewer.labels)
-    assert "Given by 1 site, fewer than min_sites" in capsys.readouterr().out
+    assert said in capsys.readouterr().out
 
 
 def _methods(facts: Facts) -> str:

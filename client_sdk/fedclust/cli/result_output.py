@@ -14,8 +14,8 @@ from fedclust.result.outcomes import (
     COMPARED,
     cluster_table,
     comparison_rows,
+    missing_texts,
     noise_text,
-    silent_text,
 )
 from fedclust.result.sweep import sweep_table
 from fedclust.result.tables import bounds_of
@@ -109,8 +109,8 @@ def show_outcomes(outcomes: Outcomes, labels: Sequence[str]) -> None:
             show_table(*cluster_table(found, labels))
         if found.comparisons:
             show_table(COMPARED, comparison_rows(found, labels))
-    if outcomes.silent:
-        show(out, silent_text(outcomes.silent))
+    for text in missing_texts(outcomes):
+        show(out, text)
 
 
 def show_bounds(bounds: Bounds) -> None:

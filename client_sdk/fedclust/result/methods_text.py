@@ -18,7 +18,7 @@ from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import n_apart
-from fedclust.result.outcomes import outcome_sentences, silent_text
+from fedclust.result.outcomes import missing_texts, outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.wording import (
     and_text,
@@ -558,7 +558,7 @@ def _not_counted(found: Outcomes) -> str:
         if each.n_sites < most
     ]
     said = f"Counted at fewer sites: {'; '.join(fewer)}. " if fewer else ""
-    return said + (silent_text(found.silent) if found.silent else "")
+    return said + in_markdown(" ".join(missing_texts(found)))
 
 
 # --- software -------------------------------------------------------------------------------------

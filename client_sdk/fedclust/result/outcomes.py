@@ -139,8 +139,6 @@ def effect_text(found: OutcomeComparison, estimate: Estimate | None = None) -> s
 def noise_text(found: OutcomeResult) -> str:
     """Return how many sites gave the counts, what was added to them, and what it cost."""
     given = f"Given by {counted(found.n_sites, 'site')}"
-    if not found.total.any():
-        return f"{given}, fewer than min_sites: not shown." if found.n_sites else f"{given}."
     if not found.sigma:
         return f"{given}. The counts are exact."
     return (
@@ -297,8 +295,7 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
     lines = []
     if facts.result.sweep or facts.definition.outcomes_k is not None:
         lines.append(f"Outcomes were counted at K = {found.n_clusters}.")
-    if found.silent:
-        lines.append(silent_text([*map(facts.site_name, found.silent)]))
+    lines += missing_texts(found, facts.site_name)
     if not found.results:
         return (*lines, "Fewer sites than min_sites could answer, so nothing was counted.")
     if facts.definition.policy.protection != "none":
@@ -320,10 +317,17 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def silent_text(sites: Sequence[str]) -> str:
-    """Return why some sites gave no outcome."""
-    named = and_text(sites)
-    return f"Not counted: the persons of {named}, without a column of an outcome or points for it."
+def missing_texts(found: Outcomes, site_name: Callable[[str], str] = str) -> list[str]:
+    """Return which outcomes are withheld, and why some sites gave none."""
+    said = []
+    if found.withheld:
+        said.append(f"Not shown: {and_text(found.withheld)}, given by fewer sites than min_sites.")
+    if found.silent:
+        named = and_text([*map(site_name, found.silent)])
+        said.append(
+            f"Not counted: the persons of {named}, without a column of an outcome or points for it."
+        )
+    return said
 
 
 def _elsewhere(facts: Facts) -> str:

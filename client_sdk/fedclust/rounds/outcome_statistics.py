@@ -65,8 +65,8 @@ def summarise(
     exact : bool
         Whether the counts have no noise.
     min_sites : int
-        An outcome that fewer sites have is not summarised: its sum would show one site's counts to
-        the others.
+        An outcome that fewer sites have is withheld: its sum would show one site's counts to the
+        others.
     silent : collection of str
         Sites that joined without outcomes, or without points for them.
 
@@ -77,20 +77,22 @@ def summarise(
     """
     sizes = np.sum([persons[site] for site in sorted(persons)], axis=0)
     reference = int(np.argmax(sizes))
-    results = []
+    results, withheld = [], []
     # Sites may send any numbers. What is not finite in the end reads "cannot tell".
     with np.errstate(all="ignore"):
         for i, outcome in enumerate(outcomes):
             own = {site: sent for site in sorted(tables) if (sent := tables[site][i]) is not None}
+            if len(own) < min_sites:
+                withheld.append(outcome.name)
+                continue
             noise = 0.0 if exact else float(outcome.variance)
-            shown = own if len(own) >= min_sites else {}
-            found = _result(outcome, shown, persons, sizes, reference, noise)
-            results.append(found.model_copy(update={"n_sites": len(own)}))
+            results.append(_result(outcome, own, persons, sizes, reference, noise))
     return Outcomes(
         n_clusters=len(sizes),
         reference=reference,
         results=tuple(results),
         silent=tuple(sorted(silent)),
+        withheld=tuple(withheld),
     )
 
 

@@ -119,7 +119,7 @@ class OutcomeResult(Model):
     sigma : float
         Standard deviation of the noise in each cell at each site; 0: exact counts.
     n_sites : int
-        How many sites gave it. If fewer than ``min_sites``, no count of it is shown.
+        How many sites gave it.
     tables : dict of site to (K + 1, J) int64
         Persons in each cell, with noise. The last row is "no cluster".
     total : (K + 1, J) int64
@@ -166,12 +166,15 @@ class Outcomes(Model):
         In the order of the definition.
     silent : tuple of str
         Sites that joined without a column of any outcome, or without enough points.
+    withheld : tuple of str
+        Outcomes that fewer sites than ``min_sites`` gave: their sum would show one site's counts.
     """
 
     n_clusters: int
     reference: int
     results: tuple[OutcomeResult, ...]
     silent: tuple[str, ...] = ()
+    withheld: tuple[str, ...] = ()
 
     def of_sites(self, names: Collection[str]) -> Outcomes:
         """Return what these sites may see: their own tables, the totals and the estimates."""
