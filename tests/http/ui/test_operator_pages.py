@@ -291,6 +291,13 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     (entry,) = place.entries("database.backed_up")
     assert entry["actor"] == "operator:operator"
     assert "First steps (3 of 5)" in operator.open("/ui/overview")
+    # Mail that goes to nobody is no message.
+    settings = place.local.settings
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(vars(settings), "smtp_host", "mail.example")
+        assert "First steps (3 of 5)" in operator.open("/ui/overview")
+        patch.setitem(vars(settings), "operator_emails", ("ops@clinic.example",))
+        assert "First steps (4 of 5)" in operator.open("/ui/overview")
     (copy,) = (place.local.settings.data_dir / "backups").iterdir()
     assert copy.stat().st_mode & 0o077 == 0
     restored = restore(copy, f"sqlite:///{tmp_path / 'fedclust.db'}")

@@ -200,6 +200,8 @@ def _first_steps(page: PageRequest, backed_up: bool) -> tuple[Step, ...]:
     def registered(role: Role) -> bool:
         return bool(principals.list_principals(page.co, page.actor, role, limit=1).items)
 
+    operators = principals.list_principals(page.co, page.actor, Role.OPERATOR).items
+    addressed = bool(settings.operator_emails) or any(each.email for each in operators)
     return (
         Step(
             page.request.url.scheme == "https",
@@ -225,9 +227,10 @@ def _first_steps(page: PageRequest, backed_up: bool) -> tuple[Step, ...]:
             "Press “Back up now” below, and have fedclust-service backup run every day.",
         ),
         Step(
-            settings.smtp_host is not None or settings.webhook_url is not None,
+            settings.webhook_url is not None or (settings.smtp_host is not None and addressed),
             "Get a message when something is wrong",
-            "Set --smtp-host for e-mail, or --webhook-url.",
+            "Set FEDCLUST_SMTP_HOST, FEDCLUST_SMTP_FROM and FEDCLUST_OPERATOR_EMAILS for e-mail, "
+            "or FEDCLUST_WEBHOOK_URL. Then run fedclust-service notify-test.",
         ),
     )
 
