@@ -587,6 +587,12 @@ def test_check_says_how_many_persons_stay_with_drop(desk: Desk) -> None:
     assert "groups stay" not in kept.text
 
 
+def test_too_few_rows_are_refused(desk: Desk) -> None:
+    few = changed(desk, "few.csv", lambda lines: lines.__delitem__(slice(4, None)))
+    said = desk.run("ada", f"check --definition heart.json {few}")
+    assert (said.code, "the session needs at least 5" in said.text) == (3, True)
+
+
 def test_an_impossible_value_names_the_option_and_the_lines_of_the_mapping(desk: Desk) -> None:
     def zero(lines: list[list[Any]]) -> None:
         for line in lines[1:20]:
@@ -657,6 +663,21 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     assert "60 rows labelled: l2.csv (K = " in labelled.text
     two = desk.run("north", f"predict swept.fedclust --out l2.csv --k 2 {data}")
     assert "60 rows labelled: l2.csv (K = 2)" in two.text
+
+
+def test_a_column_without_a_known_level_is_refused_in_its_line(desk: Desk) -> None:
+    def rename(lines: list[list[Any]]) -> None:
+        for line in lines[1:]:
+            line[3] = "Secret"
+
+    data = changed(desk, "levels.csv", rename)
+    for protection in ("groups", "none"):
+        definition = {"name": "heart", **STUDY}
+        definition["policy"] = {"protection": protection, "missing": "drop"}
+        (desk.place / "levels.json").write_text(json.dumps(definition), "utf-8")
+        said = desk.run("ada", f"check --definition levels.json {data}")
+        assert said.code == 3
+        assert "angina angina refused 0.0%" in said.text
 
 
 def test_rows_without_a_label_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
