@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import time
-import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,20 +20,6 @@ FEATURES = [{"name": name, "lower": -1e5, "upper": 1e5} for name in ("x0", "x1",
 SEED = 7
 #: A SuperLink takes about a minute to notice that a node is gone.
 LIMIT_S = 600
-
-
-def environment(name: str, *requirements: str, flower: str = "flwr>=1.42,<1.43") -> Path:
-    """Return the programs of an environment with this fedclust, Flower and ``requirements``."""
-    folder = ROOT / f".venv-{name}"
-    done = folder / ".installed"
-    if not done.exists():
-        venv.create(folder, with_pip=True)
-        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
-        subprocess.run([*install, "--upgrade", "pip>=25.1"], check=True)
-        own = ["--editable", ".[crate,data]", "--editable", "client_sdk/fedclust_dual"]
-        subprocess.run([*install, *own, *requirements, flower], check=True, cwd=ROOT)
-        done.touch()
-    return folder / "bin"
 
 
 def environ(programs: Path, place: Path) -> dict[str, str]:

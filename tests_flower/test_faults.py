@@ -245,7 +245,7 @@ def test_points_that_bought_no_answer_go_back(federation: Federation) -> None:
 
 
 def test_a_server_that_breaks_down_does_not_end_the_session(federation: Federation) -> None:
-    """The run is started again: a site that was told of an end would answer no outcomes."""
+    """Sites must not record an end, or they would answer no outcomes when the run is repeated."""
     definition = define(SIZES, **ASKING)
     federation.approve(definition)
 

@@ -297,7 +297,7 @@ def test_rows_of_a_person_that_do_not_follow_each_other_are_read_in_memory_alone
 
 
 def test_an_outcome_in_which_the_rows_of_a_person_differ_is_named() -> None:
-    """As a death that only the row of the last visit tells: the commonest value counts."""
+    """A death in the row of the last visit alone is lost: the commonest value counts."""
     died, grade = (Outcome(name=name, role="outcome", kind="binary") for name in ("died", "sick"))
     died_in = Outcome(name="days", role="outcome", kind="time", edges=(1, 2, 3, 4))
     table = VISITS.assign(

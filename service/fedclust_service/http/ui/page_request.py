@@ -31,7 +31,7 @@ from fedclust_service.usecases.sign_ins import SignedIn, owner_of, signed_in
 
 #: Of a long form whose sign-in has ended.
 MOST_KEPT = 1 << 16
-#: The name of the first field of what is kept: nobody else gets it.
+#: Name of the first kept field. It holds the owner of the ended sign-in, who alone gets the form.
 OWNER = "owner"
 #: The name of a form's field with the token that only pages of this coordinator know.
 CSRF = "csrf"
