@@ -40,6 +40,7 @@ def paste(page: Page, text: str, name: str = "/features/0/name") -> None:
 
 def texts(page: Page, column: str) -> list[str]:
     """Return what a column of the table shows, without its empty rows."""
+    page.wait_for_load_state("domcontentloaded")
     inputs = page.locator(f"#columns [name$='/{column}']")
     return [text for each in inputs.all() if (text := each.input_value())]
 
@@ -78,6 +79,7 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     page.get_by_role("button", name="Create the session").click()
     expect(page.locator("#state")).to_have_text("recruiting")
     page.get_by_role("link", name="Define one like it").click()
+    page.wait_for_url("**/ui/new-session?from=heart", wait_until="domcontentloaded")
     assert len(texts(page, "name")) == COLUMNS
     assert form.elsewhere(page.url.partition("/ui/")[0]) == []
 
