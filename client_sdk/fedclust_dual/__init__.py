@@ -23,8 +23,8 @@ import numpy as np
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
-from fedclust.methods.common.description import counted, local_starts
-from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.common.local_kmeans import local_kmeans, local_starts
+from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer, Method
 from fedclust.schema.model import Memory

@@ -9,7 +9,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude
-from fedclust.methods.common.description import counted
+from fedclust.schema.display import counted
 from fedclust.site.backup import StateSummary, back_up, restore
 from fedclust.site.state import SiteState
 

@@ -36,8 +36,8 @@ from fedclust.errors import (
     UsageError,
     VersionUnsupported,
 )
-from fedclust.methods.common.description import counted
 from fedclust.rounds import Plan
+from fedclust.schema.display import counted
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
 from fedclust.site.allowance import Question, points_of

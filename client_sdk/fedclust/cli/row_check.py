@@ -21,9 +21,9 @@ from fedclust.data.suggest import with_counts
 from fedclust.data.table import read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.errors import DataError, DisclosureError, FedclustError
-from fedclust.methods.common.description import counted
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
+from fedclust.schema.display import counted
 from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.schema.size_bands import size_band
 from fedclust.site.consent import ConsentRequest

@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from fedclust.methods.common.description import counted
-from fedclust.schema.display import first_few
+from fedclust.schema.display import counted, first_few
 from fedclust.schema.feature import Feature
 
 #: At most this many names of columns are listed.

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import rounds
-from fedclust.methods.common.description import counted
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.rounds import Plan
+from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.model import Memory

@@ -24,9 +24,9 @@ from pydantic import Field, RootModel
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.convergence import Judgement, judge
-from fedclust.methods.common.description import counted, local_starts
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import Cells, CellsTask, Step, disclosure
+from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, variants
 from fedclust.methods.common.task_checks import refuse_dissimilarity
 from fedclust.numeric.array_types import FloatArray, IntArray
@@ -41,6 +41,7 @@ from fedclust.numeric.weighted_kmeans import (
     sklearn_kmeans,
 )
 from fedclust.protection.message_checks import check_shape
+from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer, Method
 from fedclust.schema.model import Memory, Model

@@ -14,7 +14,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from fedclust.methods.common.convergence import Judgement, judge
-from fedclust.methods.common.description import local_starts
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.given_start import (
     StartOptions,
@@ -34,6 +33,7 @@ from fedclust.methods.common.kmeans_rounds import (
     combine_steps,
     local_step,
 )
+from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Tolerance
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix

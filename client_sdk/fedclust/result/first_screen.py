@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from html import escape
 
-from fedclust.methods.common.description import counted
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, mean_of, profile_rows
@@ -14,6 +13,7 @@ from fedclust.result.outcomes import headed, headline, outcome_sentences, range_
 from fedclust.result.wording import and_text, isolated, percent, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
+from fedclust.schema.display import counted
 
 #: Most cards; a table below has all clusters.
 _MOST_CARDS = 12

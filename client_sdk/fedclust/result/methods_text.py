@@ -14,7 +14,6 @@ from importlib.resources import files
 
 from fedclust import rounds
 from fedclust.definition import DefinitionError, plan_of
-from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import n_apart
@@ -29,6 +28,7 @@ from fedclust.result.wording import (
 )
 from fedclust.rounds import Plan
 from fedclust.rounds.model_selection import CLEAR, p_text
+from fedclust.schema.display import counted
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, Outcome, outcomes_of
 from fedclust.schema.outcomes import Outcomes
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from html import escape
 from typing import Any, TypeAlias
 
-from fedclust.methods.common.description import counted
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.markup import html_figure, html_folded, html_table
 from fedclust.result.wording import and_text, isolated
+from fedclust.schema.display import counted
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import (
     Estimate,

@@ -7,7 +7,6 @@ from html import escape
 from typing import Any, Literal, TypeAlias, get_args
 
 from fedclust.errors import UsageError, of_extra
-from fedclust.methods.common.description import counted
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.profile import difference_colour, ranked_columns
@@ -17,7 +16,7 @@ from fedclust.result.outcomes import count_rows, outcome_columns, outcome_rows, 
 from fedclust.result.page import html_site_sizes
 from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.wording import percent
-from fedclust.schema.display import COLUMNS, STYLE, cut
+from fedclust.schema.display import COLUMNS, STYLE, counted, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
 

@@ -19,7 +19,6 @@ from typing import Any
 
 from fedclust.definition import canonical, read_definition
 from fedclust.errors import UsageError, of_extra
-from fedclust.methods.common.description import counted
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots, drawn_figures
@@ -28,6 +27,7 @@ from fedclust.result.methods_text import LIBRARIES, WRITE_UP
 from fedclust.result.page import html
 from fedclust.result.tables import centroid_table, counts_text, csv_text
 from fedclust.result.wording import named_values, time_text
+from fedclust.schema.display import counted
 from fedclust.wire import codec
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 
 from fedclust import rounds
 from fedclust.definition import canonical, plan_of
-from fedclust.methods.common.description import counted
 from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import named_values, outcome_details, trajectory_text
@@ -20,7 +19,7 @@ from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.rounds import Plan, evidence, resampling
 from fedclust.rounds.plan import sends_cells
 from fedclust.rounds.record_cells import N_CELLS
-from fedclust.schema.display import first_few
+from fedclust.schema.display import counted, first_few
 from fedclust.schema.feature import Declaration, Feature, Outcome, Trajectory, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.codec import sha256

@@ -89,6 +89,11 @@ def first_few(names: Sequence[str], most: int, what: str = "more") -> str:
     return ", ".join(names[:most]) + (f" and {left} {what}" if left > 0 else "")
 
 
+def counted(number: int, thing: str) -> str:
+    """Return a number with its noun, such as ``1 round`` or ``3 rounds``."""
+    return f"{number} {thing}{'' if number == 1 else 's'}"
+
+
 def html_fields(title: str, fields: Iterable[tuple[str, Any]]) -> str:
     """Return a notebook's table of names and values, escaped; those that are None are left out."""
     rows = "".join(

@@ -25,10 +25,9 @@ from pydantic import Field, RootModel
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.assign import label_by_cells
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
-from fedclust.methods.common.description import counted, local_starts
 from fedclust.methods.common.finalize import no_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import Cells, Step, StepTask
-from fedclust.methods.common.local_kmeans import local_restarts
+from fedclust.methods.common.local_kmeans import local_restarts, local_starts
 from fedclust.methods.common.options import Restarts, SweptOptions, variants
 from fedclust.methods.common.task_checks import refuse_dissimilarity
 from fedclust.methods.kfed.local_cells import algorithm_1, lloyd_to_convergence, restarted_cells
@@ -38,6 +37,7 @@ from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer, Method
 from fedclust.schema.model import Memory, Model

@@ -23,7 +23,6 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
-from fedclust.methods.common.description import counted, local_starts
 from fedclust.methods.common.finalize import no_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import (
     GROUP_SUMS,
@@ -32,6 +31,7 @@ from fedclust.methods.common.kmeans_rounds import (
     count_sent_cells,
     disclosure,
 )
+from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
 from fedclust.methods.common.own_features import (
     SINGLE_SITE_NOTE,
@@ -49,6 +49,7 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import nearest_centroid
+from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import LocalAnswer, Method
 from fedclust.schema.model import Memory, Model

@@ -24,7 +24,6 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common.assign import check_mapping, label_by_centroid
-from fedclust.methods.common.description import local_starts
 from fedclust.methods.common.finalize import no_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import (
     Cells,
@@ -33,6 +32,7 @@ from fedclust.methods.common.kmeans_rounds import (
     count_sent_cells,
     disclosure,
 )
+from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
 from fedclust.methods.common.own_features import (
     SINGLE_SITE_NOTE,

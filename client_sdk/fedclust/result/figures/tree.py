@@ -10,6 +10,7 @@ from fedclust.result.drawing import WIDTH, Axis, Figure, line, short, tag, text,
 from fedclust.result.facts import Facts
 from fedclust.result.figures.sizes import cluster_key, key_height, look_of
 from fedclust.result.wording import joined
+from fedclust.schema.display import counted
 from fedclust.schema.result import Dendrogram
 
 #: Height of a leaf's line.
@@ -81,7 +82,7 @@ def draw_tree(facts: Facts) -> Figure:
         k = int(tree.clusters[leaf])
         at = float(y[leaf])
         square = {"x": WIDTH - _LABELS + 4, "y": at - 5, "width": 10.0, "height": 10.0}
-        words = f"{k}: {size} person{'' if size == 1 else 's'}"
+        words = f"{k}: {counted(size, 'person')}"
         parts.append(tag("rect", **square, **look_of(k)))
         parts.append(text(WIDTH - _LABELS + 18, at + 4, words, "start"))
     cuts = _cuts(facts, tree)
