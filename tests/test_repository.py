@@ -295,7 +295,7 @@ def test_the_map_shows_which_package_imports_which() -> None:
 
 def test_the_files_that_contributing_names_exist() -> None:
     page = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
-    roots = "benchmarks|client_sdk|deploy|docs|migrations|openapi|service|tests"
+    roots = "benchmarks|client_sdk|deploy|docs|openapi|service|tests"
     named = set(re.findall(rf"`((?:{roots})/[\w./]*)[`:]", page))
     assert len(named) > 20
     made_by_runs = "benchmarks/results/"

@@ -160,21 +160,11 @@ def test_sqlite_uses_rising_row_numbers(sqlite_url: str) -> None:
     assert "id INTEGER NOT NULL" in on(sqlite_url, declared)
 
 
-def test_the_migrations_are_found_in_the_repository() -> None:
-    assert (migrate.folder() / "versions").is_dir()
-
-
-def test_the_migrations_are_found_in_an_installed_package(
+def test_a_percent_sign_in_the_path_of_an_installation_is_no_interpolation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # The percent sign would be an interpolation in a configuration file.
-    package = tmp_path / "100%" / "fedclust_service"
-    shutil.copytree(migrate.folder(), package / "_migrations")
-    monkeypatch.setattr(migrate, "__file__", str(package / "store" / "migrate.py"))
-    assert migrate.folder() == package / "_migrations"
+    installed = tmp_path / "100%" / "migrations"
+    shutil.copytree(migrate.FOLDER, installed)
+    monkeypatch.setattr(migrate, "FOLDER", installed)
     migrate.upgrade(f"sqlite:///{tmp_path}/x.db")
     assert migrate.current(f"sqlite:///{tmp_path}/x.db") == tables.SCHEMA_REVISION
-
-    shutil.rmtree(package / "_migrations")
-    with pytest.raises(FileNotFoundError, match="missing from this installation"):
-        migrate.folder()

@@ -26,18 +26,11 @@ from fedclust_service.store.lock import serving_lock
 if TYPE_CHECKING:
     from alembic.config import Config
 
+#: Alembic's scripts.
+FOLDER = Path(__file__).with_name("migrations")
 _VERSION_TABLE = "alembic_version"
 # A fixed number, so that processes migrate the same PostgreSQL database one after another.
 _ADVISORY_LOCK = 0x6665_6463_6C75_7374
-
-
-def folder() -> Path:
-    """Return the folder of the migrations, in the installed package or in the repository."""
-    package = Path(__file__).resolve().parent.parent
-    for candidate in (package / "_migrations", package.parent.parent / "migrations"):
-        if (candidate / "env.py").is_file():
-            return candidate
-    raise FileNotFoundError("the migrations are missing from this installation")
 
 
 def newest_migration() -> str:
@@ -156,7 +149,7 @@ def _alembic_config() -> Config:
 
     config = Config()
     # A percent sign means interpolation here.
-    config.set_main_option("script_location", str(folder()).replace("%", "%%"))
+    config.set_main_option("script_location", str(FOLDER).replace("%", "%%"))
     return config
 
 
