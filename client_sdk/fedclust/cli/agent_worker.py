@@ -11,8 +11,8 @@ from pydantic import Field
 
 from fedclust import errors
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
+from fedclust.data.live_line import SLOW_S, rows_read
 from fedclust.data.mapping import OnRead
-from fedclust.live_line import SLOW_S, rows_read
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.site import Progress, Site

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from fedclust import errors, site
 from fedclust.data import DataWarning
-from fedclust.live_line import terminal_line
+from fedclust.data.live_line import terminal_line
 from fedclust.site import Preview
 from fedclust.site.approvals import APPROVAL, REVIEW, WITHDRAWAL, Approval
 from fedclust.site.consent import ConsentRequest

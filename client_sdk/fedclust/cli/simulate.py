@@ -23,12 +23,12 @@ from fedclust.cli.session_file import read_definition_file
 from fedclust.cli.session_options import Clusters, read_clusters
 from fedclust.client.field_names import FieldNames
 from fedclust.data import Dataset
+from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
 from fedclust.definition import DefinitionError
 from fedclust.definition.json_text import read_json
-from fedclust.live_line import SlowWork
 from fedclust.local.simulate import simulate as run
 from fedclust.result.session_result import SessionResult
 from fedclust.site.data_sources import DataSource

@@ -29,10 +29,10 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from fedclust.data import load
 from fedclust.data.frame import is_frame
+from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.definition import LEAST_GROUP
 from fedclust.errors import DataError
-from fedclust.live_line import SlowWork
 from fedclust.local.simulate import simulate
 from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL

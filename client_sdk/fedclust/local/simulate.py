@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from pydantic import ValidationError
 
 from fedclust import rounds
+from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file, is_table, numeric_features
 from fedclust.data.outcome_rows import OutcomeBlock, label_persons
@@ -26,7 +27,6 @@ from fedclust.data.site_data import no_points, site_data
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.errors import DataError
-from fedclust.live_line import SlowWork
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng

@@ -19,12 +19,12 @@ from pydantic import ValidationError
 
 from fedclust import rounds
 from fedclust.data import LabelRows, Source, Table
+from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.data.row_warnings import TypicalValues, typical_values
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import write_atomically
 from fedclust.errors import ProtocolError, UsageError, writing
-from fedclust.live_line import SlowWork
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.placement import Placement, goes_by_distance, label_by_distance, place

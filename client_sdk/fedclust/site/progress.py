@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from fedclust.live_line import SLOW_S, SlowWork, duration, rows_read
+from fedclust.data.live_line import SLOW_S, SlowWork, duration, rows_read
 from fedclust.schema.display import COLUMNS, cut, html_fields, short_repr
 from fedclust.site.approvals import Decision
 from fedclust.site.consent import ConsentRequest
@@ -223,7 +223,7 @@ class ProgressText:
 
 
 class SessionWork(SlowWork):
-    """Shows a site's part in a session in Python: see :class:`fedclust.live_line.SlowWork`."""
+    """Shows a site's part in a session in Python: see :class:`fedclust.data.live_line.SlowWork`."""
 
     def __init__(self, *, shown: bool) -> None:
         super().__init__(shown=shown)

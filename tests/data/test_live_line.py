@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust import live_line, simulate
-from fedclust.data import Dataset
-from fedclust.live_line import SlowWork
+from fedclust import simulate
+from fedclust.data import Dataset, live_line
+from fedclust.data.live_line import SlowWork
 from fedclust.local.estimators import FederatedKMeans
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.progress import Preview, Progress, SessionWork
