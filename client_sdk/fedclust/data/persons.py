@@ -460,7 +460,7 @@ class _Reader:
         if keys is None:
             return PersonBlock(n, None, sources, cells)
         numbers: dict[str, int] = {}
-        persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys])
+        persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
         if self.grouped:
             sources = person_values(sources, persons, voted_columns(columns))
             self._differing = differing_outcomes(self.rows.outcomes, cells, persons)

@@ -239,25 +239,24 @@ class RowSource:
         return [fault for _, fault in ordered]
 
     def scan(self, rows: int = BLOCK) -> Iterator[RowBlock]:
-        """Yield all rows in blocks of ``rows``; afterwards ``faults`` lists what broke a rule."""
+        """Yield all rows in blocks of at most ``rows``; then ``faults`` lists what broke a rule.
+
+        Blocks are shorter where a row group of Parquet or a partition of Dask ends.
+        """
         self._faults = {}
-        start, waiting, held = 0, [], 0
+        done = 0
         self._report(0, self.reader.n_rows)
-        for block in self._decoded(rows):
-            waiting.append(block)
-            held += len(block)
-            self._report(start + held, self.reader.n_rows)
-            while held >= rows:
-                joined = _join_blocks(waiting)
-                yield _slice_block(joined, start, 0, rows)
-                start, held = start + rows, held - rows
-                waiting = [_slice_block(joined, start, rows, len(joined))] if held else []
-        if held:
-            yield _slice_block(_join_blocks(waiting), start, 0, held)
-        elif not start:
+        wanted = [self.local[name] for name in self.columns]
+        for chunk in self.reader.chunks(wanted, self._text, rows):
+            if chunk.n:
+                block = self._block(chunk, done)
+                done += chunk.n
+                self._report(done, self.reader.n_rows)
+                yield block
+        if not done:
             below = " below the header" if self.reader.origin.unit == "line" else ""
             raise self.origin.fault("no-rows", f"there are no rows{below}")
-        self._report(start + held, start + held)
+        self._report(done, done)
 
     def _report(self, done: int, n_rows: int | None) -> None:
         if self._on_read is not None:
@@ -405,14 +404,6 @@ class RowSource:
         self.origin.columns(self.reader.header, [self.local[n] for n in there], self._text)
         return tuple(there)
 
-    def _decoded(self, rows: int) -> Iterator[RowBlock]:
-        wanted = [self.local[name] for name in self.columns]
-        at = 0
-        for chunk in self.reader.chunks(wanted, self._text, rows):
-            if chunk.n:
-                yield self._block(chunk, at)
-                at += chunk.n
-
     def _block(self, chunk: Chunk, at: int) -> RowBlock:
         values: list[NDArray[np.float64]] = []
         for place, feature in enumerate(self.features):
@@ -483,25 +474,3 @@ def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return hashed numbers: the first half of the SplitMix64 finaliser."""
     mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
     return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-
-
-def _join_blocks(blocks: list[RowBlock]) -> RowBlock:
-    if len(blocks) == 1:
-        return blocks[0]
-    columns = zip(*(block.values for block in blocks), strict=True)
-    text = {name: [v for block in blocks for v in block.text[name]] for name in blocks[0].text}
-    numbers = None
-    if blocks[0].numbers is not None:
-        numbers = [number for block in blocks for number in block.numbers or ()]
-    return RowBlock(blocks[0].start, tuple(map(np.concatenate, columns)), text, numbers)
-
-
-def _slice_block(block: RowBlock, at: int, start: int, stop: int) -> RowBlock:
-    if start == 0 and stop == len(block):
-        return RowBlock(at, block.values, block.text, block.numbers)
-    return RowBlock(
-        at,
-        tuple(values[start:stop] for values in block.values),
-        {name: values[start:stop] for name, values in block.text.items()},
-        None if block.numbers is None else block.numbers[start:stop],
-    )

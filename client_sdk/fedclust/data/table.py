@@ -141,8 +141,8 @@ class LabelRows:
         digest = hashlib.sha256(declared.encode())
         rows = self._opened()
         for block in rows.scan():
-            digest.update(canonical_bytes(rows.matrix(block)))
-            digest.update(canonical_bytes(rows.outcome_values(block)))
+            values = np.column_stack([rows.matrix(block), rows.outcome_values(block)])
+            digest.update(canonical_bytes(values))
         rows.refuse()
         return digest.hexdigest()
 
