@@ -27,12 +27,10 @@ from render_options import (  # noqa: E402  # found through the line above
 )
 from render_reference import (  # noqa: E402
     DEFINITIONS,
-    audit_actions,
     commands,
     definition_fields,
     exit_codes,
     problem_list,
-    problems,
     service_commands,
     service_exit_codes,
     settings,
@@ -97,8 +95,6 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/exit-codes.md", "fedclust"): exit_codes,
         ("reference/exit-codes.md", "service"): service_exit_codes,
         ("reference/problems.md", "list"): problem_list,
-        ("reference/problems.md", "problems"): problems,
-        ("reference/audit-actions.md", "actions"): audit_actions,
         ("protocol.md", "task rules"): task_rules,
         ("methods/common.md", "options"): shared_options,
         ("methods/common.md", "disclosures"): lambda: phase_tables([preparation.PHASE]),

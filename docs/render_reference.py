@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from typer.main import get_command
 
-from fedclust import errors
 from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
 from fedclust.cli.options import Connection, Persons, Reading, field_names
@@ -23,12 +22,9 @@ from fedclust.wire.models import SessionCreate
 from fedclust.wire.problems import CATALOGUE
 from fedclust_service.cli import DATABASE, FLAGS, NO_FLAG, NOTIFICATIONS
 from fedclust_service.cli import app as service_app
-from fedclust_service.domain.audit_actions import AUDIT_ACTIONS
 from fedclust_service.exit_codes import Exit
-from fedclust_service.http.problem_help import PROBLEM_HELP
 from fedclust_service.http.ui.schema_fields import fields_of
 from fedclust_service.settings import PREFIX, Settings
-from fedclust_service.usecases.events import FOR_ALL, FOR_SITES, OF_ITS_OWN
 from render_options import default, fields_table, markdown_table, values, with_facts
 
 
@@ -215,22 +211,6 @@ def problem_list() -> str:
     return markdown_table(("type", "status", "title"), rows)
 
 
-def problems() -> str:
-    """Return a section for each problem type: when it occurs, and what to do."""
-    parts = []
-    for slug, (status, title) in CATALOGUE.items():
-        found = PROBLEM_HELP[slug]
-        in_python = f"In Python: `fedclust.errors.{errors.BY_SLUG[slug].__name__}`."
-        texts = (
-            f"**{status}: {title}.** {found.when}",
-            f"**What to do.** {found.action}",
-            in_python,
-        )
-        filled = [textwrap.fill(text, 99, break_on_hyphens=False) for text in texts]
-        parts.append("\n\n".join([f"## {slug}", *filled]))
-    return "\n\n".join(parts)
-
-
 # --- definitions ----------------------------------------------------------------------------------
 
 
@@ -259,19 +239,3 @@ DEFINITIONS: Mapping[str, type[BaseModel]] = {
     "study": StudyCreate,
     "study-defaults": StudyDefaults,
 }
-
-
-# --- the audit trail ------------------------------------------------------------------------------
-
-
-def audit_actions() -> str:
-    """Return the actions of the audit trail, and who reads them as events."""
-    rows = []
-    for action, text in AUDIT_ACTIONS.items():
-        readers = "analyst, operators" if action in FOR_ALL else "-"
-        if action in FOR_SITES:
-            readers += ", all sites"
-        elif action in OF_ITS_OWN:
-            readers += ", the site that it is about"
-        rows.append((f"`{action}`", markdown_code(text), readers))
-    return markdown_table(("action", "what has happened", "who reads it as an event"), rows)

@@ -6,7 +6,6 @@ from typing import Any
 
 from fedclust.wire.problems import CATALOGUE, FieldError, problem
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
-from fedclust_service.http.problem_help import PROBLEM_HELP
 
 #: Problems of every route: of the middleware, and of parameters.
 _EVERYWHERE = (
@@ -92,5 +91,5 @@ def _example(slug: str) -> dict[str, Any]:
                 message="fewer rows than a site may report",
             )
         )
-    document = problem(slug, PROBLEM_HELP[slug].action, errors, request_id="0" * 16)
+    document = problem(slug, f"{CATALOGUE[slug][1]}.", errors, request_id="0" * 16)
     return document.model_dump(exclude_none=True, mode="json")
