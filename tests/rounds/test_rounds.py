@@ -27,7 +27,7 @@ from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rul
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
 from fedclust.schema.policy import Policy
-from fedclust.schema.result import Result
+from fedclust.schema.result import ClusterProfile, Result
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
 from fedclust.wire import codec
@@ -606,6 +606,14 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
     distinct = raw[firsts]
     np.testing.assert_array_equal(distinct[cells], raw)
     sizes = [10 * (int(centroid[1]) + 2) for centroid in distinct]
+    profile = ClusterProfile(
+        known=distinct > 0,
+        means=distinct,
+        deviations=distinct**2,
+        overall_means=np.zeros(2),
+        overall_deviations=np.ones(2),
+        uncertain=distinct > 1,
+    )
     result = complete_result(
         Result(
             centroids=raw,
@@ -617,9 +625,14 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
         n_clusters=5,
         sizes=sizes,
         site_sizes={"a": sizes},
+        profile=profile,
     )
 
     np.testing.assert_array_equal(result.centroids, centroids)
+    np.testing.assert_array_equal(result.profile.known, centroids > 0)
+    np.testing.assert_array_equal(result.profile.means, centroids)
+    np.testing.assert_array_equal(result.profile.deviations, centroids**2)
+    np.testing.assert_array_equal(result.profile.uncertain, centroids > 1)
     np.testing.assert_array_equal(result.centroids_original, centroids * [2, 1] + [1, 0])
     assert result.sizes == result.site_sizes["a"] == (30, 40, 50, 10)
     assert result.mapping["a"] == (order[0], repeated)

@@ -192,9 +192,10 @@ def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
 
 
 def _sort_profile(profile: ClusterProfile, order: IntArray) -> ClusterProfile:
-    fields = ("known", "means", "deviations")
+    fields = ("known", "means", "deviations", "uncertain")
+    found = {name: getattr(profile, name) for name in fields}
     return profile.model_copy(
-        update={name: _freeze(getattr(profile, name)[order]) for name in fields}
+        update={name: _freeze(each[order]) for name, each in found.items() if each is not None}
     )
 
 
