@@ -15,6 +15,7 @@ ARGS ?=
 
 RUN_STAMP := $(VENV)/.installed-run
 EXAMPLES_STAMP := $(VENV)/.installed-examples
+DOCS_STAMP := $(VENV)/.installed-docs
 DEV_STAMP := $(VENV)/.installed-dev
 FLOWER := .venv-flower
 FLOWER_STAMP := $(FLOWER)/.installed
@@ -79,8 +80,7 @@ docs: $(DEV_STAMP)
 # All pages are written anew: each has the menu, and Sphinx would leave pages that were removed.
 HELP := service/fedclust_service/http/help
 SPHINX := $(BIN)/python -m sphinx --fail-on-warning --keep-going --nitpicky --quiet
-docs-site: $(DEV_STAMP)
-	$(BIN)/python docs/method_figures.py
+docs-site: $(DOCS_STAMP)
 	rm -rf $(HELP)
 	$(SPHINX) --doctree-dir build/doctrees --builder html docs $(HELP)
 	$(BIN)/python docs/check_site.py $(HELP)
@@ -157,6 +157,11 @@ DUAL := client_sdk/fedclust_dual
 $(RUN_STAMP): pyproject.toml $(DUAL)/pyproject.toml $(VENV)/.created
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
 	$(BIN)/python -m pip install --quiet --editable '.[service]' --editable $(DUAL)
+	@touch $@
+
+$(DOCS_STAMP): pyproject.toml $(VENV)/.created
+	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	$(BIN)/python -m pip install --quiet --editable '.[service]' --group docs
 	@touch $@
 
 $(EXAMPLES_STAMP): pyproject.toml $(RUN_STAMP)
