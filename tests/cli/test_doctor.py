@@ -15,7 +15,7 @@ import pytest
 from fedclust import durable_files, errors
 from fedclust.cli import doctor
 from fedclust.cli.help_text import exit_code
-from fedclust.cli.options import Connection, Reading
+from fedclust.cli.options import Connection, Reading, WhoseRows
 from fedclust.client.http import Http
 from fedclust.protection.recognition import PersonSource
 from fedclust.site.cohorts import CohortStore
@@ -76,11 +76,13 @@ class Visit:
         monkeypatch.setattr(doctor, "Http", reach)
 
     def findings(
-        self, url: str = "http://127.0.0.1:9", data: str | None = None, **connection: Any
+        self, url: str = "http://127.0.0.1:9", data: Path | None = None, **connection: Any
     ) -> tuple[dict[str, tuple[str, str]], int]:
         worst: list[errors.FedclustError] = []
+        whose = WhoseRows(connection.pop("id_column", None))
         reach = Connection(url, self.token, **connection)
-        found = doctor._findings(reach, Reading(), data, None, worst)
+        read = None if data is None else lambda: Reading().source(str(data), whose)
+        found = doctor._findings(reach, read, None, worst)
         lines = {each.check: (each.state, each.said) for each in found}
         return lines, exit_code(worst[0]) if worst else 0
 
@@ -148,7 +150,7 @@ def test_a_full_disk_a_missing_file_and_a_missing_proxy(
     visit: Visit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(doctor, "_LEAST_DISK", 2**62)
-    lines, code = visit.findings(data=str(visit.place / "absent.csv"))
+    lines, code = visit.findings(data=visit.place / "absent.csv")
     assert (lines["disk"][0], lines["data"][0], code) == ("failed", "failed", 8)
     # The first fault does not hide what is looked at after it.
     assert lines["token"][0] == "ok"
@@ -157,6 +159,16 @@ def test_a_full_disk_a_missing_file_and_a_missing_proxy(
     lines, _ = visit.findings("https://coordinator.example")
     assert lines["proxy"][1] == "from the environment, for https"
     assert all("s3cret" not in said for _, said in lines.values())
+
+
+def test_an_id_column_that_the_table_lacks_is_found(visit: Visit) -> None:
+    path = visit.place / "cohort.csv"
+    path.write_text("mrn,age\na,60\nb,61\n", "utf-8")
+    lines, code = visit.findings(data=path, id_column="mrn")
+    assert (lines["data"][0], code) == ("ok", 0)
+    lines, code = visit.findings(data=path, id_column="mnr")
+    assert (lines["data"][0], code) == ("failed", 3)
+    assert "mnr" in lines["data"][1]
 
 
 def test_without_a_token_the_way_to_the_coordinator_is_looked_at(visit: Visit) -> None:
@@ -248,7 +260,7 @@ def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: 
         for bundle in (authority.bundle, None):
             reach = Connection(f"https://localhost:{server.port}", token, ca_bundle=bundle)
             worst: list[errors.FedclustError] = []
-            found = list(doctor._findings(reach, Reading(), None, None, worst))
+            found = list(doctor._findings(reach, None, None, worst))
             seen.append(({each.check: each for each in found}, worst))
     (lines, worst), (distrusted, refusals) = seen
     assert (lines["tls"].state, worst) == ("warning", [])

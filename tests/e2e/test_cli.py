@@ -99,6 +99,8 @@ def test_a_stolen_operator_token_is_found_and_ended(shell: Shell) -> None:
 
     shell.run("operator", "operator", "add", "grace", "--token-out", "grace.token")
     assert "fco_" not in shell.out + shell.err
+    shell.run("operator", "operator", "add", "grace", code=2)
+    assert "fedclust operator token grace" in shell.err
     # The thief makes an operator with the token that was stolen, and that one an analyst.
     shell.run("operator", "operator", "add", "mallory", "--token-out", "mallory.token")
     shell.run("mallory", "analyst", "add", "eva", "--token-out", "eva.token")

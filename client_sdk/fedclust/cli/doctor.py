@@ -25,12 +25,14 @@ from fedclust.cli.help_text import exit_code
 from fedclust.client import Client, require_protocol
 from fedclust.client.http import Http, tls_context
 from fedclust.data import load
+from fedclust.data.table import read_id_map
 from fedclust.durable_files import FileLock, private_directory
 from fedclust.methods.registry import METHODS
 from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.site.backup import verify_state
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.compute import accepted_plan
+from fedclust.site.data_sources import DataSource
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState, state_directory
 from fedclust.wire.models import PROTOCOL_VERSION, Definition
@@ -63,11 +65,12 @@ class _Notice(Exception):
     app,
     "doctor",
     "fedclust doctor --token-file token --coordinator https://coordinator.example",
-    "fedclust doctor --data cohort.csv --session heart-2026",
+    "fedclust doctor --data cohort.csv --id-column mrn --session heart-2026",
 )
 def doctor(
     connection: o.Connection,
     how: o.Reading,
+    whose: o.WhoseRows,
     data: Annotated[
         str | None,
         o.opt(
@@ -90,7 +93,8 @@ def doctor(
     """
     worst: list[errors.FedclustError] = []
     found = []
-    for finding in _findings(connection, how, data, session, worst):
+    read = None if data is None else lambda: how.source(data, whose)
+    for finding in _findings(connection, read, session, worst):
         found.append(finding)
         if not as_json:
             style = {"warning": "yellow", "failed": "red"}.get(finding.state)
@@ -113,12 +117,11 @@ def _conclusion(found: list[Finding]) -> str:
 
 def _findings(
     connection: o.Connection,
-    how: o.Reading,
-    data: str | None,
+    read: Callable[[], DataSource] | None,
     session: str | None,
     worst: list[errors.FedclustError],
 ) -> Iterator[Finding]:
-    """Yield the findings; what failed is added to ``worst``."""
+    """Yield the findings; what failed is added to ``worst``. ``read`` returns the rows."""
 
     def look(check: str, ask: Callable[[], str]) -> Finding:
         try:
@@ -159,8 +162,8 @@ def _findings(
                 known: list[Definition] = []
                 yield look("session", lambda: _check_session(client, session, known))
                 definition = known[0] if known else None
-    if data is not None:
-        yield look("data", lambda: _data(data, definition, how))
+    if read is not None:
+        yield look("data", lambda: _data(read(), definition))
 
 
 def _skip() -> str:
@@ -326,11 +329,10 @@ def _check_session(client: Client, session: str, known: list[Definition]) -> str
     return f"{definition.name}: {method}, {len(definition.features)} features"
 
 
-def _data(data: str, definition: Definition | None, how: o.Reading) -> str:
-    source = how.source(data)
-    name = Path(source.data).name
+def _data(source: DataSource, definition: Definition | None) -> str:
+    name, columns = Path(source.data).name, source.columns()
+    read_id_map(source.id_map)
     if definition is None:
-        columns = source.columns()
         return f"{name}: {len(columns)} columns; give --session to compare them"
     lacking = definition.policy.missing == "mask"
     features, outcomes = clustered(definition.features), outcomes_of(definition.features)

@@ -101,7 +101,8 @@ def ledger_verify(
             said = f"no line has a head of this coordinator; heads of others: {others}"
             show(out, f"nothing to compare: {said}")
         elif against_coordinator:
-            show(out, f"the coordinator's audit trail has all {checked} heads noted here")
+            heads = "the head" if checked == 1 else f"all {checked} heads"
+            show(out, f"the coordinator's audit trail has {heads} noted here")
         for text in waiting:
             show(out, text)
     if faults:
