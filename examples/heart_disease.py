@@ -36,8 +36,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
+from fedclust import errors
 from fedclust.client import Client, ConnectionOptions
-from fedclust.errors import UsageError
 
 HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
 HOSPITALS["long-beach"] = "va"
@@ -266,7 +266,7 @@ def figures(url: str, token: str, session: str, directory: Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     for draw in (plots.convergence, plots.profile, plots.sizes):
         # A result may lack a figure: a line needs two rounds.
-        with suppress(UsageError):
+        with suppress(errors.UsageError):
             draw().save(directory / f"{session.replace('-', '_')}_{draw.__name__}.svg")
 
 

@@ -9,7 +9,6 @@ import pytest
 from flwr.app import Message
 
 from fedclust import simulate
-from fedclust.errors import SessionFailed, UsageError
 from fedclust.flower import site
 from fedclust.flower.messages import Ask, Reply, pack, unpack
 from fedclust.flower.opening import PLACE
@@ -19,6 +18,7 @@ from fedclust.site.charges import Charges
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.wire.codec import encode_model, task_digest
+from fedclust.wire.errors import SessionFailed, UsageError
 from in_process import FEATURES, OUTCOMES, SIZES, Federation, Node, context, define, state_of
 
 SESSION: dict[str, Any] = {"algorithm": "lloyd", "config": {"n_clusters": 4}, "features": FEATURES}

@@ -24,9 +24,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fedclust import errors as errors
     from fedclust.client import Client as Client
-    from fedclust.errors import FedclustError as FedclustError
     from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClustering
     from fedclust.local.simulate import simulate
     from fedclust.result.session_result import SessionResult
@@ -34,13 +32,15 @@ if TYPE_CHECKING:
     from fedclust.schema.feature import Feature
     from fedclust.schema.policy import Policy
     from fedclust.site import Site as Site
+    from fedclust.wire import errors as errors
+    from fedclust.wire.errors import FedclustError as FedclustError
 
     __version__: str
 
 _LAZY = {
     "Client": "fedclust.client",
     "Feature": "fedclust.schema.feature",
-    "FedclustError": "fedclust.errors",
+    "FedclustError": "fedclust.wire.errors",
     "FederatedKMeans": "fedclust.local.estimators",
     "FederatedSpectralClustering": "fedclust.local.estimators",
     "MethodFailure": "fedclust.schema.errors",
@@ -72,7 +72,7 @@ def __getattr__(name: str) -> Any:
     if name == "__version__":
         return version("fedclust")
     if name == "errors":
-        return import_module("fedclust.errors")
+        return import_module("fedclust.wire.errors")
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'fedclust' has no attribute {name!r}")

@@ -32,7 +32,7 @@ from rich.table import Table
 
 from fedclust.client import Client
 from fedclust.durable_files import write_atomically
-from fedclust.errors import FedclustError
+from fedclust.wire.errors import FedclustError
 from fedclust.wire.models import PhaseInfo, RoundInfo, SessionCreate, SessionInfo
 
 #: The sessions in order, each with its method; the last is the baseline.

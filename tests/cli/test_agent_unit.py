@@ -11,7 +11,7 @@ import pytest
 
 from fedclust.cli import options
 from fedclust.cli.help_text import EXIT_CODES
-from fedclust.errors import UsageError
+from fedclust.wire.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "fedclust-agent.service"

@@ -13,8 +13,8 @@ import pytest
 
 from fedclust.data import Dataset
 from fedclust.data.mapping import ReadOptions
-from fedclust.errors import UsageError
 from fedclust.site.data_sources import DataSource, DataSources
+from fedclust.wire.errors import UsageError
 from support.command_line import CommandLine
 from support.fake_coordinator import FakeCoordinator
 from support.purpose import PURPOSE

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust.data import Dataset, Table, load
-from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import DataError
 
 AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
 SEX = Feature(name="sex", kind="binary")

@@ -17,9 +17,9 @@ from fedclust.data import Dataset, SqlQuery, load
 from fedclust.data.profile import profile
 from fedclust.data.row_source import RowSource
 from fedclust.data.row_warnings import IdDetector
-from fedclust.errors import DataError
 from fedclust.schema.encoding import encode_features
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import DataError
 
 AGE = Feature(name="age", unit="years")
 CHOL = Feature(name="chol", unit="mg/dl", lower=0.0)

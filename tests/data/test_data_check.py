@@ -17,9 +17,9 @@ from fedclust.cli.row_check import CheckedTable, RowCheck
 from fedclust.data import Dataset, load, persons
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import profile
-from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
 from fedclust.site.state import SiteState
+from fedclust.wire.errors import DataError
 from fedclust.wire.models import SessionCreate
 from support.command_line import CommandLine
 from support.fake_coordinator import FakeCoordinator

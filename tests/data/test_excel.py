@@ -15,8 +15,8 @@ import pytest
 from fedclust.data import Dataset, LabelRows, load
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
-from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import DataError
 
 AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
 SEX = Feature(name="sex", kind="binary")

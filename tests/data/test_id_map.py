@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedclust.data.table import read_id_map
-from fedclust.errors import DataError
+from fedclust.wire.errors import DataError
 
 
 def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:

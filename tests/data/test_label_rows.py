@@ -16,9 +16,9 @@ import pytest
 from fedclust import simulate
 from fedclust.data import Dataset, DataWarning, load
 from fedclust.data import table as tables
-from fedclust.errors import DataError
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import DataError
 from support.command_line import CommandLine
 
 FEATURES = [

@@ -17,8 +17,8 @@ from fedclust.cli.options import Reading, field_names
 from fedclust.data import Dataset, load
 from fedclust.data.mapping import ColumnMap, ColumnsFile, canonical_code
 from fedclust.data.row_source import RowSource
-from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import DataError, UsageError
 
 CHOL = Feature(name="chol", unit="mg/dl", lower=50.0, upper=700.0)
 SEX = Feature(name="sex", kind="binary")

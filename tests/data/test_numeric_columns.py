@@ -16,7 +16,7 @@ from fedclust import RuleViolation, simulate
 from fedclust.data import Dataset, DataWarning, SqlQuery
 from fedclust.data.numeric_columns import numeric_features
 from fedclust.data.table import read_text_column
-from fedclust.errors import DataError
+from fedclust.wire.errors import DataError
 
 N = 30
 

@@ -26,11 +26,11 @@ from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
 from fedclust.data.site_data import form_counted, session_rows, site_data
 from fedclust.definition import freeze, plan_of
-from fedclust.errors import DataError
 from fedclust.rounds import Plan
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.points import Points
 from fedclust.wire import codec
+from fedclust.wire.errors import DataError
 from fedclust.wire.models import SessionCreate
 
 DIED = Outcome(name="died", role="outcome", kind="binary")

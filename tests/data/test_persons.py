@@ -15,8 +15,8 @@ import sqlalchemy
 from fedclust.data import Dataset, DataWarning, SqlQuery, persons
 from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons
 from fedclust.data.table import Source
-from fedclust.errors import DataError
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")
 AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)

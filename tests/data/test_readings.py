@@ -12,10 +12,10 @@ from fedclust.data import Dataset
 from fedclust.data.persons import read_persons
 from fedclust.data.readings import FeatureReading, session_points, values_of_rows
 from fedclust.data.site_data import table_points
-from fedclust.errors import DataError
 from fedclust.protection.table import ProtectedTable, form_table, within_shares
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
+from fedclust.wire.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")
 N = 400

@@ -22,8 +22,8 @@ from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
 from fedclust.data.sql import SqlReader
-from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import DataError, UsageError
 
 AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
 SEX = Feature(name="sex", kind="binary")
@@ -517,7 +517,7 @@ for name in ("pandas", "pyarrow", "sqlalchemy", "openpyxl", "dask"):
     sys.modules[name] = None
 from fedclust.schema.feature import Feature
 from fedclust.data import load
-from fedclust.errors import DataError
+from fedclust.wire.errors import DataError
 print(load("rows.csv", [Feature(name="age")]).X)
 for file in {list(files)}:
     try:

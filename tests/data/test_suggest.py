@@ -14,8 +14,8 @@ import pytest
 
 from fedclust.data import Dataset, load
 from fedclust.data.suggest import suggest_mapping
-from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
+from fedclust.wire.errors import DataError, UsageError
 
 FEATURES = (
     Feature(name="age", unit="years", lower=18, upper=110),

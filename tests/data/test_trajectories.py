@@ -19,8 +19,8 @@ from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
 from fedclust.data.trajectories import Visits, natural_basis, trajectory_columns
 from fedclust.definition import check_features
-from fedclust.errors import DataError
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
+from fedclust.wire.errors import DataError
 
 NAN = pytest.approx(np.nan, nan_ok=True)
 GRID = (0.0, 1.0, 2.5, 7.0)

@@ -27,8 +27,8 @@ from sklearn.metrics import adjusted_rand_score
 from docs.hospitals import AGE, CHOL, SEX, Hospitals, write_rows
 from docs.page import Page
 from fedclust import Client
-from fedclust.errors import UsageError
 from fedclust.result.one_cloud import chosen_text
+from fedclust.wire.errors import UsageError
 from fedclust_service.usecases.audit.trail import verify_trail
 from operation_bodies import SITES
 from recipes.recipe_page import block, persons

@@ -13,7 +13,7 @@ import pytest
 
 from fedclust.client import Client
 from fedclust.client.http import ConnectionOptions
-from fedclust.errors import ProxyError, TLSError, UsageError
+from fedclust.wire.errors import ProxyError, TLSError, UsageError
 from support import processes
 from support.certificates import Authority, self_signed
 from support.consortium import Consortium

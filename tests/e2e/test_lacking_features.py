@@ -16,11 +16,11 @@ from e2e.random_kills import shared
 from fedclust import simulate
 from fedclust.client import Client
 from fedclust.data import DataWarning
-from fedclust.errors import Invalid, SitesUnsuitable
 from fedclust.result.session_result import SessionResult
 from fedclust.rounds.preparation import SiteMoments
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire.codec import to_tree
+from fedclust.wire.errors import Invalid, SitesUnsuitable
 from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
 from support.consortium import Consortium, columns, declared, write_csv

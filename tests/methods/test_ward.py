@@ -12,7 +12,6 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust import simulate
 from fedclust.definition import DefinitionError
-from fedclust.errors import UsageError
 from fedclust.methods import ward
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.ward import affordable_points
@@ -25,6 +24,7 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, SiteTask
 from fedclust.wire.codec import encode_model
+from fedclust.wire.errors import UsageError
 from support.site_rows import breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])

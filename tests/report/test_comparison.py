@@ -14,10 +14,10 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.errors import UsageError
 from fedclust.result.comparison import Comparison, compare, comparison_sections
 from fedclust.result.facts import Facts
 from fedclust.schema.result import ClusterProfile, Result
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition
 from support.site_rows import blobs
 

@@ -11,7 +11,6 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import Figure
 from fedclust.result.facts import Facts
 from fedclust.result.figures.flow import MOST_STAGES, draw_flow
@@ -27,6 +26,7 @@ from fedclust.schema.evidence import (
     Transfer,
 )
 from fedclust.schema.result import SweepEntry
+from fedclust.wire.errors import UsageError
 from support.drawings import check_drawing, words_of
 from support.results import facts_of
 

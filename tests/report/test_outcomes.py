@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from fedclust.cli.result_output import show_outcomes
-from fedclust.errors import UsageError
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.first_screen import answer, html_first_screen
@@ -27,6 +26,7 @@ from fedclust.result.overview import frame, html_overview, text_overview
 from fedclust.result.page import sections
 from fedclust.result.tables import csv_text, json_text
 from fedclust.schema.outcomes import Estimate, Outcomes
+from fedclust.wire.errors import UsageError
 from support.outcome_results import (
     AT_LEAST,
     AT_MOST,

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from fedclust import simulate
-from fedclust.errors import UsageError
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.result import (
     Bounds,
@@ -24,6 +23,7 @@ from fedclust.schema.result import (
 )
 from fedclust.site import SessionStatus
 from fedclust.site.progress import Preview
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import (
     Definition,
     Provenance,

@@ -23,7 +23,6 @@ from pydantic import ValidationError
 
 from fedclust import simulate
 from fedclust.cli.result_output import show_result
-from fedclust.errors import UsageError
 from fedclust.result.drawing import line_chart, ticks
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
@@ -34,6 +33,7 @@ from fedclust.result.wording import plain
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition, Provenance
 from support.command_line import CommandLine
 from support.consortium import Consortium

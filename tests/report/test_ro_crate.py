@@ -16,9 +16,9 @@ from rocrate.rocrate import ROCrate
 
 from fedclust import SessionResult, simulate
 from fedclust.definition import canonical
-from fedclust.errors import UsageError
 from fedclust.result.ro_crate import NO_LICENSE, crate_bytes
 from fedclust.wire.codec import sha256
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import AuditHead, Provenance, ProvenanceEntry
 
 HOSTILE = '<script>alert("x")</script>&'

@@ -15,10 +15,10 @@ import openpyxl
 import pytest
 
 from fedclust import SessionResult, simulate
-from fedclust.errors import UsageError
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.table_one import FORMATS, TableOne, table_one
+from fedclust.wire.errors import UsageError
 from support.outcome_results import outcome_facts
 
 RNG = np.random.default_rng(12)

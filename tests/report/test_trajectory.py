@@ -11,10 +11,10 @@ import pandas as pd
 import pytest
 
 from fedclust import simulate
-from fedclust.errors import UsageError
 from fedclust.local.estimators import FederatedKMeans
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
+from fedclust.wire.errors import UsageError
 
 GRID = (0, 1, 7)
 TRAJECTORY: dict[str, Any] = {"name": "crea", "kind": "trajectory", "grid": GRID, "window": 1}

@@ -14,10 +14,10 @@ import pytest
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import SessionOptions, StudyOptions
 from fedclust.client import Client
-from fedclust.client.http import Http
+from fedclust.client.http import Http, tls_failure
 from fedclust.client.session_request import read_model
 from fedclust.definition import DefinitionError, check_definition
-from fedclust.errors import UsageError, tls_failure
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionCreate
 from support.command_line import CommandLine
 from support.purpose import PURPOSE

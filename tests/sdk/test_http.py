@@ -14,7 +14,7 @@ import httpx
 import pytest
 
 from fedclust.client.http import ConnectionOptions, Http
-from fedclust.errors import (
+from fedclust.wire.errors import (
     CoordinatorUnreachable,
     Internal,
     NotFound,

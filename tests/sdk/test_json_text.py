@@ -8,7 +8,7 @@ import pytest
 
 from fedclust import SessionResult
 from fedclust.definition.json_text import read_json
-from fedclust.errors import UsageError
+from fedclust.wire.errors import UsageError
 
 FAULTS = {
     "{": "line 1: this is not JSON",

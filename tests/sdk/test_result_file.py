@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from fedclust import FederatedKMeans, SessionResult, simulate
 from fedclust.data import DataWarning
-from fedclust.errors import DataError, UsageError
 from fedclust.methods.registry import METHODS
 from fedclust.wire import codec
+from fedclust.wire.errors import DataError, UsageError
 
 PAGE = (Path(__file__).parents[2] / "docs/new-patients.md").read_text("utf-8")
 FEATURES = [

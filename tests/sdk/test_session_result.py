@@ -12,7 +12,7 @@ import pytest
 
 from fedclust import FederatedKMeans, SessionResult
 from fedclust.client import Client
-from fedclust.errors import UsageError
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import AuditHead
 from support.command_line import CommandLine
 from support.consortium import Consortium, declared

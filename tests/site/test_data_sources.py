@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from fedclust.data.mapping import read_options
-from fedclust.errors import DataError, StateDamaged, UsageError
 from fedclust.site import DataSource, DataSources, data_source
 from fedclust.site.state import SiteState, seal
+from fedclust.wire.errors import DataError, StateDamaged, UsageError
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.errors import StateDamaged
 from fedclust.site.ledger import FIRST, Ledger
 from fedclust.site.state import SiteState
+from fedclust.wire.errors import StateDamaged
 from support.crashes import each_moment
 
 Line = tuple[int, str]

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from fedclust.client import Client
-from fedclust.errors import UsageError
 from fedclust.site.notifications import (
     ATTEMPTS,
     SiteNotification,
@@ -21,6 +20,7 @@ from fedclust.site.notifications import (
 )
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState, state_directory
+from fedclust.wire.errors import UsageError
 from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import BEGIN, ManualClock

@@ -14,11 +14,11 @@ import numpy as np
 import pytest
 
 from fedclust.data import DataWarning
-from fedclust.errors import UsageError
 from fedclust.result.session_terms import feature_text
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.review import review_page
 from fedclust.wire.codec import sha256
+from fedclust.wire.errors import UsageError
 from support.fake_coordinator import FakeCoordinator
 
 NOW = datetime(2026, 2, 3, 9, 30, tzinfo=UTC)

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from fedclust.errors import UsageError
 from fedclust.site.settings import SiteSettings, read_settings, settings_path
 from fedclust.site.state import state_directory
+from fedclust.wire.errors import UsageError
 
 
 def write(content: str | bytes) -> Path:

@@ -13,8 +13,8 @@ from fedclust.cli.output_files import check_outputs, is_token, write
 from fedclust.cli.session_file import checked, slug
 from fedclust.client import Kind
 from fedclust.client.field_names import FieldNames
-from fedclust.errors import UsageError
 from fedclust.schema.model import EmailAddress
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import PrincipalInfo, TableId, TokenIssued
 
 Name = Annotated[str, o.arg("Name: a-z, 0-9 and hyphens.")]

@@ -25,11 +25,11 @@ from fedclust.cli.console import (
 from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result
 from fedclust.client import Client
-from fedclust.errors import ConsentDeclined, UsageError
 from fedclust.site import Site
 from fedclust.site.notifications import SiteNotifier
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
+from fedclust.wire.errors import ConsentDeclined, UsageError
 
 #: Seconds for which a look for notifications waits for a coordinator that is away.
 _NOTIFY_PATIENCE_S = 10.0

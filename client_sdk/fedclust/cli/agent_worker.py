@@ -9,7 +9,6 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from fedclust import errors
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.data.live_line import SLOW_S, rows_read
 from fedclust.data.mapping import OnRead
@@ -20,6 +19,7 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import SessionSource
 from fedclust.site.prepare import table_options
 from fedclust.site.state import SiteState, StateDocument
+from fedclust.wire import errors
 from fedclust.wire.models import Sha256
 
 #: Seconds between two readings of the list, with and without a person who waits.

@@ -8,13 +8,13 @@ from typing import Annotated, Any
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, out, print_json, show
-from fedclust.errors import ConsentDeclined
 from fedclust.result.privacy_loss import DELTA, epsilon, right_guesses
 from fedclust.site.allowance import Charge
 from fedclust.site.approvals import checked_name
 from fedclust.site.charges import MOST_RAISED, Charges, TablePoints
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import confirmed
+from fedclust.wire.errors import ConsentDeclined
 
 app = o.group("Show and open the points with which outcomes of this site's persons are counted.")
 _ApprovedBy = Annotated[str, o.opt("--approved-by", "Who approves this; entered in the ledger.")]

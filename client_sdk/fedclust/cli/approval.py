@@ -11,12 +11,12 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
-from fedclust.errors import ConsentDeclined, UsageError
 from fedclust.schema.display import counted
 from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
 from fedclust.site.journal import has_joined
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import typed
+from fedclust.wire.errors import ConsentDeclined, UsageError
 
 app = typer.Typer(rich_markup_mode=None)
 

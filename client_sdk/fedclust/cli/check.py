@@ -30,12 +30,6 @@ from fedclust.data.outcome_rows import measure_staying
 from fedclust.data.site_data import session_rows
 from fedclust.data.suggest import suggest_mapping
 from fedclust.definition import freeze, plan_of
-from fedclust.errors import (
-    FedclustError,
-    ProtocolError,
-    UsageError,
-    VersionUnsupported,
-)
 from fedclust.rounds import Plan
 from fedclust.schema.display import counted
 from fedclust.schema.states import ENDED
@@ -48,6 +42,12 @@ from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import Prepared, SiteRows, count_usable, prepare
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
+from fedclust.wire.errors import (
+    FedclustError,
+    ProtocolError,
+    UsageError,
+    VersionUnsupported,
+)
 from fedclust.wire.models import SessionCreate, SessionInfo
 
 app = typer.Typer(rich_markup_mode=None)

@@ -23,7 +23,6 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.row_check import show_recognition
 from fedclust.cli.session_file import read_definition_file
-from fedclust.errors import ConsentDeclined, PersonsRefused, UsageError
 from fedclust.protection.table import TooFewPersons
 from fedclust.schema.feature import Feature, clustered
 from fedclust.site.cohorts import CohortRecord, CohortStore, Draft, Overtaken
@@ -31,6 +30,7 @@ from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import confirmed
+from fedclust.wire.errors import ConsentDeclined, PersonsRefused, UsageError
 
 app = o.group("Form and manage the groups of this site's persons.")
 

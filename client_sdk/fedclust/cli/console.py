@@ -17,7 +17,7 @@ from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
-from fedclust import errors, site
+from fedclust import site
 from fedclust.data import DataWarning
 from fedclust.data.live_line import terminal_line
 from fedclust.site import Preview
@@ -25,7 +25,7 @@ from fedclust.site.approvals import APPROVAL, REVIEW, WITHDRAWAL, Approval
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.progress import ProgressText
 from fedclust.site.terminal import WIDEST, confirmed, consent_question, consent_text, printable
-from fedclust.wire import codec
+from fedclust.wire import codec, errors
 from fedclust.wire.submissions import BINARY
 
 T = TypeVar("T")

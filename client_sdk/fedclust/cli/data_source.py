@@ -11,11 +11,11 @@ from fedclust.cli.console import conclude, err, print_json, show, show_facts, sh
 from fedclust.cli.row_check import show_recognition
 from fedclust.data.secret_files import URL_VARIABLE
 from fedclust.data.sources import query_has_rows
-from fedclust.errors import DataError
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import SiteRows, recognize
 from fedclust.site.state import SiteState
+from fedclust.wire.errors import DataError
 
 app = o.group("Register data sources: then --data @NAME stands for a file and all its options.")
 

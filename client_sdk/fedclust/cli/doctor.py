@@ -18,7 +18,6 @@ from urllib.request import getproxies, proxy_bypass
 
 import typer
 
-from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, out, show
 from fedclust.cli.help_text import exit_code
@@ -35,6 +34,7 @@ from fedclust.site.compute import accepted_plan
 from fedclust.site.data_sources import DataSource
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState, state_directory
+from fedclust.wire import errors
 from fedclust.wire.models import PROTOCOL_VERSION, Definition
 
 app = typer.Typer(rich_markup_mode=None)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from fedclust import errors
+from fedclust.wire import errors
 
 EXIT_CODES: tuple[tuple[type[errors.FedclustError], int], ...] = (
     (errors.UsageError, 2),

@@ -8,7 +8,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, ledger_screen, out, print_json, show, write_out
 from fedclust.cli.output_files import write
@@ -18,6 +17,7 @@ from fedclust.site.charges import Charges, open_text
 from fedclust.site.journal import SubmissionOutcome, recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
+from fedclust.wire import errors
 
 app = o.group("Show and verify the record of what left this site.")
 

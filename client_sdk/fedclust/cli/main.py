@@ -12,7 +12,6 @@ from importlib.metadata import entry_points
 
 import typer
 
-from fedclust import errors
 from fedclust.cli import (
     accounts,
     agent,
@@ -32,6 +31,7 @@ from fedclust.cli import (
 )
 from fedclust.cli.console import err, flush_out, show, tell_retries, tell_warning
 from fedclust.cli.help_text import EPILOG, Version, exit_code
+from fedclust.wire import errors
 
 app = typer.Typer(
     help="Take part in clustering across organisations without sharing rows.",

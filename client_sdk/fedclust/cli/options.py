@@ -25,10 +25,10 @@ from fedclust.client.http import ConnectionOptions, Http
 from fedclust.client.token_file import read_token_file
 from fedclust.data.mapping import ReadOptions, read_options
 from fedclust.data.secret_files import refuse_address
-from fedclust.errors import UsageError
 from fedclust.site import Site
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import RowOptions, table_options
+from fedclust.wire.errors import UsageError
 
 #: How long a command that a person waits for is repeated: a coordinator restarts within it.
 PATIENCE_S: Final = 15.0

@@ -14,13 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.durable_files import write_atomically
-from fedclust.errors import UsageError, writing
 from fedclust.result.predictions import DETAILS, Predictions, probability_names
 from fedclust.result.result_file import BEGINNING
 from fedclust.result.ro_crate import METADATA
 from fedclust.result.session_result import SessionResult
 from fedclust.result.tables import FORMATS
 from fedclust.result.wording import spreadsheet_text
+from fedclust.wire.errors import UsageError, writing
 
 #: Says whether the beginning of a file shows that a command wrote it: only then is it replaced.
 Known = Callable[[bytes], bool]

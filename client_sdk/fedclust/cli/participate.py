@@ -41,7 +41,6 @@ from fedclust.cli.result_output import (
     warn_unlabelled,
 )
 from fedclust.data import Dataset
-from fedclust.errors import UsageError
 from fedclust.result.one_cloud import verdict
 from fedclust.result.session_result import SessionResult
 from fedclust.result.wording import listed
@@ -50,6 +49,7 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.prepare import RowOptions
 from fedclust.site.terminal import confirmed
 from fedclust.wire import codec
+from fedclust.wire.errors import UsageError
 
 app = typer.Typer(rich_markup_mode=None)
 

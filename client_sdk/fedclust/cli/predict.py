@@ -14,9 +14,9 @@ from fedclust.cli.result_output import warn_unlabelled
 from fedclust.cli.session_options import OneK
 from fedclust.cli.typed_patient import TypedPatient
 from fedclust.data.advice import count_repeated, repeated_text
-from fedclust.errors import UsageError
 from fedclust.result.predictions import Predictions
 from fedclust.result.session_result import SessionResult
+from fedclust.wire.errors import UsageError
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -20,7 +20,6 @@ from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, Sourc
 from fedclust.data.suggest import with_counts
 from fedclust.data.table import read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
-from fedclust.errors import DataError, DisclosureError, FedclustError
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
 from fedclust.schema.display import counted
@@ -31,6 +30,7 @@ from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import RowOptions
 from fedclust.site.settings import read_settings
 from fedclust.site.state import state_directory
+from fedclust.wire.errors import DataError, DisclosureError, FedclustError
 from fedclust.wire.models import SessionCreate
 
 #: Names of columns that hold nothing but identifiers, such as ``patient_id``, ``MRN``, ``caseId``

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import (
     agreed,
@@ -51,7 +50,7 @@ from fedclust.result.tables import centroid_table
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
 from fedclust.schema.states import SessionState
-from fedclust.wire import codec
+from fedclust.wire import codec, errors
 from fedclust.wire.models import Definition, SessionCreate, SessionPatch
 from fedclust.wire.problems import problem
 

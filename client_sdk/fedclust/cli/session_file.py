@@ -13,9 +13,9 @@ from fedclust.client.field_names import FieldNames
 from fedclust.client.session_request import read_model
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.definition.json_text import read_json
-from fedclust.errors import UsageError
 from fedclust.schema.field_names import SLUG_RULE
 from fedclust.schema.model import Slug
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionCreate
 
 

@@ -17,8 +17,8 @@ from fedclust.client.field_names import FieldNames
 from fedclust.client.session_request import declare, dropped_text, inherit, read_model
 from fedclust.definition import DefinitionError, check_definition
 from fedclust.definition.study import SessionOfStudy, StudyCreate, complete
-from fedclust.errors import UsageError
 from fedclust.schema import times
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionCreate
 
 #: The option behind each field of a definition.

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 
 import typer
 
-from fedclust import errors
 from fedclust.cli import options as o
 from fedclust.cli.console import print_json
 from fedclust.cli.output_files import (
@@ -32,6 +31,7 @@ from fedclust.definition.json_text import read_json
 from fedclust.local.simulate import simulate as run
 from fedclust.result.session_result import SessionResult
 from fedclust.site.data_sources import DataSource
+from fedclust.wire import errors
 
 app = typer.Typer(rich_markup_mode=None)
 _NAMES = FieldNames(

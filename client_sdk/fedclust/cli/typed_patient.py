@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import short
 from fedclust.result.facts import Cluster
 from fedclust.result.first_screen import in_words
@@ -17,6 +16,7 @@ from fedclust.result.predictions import CLOSE, DETAILS, Predictions
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.encoding import encode_features, undone
 from fedclust.schema.feature import Feature
+from fedclust.wire.errors import UsageError
 
 _TRUTH = {"0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0, "false": 0.0, "true": 1.0}
 _MISSING = ("", "na", "nan", "null", "none", ".")

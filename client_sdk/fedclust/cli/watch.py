@@ -11,10 +11,10 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fedclust import errors
 from fedclust.cli.console import flush_out, out, print_json, show, timestamp
 from fedclust.client import Client
 from fedclust.schema.states import ENDED
+from fedclust.wire import errors
 from fedclust.wire.models import RoundInfo, SessionInfo
 
 #: The numbers of events in a part of their stream. A number may be cut: then the stream begins

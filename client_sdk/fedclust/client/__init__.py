@@ -18,13 +18,13 @@ from fedclust.client.http import ConnectionOptions, Http, Reply, Take
 from fedclust.client.session_request import read_session, read_study
 from fedclust.client.token_file import choose_token
 from fedclust.definition.study import StudyCreate, StudyInfo
-from fedclust.errors import ProtocolError
 from fedclust.result.session_result import SessionResult, read_result
 from fedclust.schema.display import Listing
 from fedclust.schema.errors import TaskRule
 from fedclust.schema.model import Model
 from fedclust.schema.states import SessionState
 from fedclust.wire import codec, models
+from fedclust.wire.errors import ProtocolError
 from fedclust.wire.submissions import BINARY, JSON
 
 M = TypeVar("M", bound=Model)

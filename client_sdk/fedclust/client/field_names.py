@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from fedclust import errors
 from fedclust.schema.field_names import field_errors, field_path
+from fedclust.wire import errors
 from fedclust.wire.problems import FieldError
 
 

@@ -25,7 +25,7 @@ import httpx
 import truststore
 from pydantic import ValidationError
 
-from fedclust.errors import (
+from fedclust.wire.errors import (
     CoordinatorUnreachable,
     ProtocolError,
     ProxyError,
@@ -33,7 +33,6 @@ from fedclust.errors import (
     TransportError,
     UsageError,
     from_problem,
-    tls_failure,
 )
 from fedclust.wire.problems import Problem
 
@@ -48,6 +47,8 @@ _PROXY_CREDENTIALS = (
     "http://user:password@host:port"
 )
 _TRANSIENT_TLS = (ssl.SSLEOFError, ssl.SSLZeroReturnError, ssl.SSLSyscallError)
+#: OpenSSL's codes for faults that a CA bundle cannot fix: not yet valid, expired, wrong host or IP.
+_NOT_ABOUT_TRUST = frozenset({9, 10, 62, 64})
 
 
 @dataclass(frozen=True)
@@ -361,3 +362,20 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return max(0.0, (parsedate_to_datetime(value) - datetime.now(UTC)).total_seconds())
     except (TypeError, ValueError):
         return None
+
+
+def tls_failure(url: str, error: OSError) -> TLSError:
+    """Return the error for a handshake that failed, with what it may mean and the remedy."""
+    reasons = (getattr(error, name, None) for name in ("verify_message", "reason"))
+    reason = next(filter(None, reasons), "the handshake failed")
+    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
+        reason += (
+            "; what answers there does not speak TLS: another port, or http:// on this machine?"
+        )
+    code = getattr(error, "verify_code", None)
+    if isinstance(error, ssl.SSLCertVerificationError) and code not in _NOT_ABOUT_TRUST:
+        reason += (
+            "; if the certificate is self-signed or of your own authority, give its PEM file, or "
+            "the authority's, with --ca-bundle or ca_bundle="
+        )
+    return TLSError(f"TLS with {url} failed: {reason}")

@@ -11,11 +11,11 @@ from pydantic import ValidationError
 
 from fedclust.client.field_names import FieldNames
 from fedclust.definition.study import SessionOfStudy, StudyCreate, StudyInfo
-from fedclust.errors import UsageError
 from fedclust.schema.field_names import field_errors, nearest_name, unknown_field_message
 from fedclust.schema.json_value import json_value
 from fedclust.schema.model import Model
 from fedclust.wire import codec
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition, SessionCreate
 
 M = TypeVar("M", bound=Model)

@@ -7,7 +7,7 @@ import re
 from pathlib import Path
 
 from fedclust.data.secret_files import read_secret
-from fedclust.errors import UsageError
+from fedclust.wire.errors import UsageError
 
 _TOKEN = re.compile(r"fc[aos]_\S+")
 

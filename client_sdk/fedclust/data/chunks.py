@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 
 from numpy.typing import NDArray
 
-from fedclust.errors import DataError
 from fedclust.schema.field_names import nearest_name
+from fedclust.wire.errors import DataError
 
 #: Markers of missing values, in any case, as people, R, pandas, spreadsheets, databases, SAS and
 #: Stata write them.

@@ -22,7 +22,7 @@ from fedclust.data.chunks import (
     extra_missing,
 )
 from fedclust.data.mapping import ColumnsFile
-from fedclust.errors import DataError
+from fedclust.wire.errors import DataError
 
 #: The first bytes of a zip file, which a workbook is, and of the container of .xls files and of
 #: encrypted workbooks.

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.data.chunks import Cells, Chunk, Origin, Reader
-from fedclust.errors import DataError
+from fedclust.wire.errors import DataError
 
 
 def is_frame(source: Any) -> bool:

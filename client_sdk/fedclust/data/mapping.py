@@ -16,10 +16,10 @@ from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, Vali
 from pydantic_core import PydanticCustomError
 
 from fedclust.data.secret_files import refuse_address
-from fedclust.errors import DataError, UsageError
 from fedclust.schema.feature import Feature
 from fedclust.schema.field_names import nearest_name
 from fedclust.schema.model import Model
+from fedclust.wire.errors import DataError, UsageError
 
 Text = Annotated[str, StringConstraints(max_length=256)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]

@@ -17,10 +17,10 @@ from fedclust.data.mapping import Dataset, as_dataset, number_or_none
 from fedclust.data.row_source import RowSource
 from fedclust.data.sources import open_reader
 from fedclust.data.sql import SqlQuery
-from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.feature import Feature
 from fedclust.schema.identifiers import names_an_id
+from fedclust.wire.errors import DataError
 
 #: Fewer rows may have different whole numbers by chance.
 _LEAST_ROWS: Final = 20

@@ -25,10 +25,10 @@ from fedclust.data.outcome_rows import CellArray, cells_of_persons, differing_ou
 from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.row_source import RowBlock, RowSource, as_indices, column_mark, matrix_of, spread
 from fedclust.data.row_warnings import RowWarnings
-from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
 from fedclust.protection.columns import SourceColumn
 from fedclust.schema.feature import Feature, Outcome
+from fedclust.wire.errors import DataError
 
 #: A column with more codes than this is text, not levels.
 _MOST_CODES: Final = 1_000

@@ -19,8 +19,8 @@ from fedclust.data.advice import outside_text, sentinel_advice, unknown_text
 from fedclust.data.readings import limits
 from fedclust.data.row_source import RowBlock, RowFault, RowSource, matrix_of
 from fedclust.data.row_warnings import FACTORS, IdDetector, fitting_units, unknown_codes
-from fedclust.errors import DataError, DisclosureError
 from fedclust.schema.feature import Feature, Outcome
+from fedclust.wire.errors import DataError, DisclosureError
 
 State = Literal["ok", "warning", "lacking", "refused"]
 

@@ -16,12 +16,12 @@ from numpy.typing import NDArray
 
 from fedclust.data.decode import LARGEST
 from fedclust.data.mapping import ColumnMap, canonical_code, level_name, number_or_none
-from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.protection.table import ProtectedTable
 from fedclust.rounds.site_points import released_points
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
+from fedclust.wire.errors import DataError
 
 #: If this share of the persons is outside the bounds, the unit is probably wrong.
 _MOSTLY = 0.9

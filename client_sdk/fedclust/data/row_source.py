@@ -36,9 +36,9 @@ from fedclust.data.trajectories import (
     long_trajectories,
     mapped_columns,
 )
-from fedclust.errors import DataError
 from fedclust.schema.encoding import encode_features
 from fedclust.schema.feature import Feature, Outcome
+from fedclust.wire.errors import DataError
 
 #: Default number of rows in a block.
 BLOCK: Final = 65_536

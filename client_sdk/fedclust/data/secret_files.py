@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from fedclust.errors import UsageError
+from fedclust.wire.errors import UsageError
 
 #: Environment variable of the database's address, which contains a password. There is no option
 #: for it, because other users can see a command line.

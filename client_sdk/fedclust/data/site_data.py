@@ -13,12 +13,12 @@ from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.row_source import RowSource
 from fedclust.data.table import LabelRows, Table, load
-from fedclust.errors import DataError
 from fedclust.numeric.array_types import IntArray
 from fedclust.protection.table import ProtectedTable, TooFewPersons, form_by_blocks
 from fedclust.rounds import Plan
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.scaling import own_bounds
+from fedclust.wire.errors import DataError
 
 
 def session_rows(

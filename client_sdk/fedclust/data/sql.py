@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from fedclust.data.chunks import Chunk, Origin, Reader, extra_missing, record_chunk
 from fedclust.data.secret_files import URL_VARIABLE, read_address
-from fedclust.errors import DataError
+from fedclust.wire.errors import DataError
 
 #: Rows that a streaming driver may fetch ahead.
 _BUFFER: Final = 10_000

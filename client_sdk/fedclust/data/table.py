@@ -26,9 +26,9 @@ from fedclust.data.row_warnings import (
     UnvaluedOutcomes,
 )
 from fedclust.data.sources import open_reader
-from fedclust.errors import DataError
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, Outcome
+from fedclust.wire.errors import DataError
 
 #: An array (n, d) whose columns are the session's features in order, then the columns of outcomes
 #: that are no features (of a time the time, then the event); a pandas or Dask DataFrame or Dask

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from fedclust.data.chunks import MISSING, Chunk, Reader
 from fedclust.data.mapping import ColumnMap, ColumnsFile
-from fedclust.errors import DataError
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.schema.feature import Feature, Trajectory, TrajectoryColumn, trajectories_of
+from fedclust.wire.errors import DataError
 
 #: Bits of a value that are kept. So sums of up to 8,192 equal values are exact, a person's mean is
 #: the value, and the last bits of linear algebra do not make another value of it.

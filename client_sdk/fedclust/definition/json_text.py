@@ -6,7 +6,7 @@ import json
 import math
 from typing import Any, NoReturn
 
-from fedclust.errors import UsageError
+from fedclust.wire.errors import UsageError
 
 
 def read_json(text: str | bytes, source: object) -> Any:

@@ -15,12 +15,12 @@ from fedclust.cli.console import conclude
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, is_review, write
 from fedclust.cli.session_file import read_definition_file
 from fedclust.definition import canonical, freeze, read_definition
-from fedclust.errors import UsageError, writing
 from fedclust.flower.opening import PLACE, ReviewedSession, open_session, reviewed_sessions
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.review import write_review
 from fedclust.site.state import SiteState
 from fedclust.wire.codec import sha256
+from fedclust.wire.errors import UsageError, writing
 
 app = o.group("Sessions over Flower: write an app for flwr run; review and approve its session.")
 

@@ -20,7 +20,6 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedclust import rounds
 from fedclust.definition import plan_of, read_definition
-from fedclust.errors import SessionFailed
 from fedclust.flower.messages import Ask, Reply, pack, unpack
 from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import platform_of, server_version
@@ -31,6 +30,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, Task
 from fedclust.wire import codec
+from fedclust.wire.errors import SessionFailed
 from fedclust.wire.models import (
     Participation,
     Provenance,

@@ -16,7 +16,6 @@ from datetime import UTC, datetime
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from fedclust import errors
 from fedclust.cli.output_files import write_outputs
 from fedclust.definition import read_definition
 from fedclust.flower.messages import Ask, Reply, pack, unpack
@@ -28,6 +27,7 @@ from fedclust.site.cohorts import Overtaken
 from fedclust.site.journal import SubmissionOutcome
 from fedclust.site.session_run import SessionAnswers
 from fedclust.site.state import SiteState
+from fedclust.wire import errors
 from fedclust.wire.codec import sha256
 
 NOT_APPROVED = "not approved"

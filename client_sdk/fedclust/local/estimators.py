@@ -32,7 +32,6 @@ from fedclust.data.frame import is_frame
 from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.definition import LEAST_GROUP
-from fedclust.errors import DataError
 from fedclust.local.simulate import simulate
 from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
@@ -42,6 +41,7 @@ from fedclust.schema.feature import clustered
 from fedclust.schema.json_value import json_value
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
+from fedclust.wire.errors import DataError
 from fedclust.wire.models import Definition
 
 FloatArray: TypeAlias = NDArray[np.float64]

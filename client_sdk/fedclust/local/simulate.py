@@ -26,7 +26,6 @@ from fedclust.data.outcome_rows import OutcomeBlock, label_persons
 from fedclust.data.site_data import no_points, site_data
 from fedclust.data.table import Source, Table, load
 from fedclust.definition import DefinitionError, freeze, plan_of
-from fedclust.errors import DataError
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng
@@ -50,6 +49,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from fedclust.wire import codec
+from fedclust.wire.errors import DataError
 from fedclust.wire.models import Definition, SessionCreate
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
 

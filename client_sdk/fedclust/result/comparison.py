@@ -10,7 +10,6 @@ from html import escape
 
 import numpy as np
 
-from fedclust.errors import UsageError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.result.drawing import (
     BOTTOM,
@@ -41,6 +40,7 @@ from fedclust.result.matching import (
 from fedclust.result.wording import isolated, percent
 from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.encoding import Column
+from fedclust.wire.errors import UsageError
 
 #: Matching takes time with the third power of the number of clusters.
 _MOST_CLUSTERS = 1_000

@@ -10,8 +10,8 @@ from html import escape
 from pathlib import Path
 
 from fedclust.durable_files import write_atomically
-from fedclust.errors import UsageError, of_extra, writing
 from fedclust.result.wording import plain
+from fedclust.wire.errors import UsageError, of_extra, writing
 
 #: Okabe & Ito's colours, which colour-blind readers tell apart.
 PALETTE = (

@@ -11,7 +11,6 @@ from typing import Self
 
 import numpy as np
 
-from fedclust.errors import UsageError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.result.dissimilarity import dissimilarity_text
@@ -20,6 +19,7 @@ from fedclust.schema.encoding import Column, blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
 from fedclust.wire import codec
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
 #: Least standardised difference that sets a cluster apart (Cohen's medium effect).

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import Figure, short
+from fedclust.wire.errors import UsageError
 
 _STYLE = """
 :root{color-scheme:light}

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.errors import UsageError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.result.facts import ClusterColumn, Facts
 from fedclust.schema.encoding import Column, columns_of, transformed
 from fedclust.schema.feature import Feature, clustered
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition
 
 #: A spread below this share of the values is rounding.

@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Literal, TypeAlias, get_args
 
-from fedclust.errors import UsageError, of_extra
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.profile import difference_colour, ranked_columns
@@ -19,6 +18,7 @@ from fedclust.result.wording import percent
 from fedclust.schema.display import COLUMNS, STYLE, counted, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
+from fedclust.wire.errors import UsageError, of_extra
 
 TableName: TypeAlias = Literal[
     "clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"

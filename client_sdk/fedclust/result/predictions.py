@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.errors import of_extra
 from fedclust.result.placement import Placement
+from fedclust.wire.errors import of_extra
 
 if TYPE_CHECKING:
     from pandas import DataFrame

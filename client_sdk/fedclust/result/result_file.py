@@ -13,13 +13,13 @@ from typing import Any, Final, Literal, TypeAlias
 from pydantic import Field, ValidationError, model_validator
 
 from fedclust.definition.json_text import read_json
-from fedclust.errors import UsageError
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.times import Timestamp
 from fedclust.wire import codec
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import ClusterName, Definition, Provenance
 
 #: What a new patient's cluster follows from; ``method``: more than distances.

@@ -18,7 +18,6 @@ from pathlib import PurePath
 from typing import Any
 
 from fedclust.definition import canonical, read_definition
-from fedclust.errors import UsageError, of_extra
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots, drawn_figures
@@ -29,6 +28,7 @@ from fedclust.result.tables import centroid_table, counts_text, csv_text
 from fedclust.result.wording import named_values, time_text
 from fedclust.schema.display import counted
 from fedclust.wire import codec
+from fedclust.wire.errors import UsageError, of_extra
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 
 METADATA = "ro-crate-metadata.json"

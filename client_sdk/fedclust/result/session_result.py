@@ -24,7 +24,6 @@ from fedclust.data.mapping import watch_reading
 from fedclust.data.row_warnings import TypicalValues, typical_values
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import write_atomically
-from fedclust.errors import ProtocolError, UsageError, writing
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.placement import Placement, goes_by_distance, label_by_distance, place
@@ -37,6 +36,7 @@ from fedclust.schema.model import Memory
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import HistoryEntry, Quality, SweepEntry
 from fedclust.schema.task import SiteTask
+from fedclust.wire.errors import ProtocolError, UsageError, writing
 from fedclust.wire.models import Definition, ResultDocument
 
 if TYPE_CHECKING:

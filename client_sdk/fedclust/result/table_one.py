@@ -15,7 +15,6 @@ from html import escape
 from pathlib import PurePath
 from typing import Any
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import short
 from fedclust.result.facts import ClusterColumn, Facts
 from fedclust.result.markup import html_document, html_table
@@ -24,6 +23,7 @@ from fedclust.result.outcomes import Line, cluster_lines, effect_text, measure_t
 from fedclust.result.wording import isolated, listed, percent, plain, spreadsheet_text
 from fedclust.schema.encoding import Column
 from fedclust.schema.outcomes import OutcomeResult
+from fedclust.wire.errors import UsageError
 
 #: Endings of a table's file.
 FORMATS = (".docx", ".xlsx", ".csv", ".html")

@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.errors import UsageError
 from fedclust.result.facts import Cluster, ClusterColumn, Facts, centroid_values
 from fedclust.result.outcomes import count_rows, outcome_columns
 from fedclust.result.wording import plain, spreadsheet_text
@@ -19,6 +18,7 @@ from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Likelihood
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import ResultDocument
 
 #: Endings of a report's file.

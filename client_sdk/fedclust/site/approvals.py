@@ -15,7 +15,6 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Literal, TypeAlias, TypeVar
 
-from fedclust.errors import ApprovalNeeded, StateDamaged, UsageError
 from fedclust.result.session_terms import feature_text
 from fedclust.schema.times import write_time
 from fedclust.site.consent import ConsentRequest
@@ -24,6 +23,7 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState
 from fedclust.wire.codec import sha256
+from fedclust.wire.errors import ApprovalNeeded, StateDamaged, UsageError
 
 if sys.platform == "win32":
     import getpass

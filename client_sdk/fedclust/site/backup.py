@@ -12,13 +12,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedclust.durable_files import private_directory, reason, write_atomically
-from fedclust.errors import StateDamaged, UsageError
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, seal
+from fedclust.wire.errors import StateDamaged, UsageError
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from fedclust import errors
 from fedclust.client import Client
 from fedclust.schema.states import ENDED
 from fedclust.site.allowance import (
@@ -28,6 +27,7 @@ from fedclust.site.allowance import (
 )
 from fedclust.site.cohorts import CohortRecord, CohortStore, Overtaken, outcomes_only
 from fedclust.site.state import SiteState
+from fedclust.wire import errors
 from fedclust.wire.models import SiteTableInfo
 
 #: An approval opens at most so many points at a time: more is a typing error.

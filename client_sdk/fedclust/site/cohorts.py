@@ -19,7 +19,6 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from fedclust import errors
 from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn, Unions, pad
 from fedclust.protection.columns import TableColumn
 from fedclust.protection.recognition import (
@@ -34,6 +33,7 @@ from fedclust.site.allowance import Allowance, Question, allowance_of, created_w
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState, seal
+from fedclust.wire import errors
 from fedclust.wire.codec import canonical_json
 from fedclust.wire.models import MOST_HEADS, TableHeads
 

@@ -17,7 +17,6 @@ import numpy as np
 from fedclust import rounds
 from fedclust.data.outcome_rows import OutcomeBlock, label_persons
 from fedclust.definition import DefinitionError, canonical, check_definition, plan_of
-from fedclust.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
 from fedclust.numeric.array_types import IntArray
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.rounds import Plan, outcomes
@@ -28,6 +27,7 @@ from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire import codec
+from fedclust.wire.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
 from fedclust.wire.models import SessionInfo, TaskDocument
 from fedclust.wire.problems import problem
 from fedclust.wire.submissions import write_submission

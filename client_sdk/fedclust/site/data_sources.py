@@ -17,10 +17,10 @@ from fedclust.data.advice import list_names
 from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.data.secret_files import refuse_address
 from fedclust.data.sources import read_columns
-from fedclust.errors import DataError, UsageError
 from fedclust.schema.field_names import nearest_name
 from fedclust.schema.model import Model, Slug
 from fedclust.site.state import SiteState, StateDocument
+from fedclust.wire.errors import DataError, UsageError
 
 #: The first character of a source's name where a file may be given instead.
 MARK: Final = "@"

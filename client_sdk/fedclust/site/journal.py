@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
 
-from fedclust.errors import OtherData, StateDamaged, StateLocked
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.times import Timestamp
 from fedclust.site.state import SiteState, seal
 from fedclust.wire import codec
+from fedclust.wire.errors import OtherData, StateDamaged, StateLocked
 from fedclust.wire.models import Participation, Receipt, Sha256
 
 M = TypeVar("M", bound=Model)

@@ -17,12 +17,12 @@ from typing import Literal
 from pydantic import Field
 
 from fedclust.client import Client
-from fedclust.errors import FedclustError, NotFound
 from fedclust.schema import notification_texts as texts
 from fedclust.schema.model import Model
 from fedclust.schema.states import SessionState
 from fedclust.schema.times import Timestamp
 from fedclust.site.state import SiteState, StateDocument
+from fedclust.wire.errors import FedclustError, NotFound
 from fedclust.wire.models import SessionEntry, WhoAmI
 
 #: Time between two looks, s.

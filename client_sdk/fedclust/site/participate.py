@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Unpack
 
-from fedclust import errors, rounds
+from fedclust import rounds
 from fedclust.client import Client, require_protocol
 from fedclust.client.http import ConnectionOptions, Http
 from fedclust.client.token_file import choose_token
@@ -32,6 +32,7 @@ from fedclust.site.prepare import (
 from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
 from fedclust.site.session_run import SessionRun
 from fedclust.site.state import SiteState
+from fedclust.wire import errors
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.problems import problem
 from fedclust.wire.submissions import BINARY, JSON

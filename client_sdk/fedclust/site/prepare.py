@@ -17,7 +17,6 @@ from typing import Any, TypedDict, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust import errors
 from fedclust.data import DataWarning, LabelRows, Source, Table
 from fedclust.data.outcome_rows import (
     OutcomeBlock,
@@ -61,6 +60,7 @@ from fedclust.site.cohorts import CohortStore, Draft, table_heads
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.settings import SiteSettings, read_settings
+from fedclust.wire import errors
 from fedclust.wire.models import Participation, SessionInfo
 
 

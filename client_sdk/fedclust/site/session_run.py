@@ -18,7 +18,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, TypeAlias
 
-from fedclust import errors, rounds
+from fedclust import rounds
 from fedclust.client import Client
 from fedclust.data.site_data import session_rows
 from fedclust.result.session_result import KnownSite, SessionResult, read_result
@@ -44,7 +44,7 @@ from fedclust.site.progress import Preview, Progress, as_preview, waiting, witho
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import decide_consent
-from fedclust.wire import models
+from fedclust.wire import errors, models
 from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
 from fedclust.wire.submissions import BINARY
 

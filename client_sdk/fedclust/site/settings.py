@@ -11,8 +11,8 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from fedclust.definition import LEAST_GROUP
-from fedclust.errors import DisclosureError, UsageError
 from fedclust.schema.model import Model
+from fedclust.wire.errors import DisclosureError, UsageError
 
 _FILE = "site.toml"
 

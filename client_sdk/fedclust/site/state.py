@@ -36,8 +36,8 @@ from fedclust.durable_files import (
     reason,
     sync_directory,
 )
-from fedclust.errors import StateDamaged, StateError, StateLocked, UsageError
 from fedclust.schema.model import Model
+from fedclust.wire.errors import StateDamaged, StateError, StateLocked, UsageError
 
 RESTORE: Final = "Restore the state from a backup (fedclust restore --from FILE)"
 _NAME = "state.sqlite3"

@@ -8,8 +8,8 @@ import sys
 import textwrap
 from collections.abc import Callable
 
-from fedclust.errors import ConsentDeclined, ConsentNeeded
 from fedclust.site.consent import ConsentRequest
+from fedclust.wire.errors import ConsentDeclined, ConsentNeeded
 
 #: Widest and narrowest text, in columns.
 WIDEST, _NARROWEST = 98, 40

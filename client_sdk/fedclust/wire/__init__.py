@@ -1,1 +1,1 @@
-"""What both ends share: models, codec, catalogue of problems."""
+"""What both ends share: models, codec, catalogue of problems, errors."""

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 from fedclust.client import Client
-from fedclust.errors import UsageError
 from fedclust.result.comparison import comparison_sections
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
@@ -27,6 +26,7 @@ from fedclust.result.session_result import SessionResult, read_result
 from fedclust.result.table_one import table_one
 from fedclust.result.tables import report_bytes
 from fedclust.wire import codec
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition, ResultDocument
 from fedclust.wire.submissions import BINARY
 from fedclust_service.http.ui import comparison_pages

@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import WIDTH, Figure, clipped, ink_on, tag, text
 from fedclust.result.facts import Facts
 from fedclust.result.figures.sizes import cluster_key, key_height, look_of
 from fedclust.result.wording import joined
+from fedclust.wire.errors import UsageError
 
 Table = NDArray[np.int64]
 

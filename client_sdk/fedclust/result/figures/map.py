@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import (
     LEFT,
     PALETTE,
@@ -25,6 +24,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.sizes import cluster_key, key_height
 from fedclust.result.wording import MOST_JOINED, joined
 from fedclust.schema.evidence import PrincipalAxes
+from fedclust.wire.errors import UsageError
 
 Places = NDArray[np.float64]
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import (
     RIGHT,
     TOP,
@@ -26,6 +25,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.outcomes import effect_text, estimate_text, measure_text
 from fedclust.result.wording import MOST_JOINED, joined
 from fedclust.schema.outcomes import Estimate, OutcomeComparison, OutcomeResult, SurvivalPoint
+from fedclust.wire.errors import UsageError
 
 #: The measure that is drawn of each kind, the first that the outcome has.
 _DRAWN = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import (
     PALETTE,
     RIGHT,
@@ -32,6 +31,7 @@ from fedclust.result.wording import joined, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
 from fedclust.schema.field_names import unknown_name_message
+from fedclust.wire.errors import UsageError
 
 #: Height of a bar with the room below it; width of a bar with room for its number.
 _STEP, _ROOM = 26.0, 40.0

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import (
     WIDTH,
     Figure,
@@ -21,6 +20,7 @@ from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
 from fedclust.result.wording import isolated, joined, percent, titled
 from fedclust.schema.encoding import Column
 from fedclust.schema.feature import Trajectory, clustered, trajectories_of
+from fedclust.wire.errors import UsageError
 
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 
-from fedclust.errors import UsageError
 from fedclust.result.drawing import (
     PALETTE,
     RIGHT,
@@ -22,6 +21,7 @@ from fedclust.result.drawing import (
 )
 from fedclust.result.facts import Facts
 from fedclust.result.wording import MOST_JOINED, joined, persons, titled
+from fedclust.wire.errors import UsageError
 
 #: Height of a bar with the room below it.
 _STEP = 26.0

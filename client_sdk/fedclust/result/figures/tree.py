@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedclust.errors import UsageError
 from fedclust.numeric.array_types import FloatArray
 from fedclust.result.drawing import WIDTH, Axis, Figure, line, short, tag, text, ticks
 from fedclust.result.facts import Facts
@@ -12,6 +11,7 @@ from fedclust.result.figures.sizes import cluster_key, key_height, look_of
 from fedclust.result.wording import joined
 from fedclust.schema.display import counted
 from fedclust.schema.result import Dendrogram
+from fedclust.wire.errors import UsageError
 
 #: Height of a leaf's line.
 _STEP = 15.0

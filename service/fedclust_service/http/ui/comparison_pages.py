@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from fedclust.errors import UsageError
 from fedclust.result.comparison import comparison_sections
 from fedclust.result.markup import Section
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionInfo
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get

@@ -10,7 +10,6 @@ from typing import NamedTuple
 from markupsafe import Markup
 from starlette.responses import Response
 
-from fedclust.errors import UsageError
 from fedclust.result.figures.plots import drawn_figures
 from fedclust.result.methods_text import WRITE_UP
 from fedclust.result.one_cloud import chosen_text
@@ -21,6 +20,7 @@ from fedclust.result.table_one import FORMATS
 from fedclust.result.tables import centroid_table, report_bytes
 from fedclust.schema.result import Result
 from fedclust.wire import codec
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import ResultDocument, SessionInfo
 from fedclust.wire.submissions import JSON
 from fedclust_service.domain.access import Role

@@ -18,10 +18,10 @@ from typing import Any, TypeAlias
 from pydantic import BaseModel
 
 from fedclust.definition.json_text import read_json
-from fedclust.errors import UsageError
 from fedclust.methods.common.options import select_variant_model, variant_models
 from fedclust.schema.field_texts import model_help
 from fedclust.schema.method import AnyMethod
+from fedclust.wire.errors import UsageError
 
 Schema: TypeAlias = Mapping[str, Any]
 #: A text that may be longer than this gets several lines.

@@ -11,10 +11,10 @@ from starlette.responses import Response
 from fedclust.client.session_request import dropped_text, inherit
 from fedclust.definition.json_text import read_json
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
-from fedclust.errors import UsageError
 from fedclust.methods.registry import METHODS
 from fedclust.result.session_terms import session_terms
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON
 from fedclust_service.domain.access import require

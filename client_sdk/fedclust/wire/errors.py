@@ -33,7 +33,6 @@ No message holds a token, a payload or a value of the data.
 
 from __future__ import annotations
 
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
@@ -215,27 +214,6 @@ class CoordinatorUnreachable(TransportError):
 
 class TLSError(TransportError):
     """A certificate or the handshake was refused, here or there."""
-
-
-#: OpenSSL's codes for faults that a CA bundle cannot fix: not yet valid, expired, wrong host or IP.
-_NOT_ABOUT_TRUST = frozenset({9, 10, 62, 64})
-
-
-def tls_failure(url: str, error: OSError) -> TLSError:
-    """Return the error for a handshake that failed, with what it may mean and the remedy."""
-    reasons = (getattr(error, name, None) for name in ("verify_message", "reason"))
-    reason = next(filter(None, reasons), "the handshake failed")
-    if reason in ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE"):
-        reason += (
-            "; what answers there does not speak TLS: another port, or http:// on this machine?"
-        )
-    code = getattr(error, "verify_code", None)
-    if isinstance(error, ssl.SSLCertVerificationError) and code not in _NOT_ABOUT_TRUST:
-        reason += (
-            "; if the certificate is self-signed or of your own authority, give its PEM file, or "
-            "the authority's, with --ca-bundle or ca_bundle="
-        )
-    return TLSError(f"TLS with {url} failed: {reason}")
 
 
 class ProxyError(TransportError):

@@ -95,7 +95,7 @@ _IN_PYTHON = {"--person-column": "person", "--sentinel": "sentinels"}
 @pytest.mark.parametrize("package", ["data", "site", "protection"])
 def test_a_message_that_names_an_option_names_it_in_python_too(package: str) -> None:
     found, lacking = 0, []
-    for path in sorted((Path(errors.__file__).parent / package).glob("*.py")):
+    for path in sorted((Path(errors.__file__).parents[1] / package).glob("*.py")):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
             if not isinstance(node, ast.FunctionDef):
                 continue
