@@ -65,8 +65,7 @@ class TypedPatient:
             held = list(values)
         elif not held:
             raise UsageError("give at least one value: --value FEATURE=VALUE")
-        placed = model.place(encode_features(model.features, raw), held)
-        return cls(model, values, Predictions.of([placed]))
+        return cls(model, values, model.place(encode_features(model.features, raw), held))
 
     @property
     def cluster(self) -> Cluster | None:

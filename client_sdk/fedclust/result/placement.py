@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,6 +34,7 @@ from fedclust.methods.common.assign import (
 )
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.threads import one_thread
+from fedclust.result.predictions import Predictions
 from fedclust.schema.encoding import Column
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import ClusterProfile, Result
@@ -50,41 +50,10 @@ _SEVERAL = 3
 _LEAST_SPREAD = 0.25
 #: Rows that are compared at a time: their arrays stay in the cache.
 _ROWS = 1024
+#: At most this many features say why a row lies outside.
+_MOST_WHY = 3
 #: What rounding adds to a column that is constant.
 _ROUNDING = 1e-9
-
-
-@dataclass(frozen=True)
-class Placement:
-    """Where rows lie among the clusters.
-
-    Attributes
-    ----------
-    labels : (n,) int64
-        -1 where missing values forbid a label.
-    second : (n,) int64
-        The next nearest cluster; -1 where there is none or it is not known.
-    distance : (n,) float64
-        From the own cluster's centroid, or its nearest prototype, in the scaled space; NaN where
-        it is not known.
-    margin : (n,) float64
-        (d2 - d1) / d2 with the distances from the own cluster and from the next one: 0 halfway
-        between them, 1 on the centroid. It is the simplified silhouette of the row.
-    outside : (n,) int8
-        Whether the row lies outside what the model saw: 1, 0, or -1 for not known.
-    why : tuple of tuple of str
-        The features of each row that lie outside, the furthest first.
-    probabilities : (n, K) float64 or None
-        How probable each cluster is; None where the method has no soft clusters.
-    """
-
-    labels: IntArray
-    second: IntArray
-    distance: FloatArray
-    margin: FloatArray
-    outside: NDArray[np.int8]
-    why: tuple[tuple[str, ...], ...]
-    probabilities: FloatArray | None = None
 
 
 def goes_by_distance(method: AnyMethod, result: Result) -> bool:
@@ -109,7 +78,7 @@ def place(
     *,
     by_distance: bool,
     probabilities: FloatArray | None = None,
-) -> Placement:
+) -> Predictions:
     """Say where labelled rows lie.
 
     Parameters
@@ -124,10 +93,14 @@ def place(
     by_distance : bool
         Whether these are the labels of the nearest clusters.
     probabilities : (n, K) float64, optional
+
+    Returns
+    -------
+    Predictions
     """
     observed = rows if mask is None else np.where(mask, rows, np.nan)
     outside, why = find_outside(columns, result.profile, observed, labels)
-    names = tuple(tuple(dict.fromkeys(columns[j].feature for j in places)) for places in why)
+    names = [dict.fromkeys(columns[j].feature for j in places) for places in why]
     second = np.full(len(rows), -1, dtype=np.int64)
     distance, margin = np.full((2, len(rows)), np.nan)
     placed = np.flatnonzero(labels >= 0)
@@ -143,7 +116,8 @@ def place(
         is_there = np.isfinite(next_one)
         second[placed[is_there]] = nearest[is_there]
         margin[placed[is_there]] = _margin(distance[placed][is_there], next_one[is_there])
-    return Placement(labels, second, distance, margin, outside, names, probabilities)
+    most = tuple(tuple(each)[:_MOST_WHY] for each in names)
+    return Predictions(labels, second, margin, distance, outside, most, None, probabilities)
 
 
 def _margin(own: FloatArray, other: FloatArray) -> FloatArray:

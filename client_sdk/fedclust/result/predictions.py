@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.result.placement import Placement
 from fedclust.wire.errors import of_extra
 
 if TYPE_CHECKING:
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 CLOSE: Final = 0.1
 #: The columns of the table and of the label file.
 DETAILS: Final = ("cluster", "second", "margin", "distance", "outside", "why")
-#: At most this many features say why a row lies outside.
-_MOST_WHY: Final = 3
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,7 +57,7 @@ class Predictions:
     probabilities: NDArray[np.float64] | None = None
 
     @classmethod
-    def of(cls, parts: Sequence[Placement], ids: tuple[str, ...] | None = None) -> Predictions:
+    def of(cls, parts: Sequence[Predictions], ids: tuple[str, ...] | None = None) -> Predictions:
         """Return the predictions of consecutive blocks of rows."""
         soft = [part.probabilities for part in parts if part.probabilities is not None]
         return cls(
@@ -69,7 +66,7 @@ class Predictions:
             margin=np.concatenate([part.margin for part in parts]),
             distance=np.concatenate([part.distance for part in parts]),
             outside=np.concatenate([part.outside for part in parts]),
-            why=tuple(names[:_MOST_WHY] for part in parts for names in part.why),
+            why=tuple(names for part in parts for names in part.why),
             ids=ids,
             probabilities=np.concatenate(soft) if soft else None,
         )

@@ -26,7 +26,7 @@ from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import write_atomically
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
-from fedclust.result.placement import Placement, goes_by_distance, label_by_distance, place
+from fedclust.result.placement import goes_by_distance, label_by_distance, place
 from fedclust.result.predictions import Predictions
 from fedclust.result.result_file import ResultFile, Rule, rule_text
 from fedclust.schema.display import short_repr
@@ -546,7 +546,7 @@ class SessionResult(Facts):
             parts.append(self.place(X, held, site))
         return Predictions.of(parts, tuple(ids) if rows.id_column is not None else None)
 
-    def place(self, X: FloatArray, held: Sequence[str], site: str | None = None) -> Placement:
+    def place(self, X: FloatArray, held: Sequence[str], site: str | None = None) -> Predictions:
         """Do what :meth:`predict_details` does with encoded rows.
 
         Parameters
@@ -560,7 +560,7 @@ class SessionResult(Facts):
 
         Returns
         -------
-        Placement
+        Predictions
         """
         memory, name, mask = self._reader(held, site)
         labels, by_distance = self._label_new(X, memory, name, mask), self.rule != "method"
