@@ -128,7 +128,7 @@ def test_every_problem_type_says_when_it_occurs_and_what_to_do() -> None:
         section = " ".join(found[1].split())
         assert section.startswith(f"**{status}: {title}.** "), slug
         assert "**What to do.** " in section, slug
-        assert f"`fedclust.errors.{errors.BY_SLUG[slug].__name__}`" in section, slug
+        assert f"`fedclust.wire.errors.{errors.BY_SLUG[slug].__name__}`" in section, slug
     assert re.findall(r"^## (.*)$", text, re.M) == list(CATALOGUE)
 
 
@@ -271,14 +271,14 @@ def test_every_public_name_is_on_a_page_and_has_a_docstring() -> None:
     pages = "\n".join(path.read_text("utf-8") for path in folder.glob("*.rst"))
     described = set(re.findall(r"^\.\. auto\w+:: (?:[\w.]+\.)?(\w+)(?:\(\))?$", pages, re.M))
     # A page has every error of the module `errors`.
-    in_errors = {name for name in fedclust.__all__ if hasattr(fedclust.errors, name)}
+    in_errors = {name for name in fedclust.__all__ if hasattr(fedclust.wire.errors, name)}
     missing = set(fedclust.__all__) - described - in_errors - {"__version__"}
     assert not missing, f"no page of docs/reference/api has {', '.join(sorted(missing))}"
     for name in fedclust.__all__:
         assert inspect.getdoc(getattr(fedclust, name)), f"fedclust.{name} has no docstring"
     for name, kind in vars(errors).items():
         if inspect.isclass(kind) and issubclass(kind, errors.FedclustError):
-            assert kind.__doc__, f"fedclust.errors.{name} has no docstring"
+            assert kind.__doc__, f"fedclust.wire.errors.{name} has no docstring"
 
 
 @pytest.mark.parametrize("kind", public_classes(), ids=lambda kind: str(kind.__name__))

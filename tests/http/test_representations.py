@@ -154,12 +154,12 @@ def test_csv_is_the_centroids_in_own_units(finished: Running) -> None:
 
 
 def test_csv_leaves_unmeasured_sizes_empty_and_quotes_names(finished: Running) -> None:
-    document = ResultDocument.model_validate_json(read(finished, "ada", JSON).content)
+    document = codec.decode_model(ResultDocument, read(finished, "ada", BINARY).content)
     feature = document.features[0].model_copy(update={"name": 'a,"b'})
     changed = document.model_copy(
         update={
             "features": (feature, document.features[1]),
-            "result": {**document.result, "sizes": [30, 90]},
+            "result": {**document.result, "sizes": (30, 90)},
         }
     )
     header, first, second = csv.reader(io.StringIO(centroid_table(changed).decode()))

@@ -12,7 +12,6 @@ import sys
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from xml.etree import ElementTree
 
@@ -33,8 +32,7 @@ from fedclust.result.wording import plain
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
-from fedclust.wire.errors import UsageError
-from fedclust.wire.models import Definition, Provenance
+from fedclust.wire.models import Definition, Provenance, ResultDocument
 from support.command_line import CommandLine
 from support.consortium import Consortium
 from support.html_page import Page
@@ -42,6 +40,26 @@ from support.local_coordinator import local_coordinator
 from support.site_rows import blobs
 
 HOSTILE = '<script>alert("x")</script>&'
+
+
+PROVENANCE = Provenance(
+    algorithm="fkm",
+    method_version=1,
+    engine_version=1,
+    seed=7,
+    definition_sha256="0" * 64,
+    server_version="1",
+    platform={},
+    sites=("a", "b", "c"),
+    submissions=(),
+)
+
+
+def _document(facts: Facts) -> ResultDocument:
+    """Return the result as a coordinator would send it."""
+    return replace(
+        facts, provenance=PROVENANCE, completed_at=datetime(2026, 1, 1, tzinfo=UTC)
+    ).document
 
 
 def _definition(features: list[dict[str, Any]], **changes: Any) -> Definition:
@@ -311,15 +329,7 @@ def test_names_that_are_markup_stay_names() -> None:
     column = [line["column"] for line in csv.DictReader(io.StringIO(csv_text(found)))]
     assert column[1].startswith("'=")
     assert column[2].startswith("'＝")
-    shown: Any = SimpleNamespace(
-        features=found.definition.features,
-        result={
-            "centroids_original": result.centroids_original.tolist(),
-            "scale": result.scale.tolist(),
-        },
-        cluster_names={},
-    )
-    header = next(csv.reader(io.StringIO(centroid_table(shown).decode())))
+    header = next(csv.reader(io.StringIO(centroid_table(_document(found)).decode())))
     assert header[2:] == column[:3]
     assert json.loads(json_text(found))["warnings"] == [HOSTILE]
 
@@ -444,23 +454,15 @@ def test_a_value_that_sums_leave_of_0_is_0() -> None:
     assert "1.9e-07" not in csv_text(facts) + html(facts)
     lines = list(csv.DictReader(io.StringIO(csv_text(facts))))
     assert [line["value"] for line in lines] == ["0", "44.9", "5", "1"]
-    document: Any = SimpleNamespace(
-        features=facts.definition.features,
-        result={"centroids_original": result.centroids_original, "scale": result.scale},
-        cluster_names={},
-    )
-    assert centroid_table(document).decode().splitlines()[1] == "0,,0,44.9"
+    assert centroid_table(_document(facts)).decode().splitlines()[1] == "0,60,0,44.9"
 
 
 def test_the_centroids_have_the_names_of_clusters_last() -> None:
     result = _result([[1.0], [5.0]], np.ones((2, 1)))
-    document: Any = SimpleNamespace(
-        features=_definition([{"name": "u"}]).features,
-        result={"centroids_original": result.centroids_original, "scale": result.scale},
-        cluster_names={"2": ("", "=Young"), "3": ("a", "b", "c")},
-    )
-    lines = centroid_table(document).decode().splitlines()
-    assert lines == ["cluster,size,u,name", "0,,1,", "1,,5,'=Young"]
+    names = {"2": ("", "=Young"), "3": ("a", "b", "c")}
+    facts = Facts(result, _definition([{"name": "u"}]), names=names)
+    lines = centroid_table(_document(facts)).decode().splitlines()
+    assert lines == ["cluster,size,u,name", "0,60,1,", "1,40,5,'=Young"]
 
 
 def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:
@@ -501,19 +503,8 @@ def test_quality_says_how_much_lies_within_groups() -> None:
 
 
 def test_a_site_reads_of_its_own_sizes() -> None:
-    provenance = Provenance(
-        algorithm="fkm",
-        method_version=1,
-        engine_version=1,
-        seed=7,
-        definition_sha256="0" * 64,
-        server_version="1",
-        platform={},
-        sites=("a", "b", "c"),
-        submissions=(),
-    )
     own = _result([[0.0], [9.0]], np.ones((2, 1)), site_sizes={"b": (10, 30)})
-    site = Facts(own, _definition([{"name": "u"}]), provenance)
+    site = Facts(own, _definition([{"name": "u"}]), PROVENANCE)
     words = Page({each.key: each for each in sections(site)}["clusters"].html).words
 
     assert site.own_site == "b"

@@ -11,7 +11,6 @@ from typing import Self
 
 import numpy as np
 
-from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import isolated, share, without_noise, without_rest
@@ -233,10 +232,8 @@ class Facts:
 
         They differ from the means in ``clusters`` where a method does not end at means.
         """
-        return tuple(
-            _centroid_columns(self.result, self.columns, k)
-            for k in range(len(self.result.centroids))
-        )
+        clusters = range(len(self.result.centroids))
+        return tuple(centroid_columns(self.result, self.columns, k) for k in clusters)
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -280,7 +277,7 @@ def _cluster_columns(
 ) -> tuple[ClusterColumn, ...]:
     profile = result.profile
     if profile is None:
-        found = list(_centroid_columns(result, columns, k))
+        found = list(centroid_columns(result, columns, k))
         if result.dissimilarity == "euclidean":
             return tuple(found)
         # Such a centroid holds the mode, which is no share of persons.
@@ -345,32 +342,24 @@ def _modes(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Mode, .
     return tuple(found)
 
 
-def _centroid_columns(
+def centroid_columns(
     result: Result, columns: tuple[Column, ...], k: int
 ) -> tuple[ClusterColumn, ...]:
-    known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
-    values = centroid_values(result.centroids_original[k], result.scale, columns)
-    return tuple(
-        ClusterColumn(column, "centroid", value if is_known else None)
-        for column, value, is_known in zip(columns, values, known, strict=True)
-    )
-
-
-def centroid_values(
-    centroid: FloatArray, scale: FloatArray, columns: tuple[Column, ...]
-) -> list[float]:
-    """Return a centroid (d,) in own units, without what is only rounding.
+    """Return the centroid of one cluster in own units, without what is only rounding.
 
     Parameters
     ----------
-    centroid, scale : (d,) float64
-        In own units, transforms undone; the spread that columns were divided by.
+    result : Result
     columns : tuple of Column, length d
+    k : int
     """
-    return [
-        _mean(without_rest(value, spread if column.transform == "none" else 0.0), column)
-        for column, value, spread in zip(columns, centroid.tolist(), scale.tolist(), strict=True)
-    ]
+    known = np.ones(len(columns), dtype=np.bool_) if result.mask is None else result.mask[k]
+    found = []
+    for j, column in enumerate(columns):
+        spread = float(result.scale[j]) if column.transform == "none" else 0.0
+        value = _mean(without_rest(float(result.centroids_original[k, j]), spread), column)
+        found.append(ClusterColumn(column, "centroid", value if known[j] else None))
+    return tuple(found)
 
 
 def _mean(value: float, column: Column) -> float:

@@ -9,9 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
-from fedclust.result.facts import Cluster, ClusterColumn, Facts, centroid_values
+from fedclust.result.facts import Cluster, ClusterColumn, Facts, centroid_columns
 from fedclust.result.outcomes import count_rows, outcome_columns
 from fedclust.result.wording import plain, spreadsheet_text
 from fedclust.schema.encoding import columns_of
@@ -177,23 +175,15 @@ def centroid_table(document: ResultDocument) -> bytes:
     The name of each cluster is last, if somebody named them. What is unknown is empty. A level's
     column is named ``feature=level`` and holds shares. Cluster numbers are the labels, from 0.
     """
-    centroids: Any = np.asarray(document.result["centroids_original"], dtype=np.float64)
-    mask: Any = document.result.get("mask")
-    known = np.ones(centroids.shape, dtype=np.bool_) if mask is None else np.asarray(mask)
-    sizes = document.result.get("sizes") or (None,) * len(centroids)
-    columns = columns_of(clustered(document.features))
+    result, columns = document.clustering(), columns_of(clustered(document.features))
+    names = document.cluster_names.get(str(len(result.centroids))) or ()
     text = io.StringIO()
     writer = csv.writer(text)
-    names = document.cluster_names.get(str(len(centroids))) or ()
     header = [column.name for column in columns] + ["name"] * any(names)
     writer.writerow(["cluster", "size", *map(spreadsheet_text, header)])
-    scale: Any = np.asarray(document.result["scale"], dtype=np.float64)
-    for cluster, (size, centroid) in enumerate(zip(sizes, centroids, strict=True)):
-        values = centroid_values(centroid, scale, columns)
-        tidy = [
-            plain(value, 10) if is_known else ""
-            for value, is_known in zip(values, known[cluster], strict=True)
-        ]
-        tidy += [spreadsheet_text(names[cluster])] if any(names) else []
-        writer.writerow([cluster, "" if size is None else size, *tidy])
+    for k, size in enumerate(result.sizes or (None,) * len(result.centroids)):
+        means = [each.mean for each in centroid_columns(result, columns, k)]
+        name = [spreadsheet_text(names[k])] if any(names) else []
+        shown = [None if mean is None else plain(mean, 10) for mean in means]
+        writer.writerow([k, size, *shown, *name])
     return text.getvalue().encode()
