@@ -241,6 +241,15 @@ def ruler(x: Axis, at: float, low: float, name: str, marks: Sequence[float]) -> 
     return [line(x.low, at, x.high, at), *_marks(x, low, name, marks)]
 
 
+def grid(x: Axis, top: float, bottom: float, name: str) -> list[str]:
+    """Return the lines of an axis from ``top`` to ``bottom``; below them its numbers and name."""
+    parts = []
+    for mark in ticks(x.least, x.most):
+        parts.append(line(x(mark), top, x(mark), bottom))
+        parts.append(text(x(mark), bottom + 16, short(mark), "middle"))
+    return [*parts, text((x.low + x.high) / 2, bottom + 34, name, "middle")]
+
+
 def _marks(x: Axis, low: float, name: str, marks: Sequence[float]) -> list[str]:
     parts = []
     for mark, label in zip(marks, labels(marks), strict=True):

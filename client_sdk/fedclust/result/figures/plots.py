@@ -4,39 +4,20 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from fedclust.result.drawing import (
-    PALETTE,
-    RIGHT,
-    ROUNDING,
-    WIDTH,
-    Axis,
-    Figure,
-    clipped,
-    ink_on,
-    line,
-    line_chart,
-    short,
-    tag,
-    text,
-)
+from fedclust.result.drawing import ROUNDING, Figure, line_chart, short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.flow import draw_own_clusters, draw_sweep_flow
 from fedclust.result.figures.map import draw_map
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import curves_of, draw_profile
-from fedclust.result.figures.sizes import draw_mix, draw_sizes
+from fedclust.result.figures.sizes import draw_mix, draw_sizes, draw_stability
 from fedclust.result.figures.tree import draw_tree
-from fedclust.result.one_cloud import apart_text, chosen_text
+from fedclust.result.one_cloud import chosen_text
 from fedclust.result.wording import joined, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
-from fedclust.rounds.stability import found_again
 from fedclust.schema.field_names import unknown_name_message
 from fedclust.wire.errors import UsageError
 
-#: Height of a bar with the room below it; width of a bar with room for its number.
-_STEP, _ROOM = 26.0, 40.0
-#: Room for the verdict of each cluster, right of its bar.
-_VERDICT = 190.0
 _NAMES = (
     "profile",
     "sizes",
@@ -254,43 +235,3 @@ def draw_choice(facts: Facts) -> Figure:
         y_range=(min(0.0, *values), max(1.0, *values)),
         marked=("clearer than a cloud", clear) if ps else None,
     )
-
-
-def draw_stability(facts: Facts) -> Figure:
-    """Draw a bar for each cluster: its mean Jaccard index, and whether it stands apart.
-
-    Raises
-    ------
-    UsageError
-        Stability was not measured.
-    """
-    found = facts.result.stability
-    if found is None:
-        raise UsageError("stability was not measured: set the option `stability`")
-    left, top = 176.0 if facts.named else 78.0, 14.0
-    bottom = top + _STEP * len(found.jaccard)
-    x = Axis(0.0, 1.0, left, WIDTH - RIGHT - _VERDICT)
-    parts = []
-    for mark in (0.0, 0.25, 0.5, 0.75, 1.0):
-        parts.append(tag("line", x1=x(mark), y1=top, x2=x(mark), y2=bottom, stroke="#dddddd"))
-        parts.append(line(x(mark), bottom, x(mark), bottom + 4))
-        parts.append(text(x(mark), bottom + 18, f"{mark:g}", "middle"))
-    fill, described = PALETTE[0], []
-    for k in range(len(facts.clusters)):
-        value, says = float(found.jaccard[k]), apart_text(facts.result, k)
-        at, wide = top + _STEP * k, x(value) - left
-        name = clipped(facts.labels[k], left - 16, 13)
-        parts.append(text(left - 8, at + 18, name, "end", font_weight="600"))
-        parts.append(tag("rect", x=left, y=at + 5, width=wide, height=16.0, fill=fill))
-        inside = wide > _ROOM
-        spot, anchor = (x(value) - 6, "end") if inside else (x(value) + 6, "start")
-        ink = ink_on(fill) if inside else "#222222"
-        parts.append(text(spot, at + 17, f"{value:.2f}", anchor, fill=ink))
-        parts.append(text(x(1.0) + 10, at + 18, says, "start"))
-        again = found_again(float(found.recovered[k]))
-        described.append(
-            f"Cluster {facts.labels[k]}: {value:.2f}, found again in {again} samples, {says}"
-        )
-    words = "mean Jaccard index of each cluster in resampled data"
-    parts.append(text((left + x(1.0)) / 2, bottom + 38, words, "middle"))
-    return Figure(parts, bottom + 48, "How far clusters are found again", joined(described))

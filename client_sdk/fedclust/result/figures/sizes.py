@@ -1,8 +1,10 @@
-"""Persons of each cluster by site, and the mix of clusters at each site."""
+"""Bars: persons of each cluster by site, the mix at each site, how far clusters are found again."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from fedclust.result.drawing import (
     PALETTE,
@@ -11,24 +13,56 @@ from fedclust.result.drawing import (
     Axis,
     Figure,
     clipped,
+    grid,
     ink_on,
-    line,
-    short,
     tag,
     text,
-    ticks,
     words_width,
 )
 from fedclust.result.facts import Facts
+from fedclust.result.one_cloud import apart_text
 from fedclust.result.wording import MOST_JOINED, joined, persons, titled
-from fedclust.wire.errors import UsageError
+from fedclust.rounds.stability import found_again
 
-#: Height of a bar with the room below it.
-_STEP = 26.0
+#: Height of a bar with the room below it, and where the first one begins.
+_STEP, _TOP = 26.0, 10.0
 #: Names of clusters in a line of a figure's key, and the height of such a line.
 _IN_LINE, _LINE = 3, 18.0
+#: Room for the verdict of each cluster, right of its bar.
+_VERDICT = 190.0
 #: Of the bars of others than the sites that the reader sees.
 _OTHERS = {"fill": "#d0d0d0", "fill_opacity": "1.00"}
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """A bar: its name, its parts (length, look, label), and what stands after it."""
+
+    name: str
+    parts: Sequence[tuple[float, Mapping[str, str], str]]
+    after: str = ""
+
+
+def _bars(bars: Sequence[_Bar], x: Axis, name: str) -> tuple[list[str], float]:
+    """Return bars over an axis that begins at 0, and where they end."""
+    bottom = _TOP + _STEP * len(bars)
+    parts = grid(x, _TOP, bottom, name)
+    for i, bar in enumerate(bars):
+        at, begin = _TOP + _STEP * i, 0.0
+        word = clipped(bar.name, x.low - 16, 13)
+        parts.append(text(x.low - 8, at + 17, word, "end", font_weight="600"))
+        for length, look, label in bar.parts:
+            if length > 0:
+                parts += _segment(x(begin), at + 3, x(length) - x(0.0), look, label)
+                begin += length
+        if bar.after:
+            parts.append(text(x(begin) + 4, at + 17, bar.after, "start"))
+    return parts, bottom
+
+
+def _room(facts: Facts) -> float:
+    """Return the room that the clusters' names take."""
+    return 176.0 if facts.named else 78.0
 
 
 def draw_sizes(facts: Facts) -> Figure:
@@ -43,31 +77,17 @@ def draw_sizes(facts: Facts) -> Figure:
     if not most:
         raise UsageError("no sizes are known: the session had no closing evaluation")
     parts_of = facts.result.site_sizes
-    sites = sorted(parts_of)
-    left, top = 176.0 if facts.named else 78.0, 10.0
-    bottom = top + _STEP * len(facts.clusters)
-    x = Axis(0.0, most * 1.02, left, WIDTH - RIGHT)
-    parts = []
-    for mark in ticks(0.0, float(most)):
-        parts.append(line(x(mark), top, x(mark), bottom))
-        parts.append(text(x(mark), bottom + 16, short(mark), "middle"))
+    sites, names = sorted(parts_of), facts.cluster_names if facts.named else facts.labels
+    bars = []
     for k, cluster in enumerate(facts.clusters):
-        at = top + _STEP * k
-        name = clipped(facts.cluster_names[k], left - 16, 13) if facts.named else str(k)
-        parts.append(text(left - 8, at + 17, name, "end", font_weight="600"))
-        if cluster.size is None:
-            parts.append(text(left + 4, at + 17, "not measured", "start"))
-            continue
-        values = [(parts_of[site][k] or 0, look_of(i), _letters(i)) for i, site in enumerate(sites)]
-        rest = cluster.size - sum(count for count, _, _ in values)
-        begin = 0
-        for count, look, label in [*values, (rest, _OTHERS, "")]:
-            if count > 0:
-                parts += _segment(x(begin), at + 3, x(count) - x(0), look, label)
-                begin += count
-    parts.append(text((left + WIDTH - RIGHT) / 2, bottom + 34, "persons, by cluster", "middle"))
+        own = [(parts_of[site][k] or 0, look_of(i), _letters(i)) for i, site in enumerate(sites)]
+        rest = (cluster.size or 0) - sum(count for count, _, _ in own)
+        after = "not measured" if cluster.size is None else ""
+        bars.append(_Bar(names[k], [] if after else [*own, (rest, _OTHERS, "")], after))
+    x = Axis(0.0, most * 1.02, _room(facts), WIDTH - RIGHT)
+    parts, bottom = _bars(bars, x, "persons, by cluster")
     for i, site in enumerate(sites):
-        across, down = left + 160 * (i % 4), bottom + 56 + 22 * (i // 4)
+        across, down = x.low + 160 * (i % 4), bottom + 56 + 22 * (i // 4)
         look, label = look_of(i), _letters(i)
         parts += _segment(across, down - 13, max(18.0, words_width(label, 12) + 4), look, label)
         name = clipped(facts.site_name(site), 128)
@@ -77,9 +97,9 @@ def draw_sizes(facts: Facts) -> Figure:
         + "".join(f", {facts.site_name(site)} {parts_of[site][k]}" for site in sites[:MOST_JOINED])
         for k, cluster in enumerate(facts.clusters)
     )
-    height = bottom + 46 + 22 * math.ceil(len(sites) / 4)
+    height = bottom + 52 + 22 * math.ceil(len(sites) / 4)
     title = "Sizes of the clusters"
-    return Figure(parts, height + 6, f"{title} by site" if sites else title, described)
+    return Figure(parts, height, f"{title} by site" if sites else title, described)
 
 
 def draw_mix(facts: Facts) -> Figure:
@@ -93,24 +113,14 @@ def draw_mix(facts: Facts) -> Figure:
     rows = facts.mix
     if not rows:
         raise UsageError("no sizes are known: the session had no closing evaluation")
-    left, top = 176.0, 10.0
-    bottom = top + _STEP * len(rows)
-    x = Axis(0.0, 100.0, left, WIDTH - RIGHT - 14)
-    parts = []
-    for mark in ticks(0.0, 100.0):
-        parts.append(line(x(mark), top, x(mark), bottom))
-        parts.append(text(x(mark), bottom + 16, short(mark), "middle"))
-    for i, (name, shares) in enumerate(rows):
-        at, begin = top + _STEP * i, 0.0
-        parts.append(text(left - 8, at + 17, clipped(name, left - 16), "end"))
-        for k, share in enumerate(shares):
-            here, wide = x(100 * begin), x(100 * share) - left
-            begin += share
-            if share > 0:
-                parts += _segment(here, at + 3, wide, look_of(k), str(k))
-    parts += cluster_key(facts, left, bottom + 56)
+    bars = [
+        _Bar(name, [(100 * share, look_of(k), str(k)) for k, share in enumerate(shares)])
+        for name, shares in rows
+    ]
+    x = Axis(0.0, 100.0, 176.0, WIDTH - RIGHT - 14)
     name = "per cent of the persons; the numbers in the bars are the clusters"
-    parts.append(text((x.low + x.high) / 2, bottom + 34, name, "middle"))
+    parts, bottom = _bars(bars, x, name)
+    parts += cluster_key(facts, x.low, bottom + 56)
     described = joined(
         f"{name}: "
         + ", ".join(
@@ -121,6 +131,28 @@ def draw_mix(facts: Facts) -> Figure:
     )
     height = bottom + 44 + key_height(facts)
     return Figure(parts, height, "Mix of the clusters by site", described)
+
+
+def draw_stability(facts: Facts) -> Figure:
+    """Draw a bar for each cluster: its mean Jaccard index, and whether it stands apart.
+
+    Raises
+    ------
+    UsageError
+        Stability was not measured.
+    """
+    found = facts.result.stability
+    if found is None:
+        raise UsageError("stability was not measured: set the option `stability`")
+    bars, described = [], []
+    for k, label in enumerate(facts.labels):
+        value, says = float(found.jaccard[k]), apart_text(facts.result, k)
+        bars.append(_Bar(label, [(value, look_of(0), "")], f"{value:.2f}, {says}"))
+        again = found_again(float(found.recovered[k]))
+        described.append(f"Cluster {label}: {value:.2f}, found again in {again} samples, {says}")
+    x = Axis(0.0, 1.0, _room(facts), WIDTH - RIGHT - _VERDICT)
+    parts, bottom = _bars(bars, x, "mean Jaccard index of each cluster in resampled data")
+    return Figure(parts, bottom + 48, "How far clusters are found again", joined(described))
 
 
 def look_of(number: int) -> dict[str, str]:
@@ -144,7 +176,7 @@ def key_height(facts: Facts) -> float:
     return _LINE * math.ceil(len(facts.clusters) / _IN_LINE) if facts.named else 0.0
 
 
-def _segment(x: float, y: float, wide: float, look: dict[str, str], label: str) -> list[str]:
+def _segment(x: float, y: float, wide: float, look: Mapping[str, str], label: str) -> list[str]:
     """Return a part of a bar, with its label where that has room: a colour alone tells nothing."""
     parts = [tag("rect", x=x, y=y, width=wide, height=18.0, **look, stroke="#ffffff")]
     if label and wide >= words_width(label, 12) + 2:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
-from fedclust.result.drawing import WIDTH, Axis, Figure, line, short, tag, text, ticks
+from fedclust.result.drawing import WIDTH, Axis, Figure, grid, short, tag, text
 from fedclust.result.facts import Facts
 from fedclust.result.figures.sizes import cluster_key, key_height, look_of
 from fedclust.result.wording import joined
@@ -63,10 +63,8 @@ def draw_tree(facts: Facts) -> Figure:
     bottom = _TOP + _STEP * n_leaves
     x = Axis(0.0, float(heights.max()) * 1.02 or 1.0, WIDTH - _LABELS, _LEFT)
     y = _TOP + _STEP * (across + 0.5)
-    parts = []
-    for mark in ticks(0.0, x.most):
-        parts.append(line(x(mark), _TOP, x(mark), bottom))
-        parts.append(text(x(mark), bottom + 16, short(mark), "middle"))
+    name = "height in the scaled space; at the right the cluster and the persons of each leaf"
+    parts = grid(x, _TOP, bottom, name)
     cluster = [{int(k)} for k in tree.clusters]
     for number, pair in enumerate(tree.merges.tolist()):
         node = n_leaves + number
@@ -94,8 +92,6 @@ def draw_tree(facts: Facts) -> Figure:
         if all(abs(place - other) >= _NAME for other in named):
             parts.append(text(place, _TOP - 12, f"K = {k}", "middle"))
             named.append(place)
-    name = "height in the scaled space; at the right the cluster and the persons of each leaf"
-    parts.append(text(_LEFT, bottom + 34, name, "start"))
     last = ", ".join(short(float(height)) for height in tree.heights[::-1][:5])
     described = f"{n_leaves} leaves of {tree.n_cells} cells. The last merges are at {last}. "
     described += joined(f"K = {k} is cut at {short(height)}" for k, height in cuts.items())
