@@ -24,6 +24,7 @@ from fedclust.result.outcomes import (
 )
 from fedclust.result.overview import frame, html_overview, text_overview
 from fedclust.result.page import sections
+from fedclust.result.table_one import table_one
 from fedclust.result.tables import csv_text, json_text
 from fedclust.schema.outcomes import Estimate, Outcomes
 from fedclust.wire.errors import UsageError
@@ -238,8 +239,8 @@ def test_programs_get_tables_and_sigma(facts: Facts) -> None:
 
 def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
     shown = html_overview(facts)
-    assert "died: yes" in shown
-    assert "22.3 % (10.0 to 30.0)" in shown
+    assert "died: <b>22.3 % (10.0 to 30.0)" in shown
+    assert table_one(facts).html() in shown
     assert "outcomes: died, ward, stay, relapse; counted in rows" in text_overview(facts)
 
 

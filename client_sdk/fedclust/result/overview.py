@@ -8,14 +8,15 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.figures.profile import difference_colour, ranked_columns
+from fedclust.result.figures.plots import Plots
+from fedclust.result.first_screen import html_first_screen
 from fedclust.result.markup import html_folded, html_table
 from fedclust.result.one_cloud import chosen_text, short_verdict
-from fedclust.result.outcomes import count_rows, outcome_columns, outcome_rows, outcome_sentences
+from fedclust.result.outcomes import count_rows, html_outcomes, outcome_rows, outcome_sentences
 from fedclust.result.page import html_site_sizes
 from fedclust.result.sweep import bic_text, sweep_table
-from fedclust.result.wording import percent
-from fedclust.schema.display import COLUMNS, STYLE, counted, cut
+from fedclust.result.table_one import table_one
+from fedclust.schema.display import COLUMNS, STYLE, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
 from fedclust.wire.errors import UsageError, of_extra
@@ -43,8 +44,8 @@ _TRANSFER = (
 )
 _CLOUD = ("p", "gap", "gap_error")
 _LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
-#: Longest name and longest text in a notebook's tables.
-_NAME, _TEXT = 60, 1_000
+#: Longest name in a table.
+_NAME = 60
 
 
 def text_overview(facts: Facts) -> str:
@@ -162,77 +163,40 @@ def _persons(size: int | None) -> str:
 
 
 def html_overview(facts: Facts) -> str:
-    """Return a result as a fragment of HTML: facts, warnings, profile, sizes; all escaped."""
-    result = facts.result
+    """Return a result as a fragment of HTML: facts, the first screen, tables; all escaped."""
+    result, plots = facts.result, Plots(facts)
     parts = [f"<p><b>{_KIND}</b>: {escape(_summary(facts))}</p>"]
     parts += [f"<p>{escape(line)}</p>" for line in _facts(facts)]
-    parts += [
-        f'<p class="warning">Warning: {escape(cut(text, _TEXT))}</p>' for text in result.warnings
-    ]
-    parts.append(_profile_table(facts))
-    parts.append(_outcome_table(facts))
+    parts += [html_first_screen(facts), _centroid_table(facts)]
+    if result.outcomes is not None:
+        compared = html_outcomes(facts, plots.forest, plots.survival)
+        parts.append(html_folded("Outcomes", table_one(facts).html() + compared))
     if result.site_sizes:
         table = html_site_sizes(facts, clusters=_HTML_CLUSTERS, sites=_HTML_SITES)
         parts.append(html_folded("Persons by site", table))
     if result.sweep:
-        table = html_table(cut(result.recommendation or "", _TEXT), *sweep_table(result.sweep))
+        table = html_table(result.recommendation or "", *sweep_table(result.sweep))
         parts.append(html_folded("Numbers of clusters that were compared", table))
     return f'<div class="fedclust">{STYLE}{"".join(parts)}</div>'
 
 
-def _profile_table(facts: Facts) -> str:
-    """Return clusters by columns; a colour is the difference from all persons."""
-    columns, clusters = facts.columns, facts.clusters[:_HTML_CLUSTERS]
-    places = sorted(ranked_columns(facts, _HTML_COLUMNS)) or [*range(len(columns))][:_HTML_COLUMNS]
-    units = [f" [{columns[j].unit}]" if columns[j].unit else "" for j in places]
-    names = [cut(columns[j].name, _NAME) + unit for j, unit in zip(places, units, strict=True)]
-    head = "".join(f'<th scope="col">{escape(name)}</th>' for name in names)
-    rows = []
-    for cluster in clusters:
-        cells = "".join(
-            _coloured(short(facts.centroids[cluster.number][j].mean), cluster.entries[j].difference)
-            for j in places
-        )
-        label = escape(facts.labels[cluster.number])
-        first = f'<th scope="row">{label}</th><td>{_persons(cluster.size)}</td>'
-        rows.append(f"<tr>{first}<td>{percent(cluster.share)}</td>{cells}</tr>")
-    caption = "Centroids in the data's own units."
-    if any(entry.difference is not None for each in clusters for entry in each.entries):
-        caption += " Blue is below all persons, red above."
-    for noun, hidden in (
-        ("clusters", len(facts.clusters) - len(clusters)),
-        ("columns", len(columns) - len(places)),
-    ):
-        caption += f" {hidden} more {noun}: to_frame()." if hidden > 0 else ""
-    return (
-        f'<div class="wide"><table><caption>{escape(caption)}</caption><thead><tr>'
-        f'<th scope="col">cluster</th><th scope="col">persons</th><th scope="col">share</th>{head}'
-        f"</tr></thead><tbody>{''.join(rows)}</tbody></table></div>"
-    )
-
-
-def _outcome_table(facts: Facts) -> str:
-    """Return outcomes by cluster, each with its interval."""
-    clusters = facts.clusters[:_HTML_CLUSTERS]
-    by_cluster = [list(outcome_columns(facts, each.number))[:_HTML_COLUMNS] for each in clusters]
-    sentences = " ".join(outcome_sentences(facts))
-    if not sentences or not by_cluster or not by_cluster[0]:
-        return f"<p>{escape(cut(sentences, _TEXT))}</p>" if sentences else ""
+def _centroid_table(facts: Facts) -> str:
+    columns, shown = facts.columns[:_HTML_COLUMNS], facts.centroids[:_HTML_CLUSTERS]
+    hidden = {
+        "clusters": len(facts.clusters) - len(shown),
+        "columns": len(facts.columns) - len(columns),
+    }
+    units = [f" [{column.unit}]" if column.unit else "" for column in columns]
+    names = [cut(column.name, _NAME) + unit for column, unit in zip(columns, units, strict=True)]
+    more = "".join(f" {n} more {noun}: to_frame()." for noun, n in hidden.items() if n > 0)
     return html_table(
-        cut(f"Outcomes with 95 % intervals. {sentences}", _TEXT),
-        ["cluster", *(cut(name, _NAME) for name, _, _ in by_cluster[0])],
+        f"Centroids in the data's own units.{more}",
+        ["cluster", "persons", *names],
         [
-            [facts.labels[each.number], *(line.text for _, line, _ in own)]
-            for each, own in zip(clusters, by_cluster, strict=True)
+            [facts.labels[k], facts.clusters[k].size, *(each.mean for each in row[: len(columns)])]
+            for k, row in enumerate(shown)
         ],
     )
-
-
-def _coloured(text: str, difference: float | None) -> str:
-    if difference is None:
-        return f"<td>{escape(text)}</td>"
-    ground, ink = difference_colour(difference)
-    return f'<td style="background:{ground};color:{ink}">{escape(text)}</td>'
 
 
 # --- DataFrames -----------------------------------------------------------------------------------

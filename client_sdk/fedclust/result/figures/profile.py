@@ -198,17 +198,6 @@ def separations(facts: Facts) -> list[float]:
     return found
 
 
-def ranked_columns(facts: Facts, most: int) -> list[int]:
-    """Return all columns, or so many of them, those that separate the clusters most first.
-
-    Empty where no differences are known.
-    """
-    apart = separations(facts)
-    if not any(apart):
-        return []
-    return sorted(range(len(apart)), key=lambda j: (-apart[j], j))[:most]
-
-
 def difference_colour(difference: float | None) -> tuple[str, str]:
     """Return the fill of a standardised difference, blue below and red above, and the ink on it."""
     if difference is None:
