@@ -51,8 +51,7 @@ def simulation_app(files: Mapping[str, Path]) -> ClientApp:
 
 @functools.cache
 def _read(definition: bytes, name: str, file: Path) -> SimulatedSite:
-    found = read_definition(definition)
-    return read_site(plan_of(found), found, name, file, None)
+    return read_site(plan_of(read_definition(definition)), name, file, None)
 
 
 def _reply(asked: Ask, site: SimulatedSite, context: Context) -> Reply:

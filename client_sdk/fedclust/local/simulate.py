@@ -33,9 +33,7 @@ from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.result.session_result import KnownSite, SessionResult, TraceEntry
 from fedclust.rounds import EngineState, Plan
 from fedclust.rounds.outcomes import Count, OutcomesPayload
-from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import asked_of, clustered, outcomes_of
 from fedclust.schema.field_names import (
     field_errors,
     nearest_name,
@@ -162,7 +160,7 @@ def simulate(
         parts = {}
         for number, name in enumerate(sorted(sources)):
             work.say(f"simulate {method}: reading site {name}", number, len(sources))
-            parts[name] = read_site(plan, definition, name, sources[name], owners.get(name))
+            parts[name] = read_site(plan, name, sources[name], owners.get(name))
         masks = {name: part.mask for name, part in parts.items()}
         rounds.check_roster(plan, list(parts), masks)
         result, trace = _run_rounds(plan, parts, arrival, work)
@@ -285,19 +283,30 @@ def _below(rng: np.random.Generator, n: int) -> int:
     return int(rng.integers(n))
 
 
-def read_site(
-    plan: Plan, definition: Definition, name: str, source: Source, persons: Any
-) -> SimulatedSite:
-    """Read a site's rows, and form what it computes from."""
-    table = _read_table(source, definition, persons, name)
-    points, held, counted = no_points(plan), table.features, tuple[OutcomeBlock, ...]()
-    if len(table.X):
-        try:
-            points, held, counted = site_data(
-                plan, source, table, plan.policy.min_group_size, persons
-            )
-        except DataError as error:
+def read_site(plan: Plan, name: str, source: Source, persons: Any) -> SimulatedSite:
+    """Read a site's rows, and form what it computes from; here a site may have no rows."""
+    counted: tuple[OutcomeBlock, ...] = ()
+    try:
+        table = load(
+            source,
+            plan.features,
+            person=persons,
+            lacking=plan.policy.missing == "mask",
+            # For a protected table, reading the persons has already warned.
+            tell_unknown=plan.policy.protection == "none",
+            outcomes=plan.outcomes,
+        )
+        points, held = no_points(plan), table.features
+        if len(table.X):
+            p = plan.policy.min_group_size
+            points, held, counted = site_data(plan, source, table, p, persons)
+    except DataError as error:
+        if error.rule != "no-rows" or not (persons is None or not len(persons)):
             raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
+        names = [each.name for each in plan.features] + [each.name for each in plan.outcomes]
+        held = tuple(dict.fromkeys(names))
+        points = no_points(plan)
+        table = Table(points.X, held, columns=held)
     return SimulatedSite(name, table, points, rounds.has_features(plan, held), held, counted)
 
 
@@ -329,28 +338,6 @@ def _define(
     except ValidationError as error:
         unknown = functools.partial(unknown_field_message, SessionCreate)
         raise DefinitionError(field_errors(error, unknown=unknown)) from None
-
-
-def _read_table(source: Source, definition: Definition, persons: Any, site: str) -> Table:
-    """Read rows with the same checks as a site; but here a site may have no rows."""
-    try:
-        lacking = definition.policy.missing == "mask"
-        # For a protected table, reading the persons has already warned.
-        tell = definition.policy.protection == "none"
-        return load(
-            source,
-            clustered(definition.features),
-            person=persons,
-            lacking=lacking,
-            tell_unknown=tell,
-            outcomes=outcomes_of(definition.features),
-        )
-    except DataError as error:
-        if error.rule == "no-rows" and (persons is None or not len(persons)):
-            names = tuple(dict.fromkeys(each.name for each in asked_of(definition.features)))
-            d = len(columns_of(clustered(definition.features)))
-            return Table(np.empty((0, d)), names, columns=names)
-        raise RuleViolation(error.rule, f"site {site!r}: {error}") from None
 
 
 # --- sites and features as Python's users hand them over ------------------------------------------
