@@ -56,7 +56,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/fedclust-service openapi --check
+	$(BIN)/python openapi/description.py --check
 	$(BIN)/python tests/support/code_lines.py
 
 format: $(DEV_STAMP)
@@ -65,7 +65,7 @@ format: $(DEV_STAMP)
 
 openapi: $(DEV_STAMP)
 	$(BIN)/python openapi/make_examples.py
-	$(BIN)/fedclust-service openapi
+	$(BIN)/python openapi/description.py
 
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py

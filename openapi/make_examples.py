@@ -11,9 +11,9 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests"))
 
-from fedclust_service.http.examples import FILE  # noqa: E402
 from method_bodies import record_methods  # noqa: E402  # found through the line above
 from operation_bodies import record_operations  # noqa: E402
+from recorded import FILE  # noqa: E402
 
 
 def main() -> None:

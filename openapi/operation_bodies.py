@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from fedclust_service.http.app import api_routes
+from fedclust_service.http.routes import api_routes
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import local_coordinator

@@ -471,28 +471,6 @@ def operators_addresses(settings: Settings) -> Iterable[str]:
     return emails.values()
 
 
-@app.command("openapi")
-def write_openapi(
-    out: Annotated[Path, typer.Option(help="The file to write.")] = Path("openapi/openapi.json"),
-    check: Annotated[
-        bool, typer.Option("--check", help="Write nothing, and fail if the file differs.")
-    ] = False,
-) -> None:
-    """Write the API's description, or check that the file is current."""
-    from fedclust_service.http.app import openapi_text
-
-    current = openapi_text()
-    if check:
-        found = out.read_text("utf-8") if out.is_file() else ""
-        if found != current:
-            print(f"{out} is not current: run `make openapi`", file=sys.stderr)
-            raise typer.Exit(1)
-        return
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(current, "utf-8")
-    _say(f"wrote {out}")
-
-
 @app.command()
 def demo(
     directory: Annotated[

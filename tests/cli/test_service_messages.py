@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 import shlex
 import sys
@@ -103,10 +104,6 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
             3,
             "PostgreSQL is restored by its own tools, into an empty database",
         ),
-        pytest.param(
-            *("openapi --out /dev/full", {}, 1, "the disk is full"),
-            marks=pytest.mark.skipif(sys.platform != "linux", reason="/dev/full"),
-        ),
         # Each command has its own options only.
         ("backup --out x --port 80", {}, 2, "No such option: --port"),
         ("init --smtp-host x", {}, 2, "No such option: --smtp-host"),
@@ -147,6 +144,17 @@ def test_what_a_command_ends_with(
     assert (ended, text in said) == (code, True), said
     assert "s3cret" not in said
     assert "_ssl.c" not in said
+
+
+def test_a_full_disk_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(**_: object) -> None:
+        raise OSError(errno.ENOSPC, "s3cret", "/data/file")
+
+    monkeypatch.setattr(cli, "app", full)
+    assert cli.main() == Exit.FAILED
+    assert capsys.readouterr().err == "fedclust-service: /data/file: the disk is full\n"
 
 
 def test_a_backup_before_an_upgrade_is_made_and_not_recorded(

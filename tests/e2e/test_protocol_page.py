@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.wire import codec
-from fedclust_service.http.examples import recorded_bodies
+from recorded import recorded_bodies
 
 PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 

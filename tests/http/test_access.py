@@ -6,7 +6,6 @@ The cases come from the application's routes. A route that `EXPECTED` does not n
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,9 +16,10 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
+from description import build_description
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import new_token
-from fedclust_service.http.app import api_routes, openapi_text
+from fedclust_service.http.routes import api_routes
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
@@ -249,7 +249,7 @@ _ODD = "Bad%20Name%00"
 
 def _odd_requests() -> Iterator[tuple[str, str, dict[str, str]]]:
     """Yield every documented request with each of its parameters malformed, and with all."""
-    for template, methods in json.loads(openapi_text())["paths"].items():
+    for template, methods in build_description()["paths"].items():
         for method, operation in methods.items():
             if EXPECTED[operation["operationId"]] == OPEN:
                 continue

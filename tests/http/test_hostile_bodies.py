@@ -11,7 +11,7 @@ import msgpack
 import pytest
 
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.http.examples import recorded_bodies
+from recorded import recorded_bodies
 from support.api_caller import ApiCaller
 from support.contract_watch import ANALYST_OPERATIONS, MARK, OTHERS, SITE_OPERATIONS, Sent, Watch
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedclust_service.http.app import api_routes
+from fedclust_service.http.routes import api_routes
 from fedclust_service.store import StoreUnavailable, Tx
 from support.api_caller import ApiCaller
 from support.clock import ManualClock

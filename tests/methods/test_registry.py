@@ -158,7 +158,7 @@ def test_every_method_is_tried() -> None:
 _HELP = "service/fedclust_service/http/help/"
 METHOD_FOLDERS = ("client_sdk/fedclust/methods/", "client_sdk/fedclust_dual/")
 #: The only modules elsewhere that may name a method: examples of what a user types, and the demo.
-EXAMPLES = {"service/fedclust_service/demo.py", "service/fedclust_service/http/examples.py"}
+EXAMPLES = {"service/fedclust_service/demo.py"}
 #: Names that scikit-learn and scipy give to their own algorithms.
 FOREIGN = {
     "client_sdk/fedclust/numeric/weighted_kmeans.py": {"lloyd"},

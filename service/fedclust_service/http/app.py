@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from typing import cast
 
 from fastapi import FastAPI, Request
-from fastapi.routing import APIRoute
 from starlette.responses import Response
 
 from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import docs, help_pages, openapi, problems, ui
+from fedclust_service.http import docs, help_pages, problems, ui
 from fedclust_service.http.budgets import Budget, Budgets
 from fedclust_service.http.dependencies import Service
 from fedclust_service.http.middleware import EdgeMiddleware
 from fedclust_service.http.request_context import context_of
-from fedclust_service.http.routes import ROUTERS
+from fedclust_service.http.routes import api_routes
 from fedclust_service.http.sign_in_rate import SignInRate
 from fedclust_service.http.ui.errors import show_refusal
 from fedclust_service.metrics import Metrics
@@ -42,7 +39,11 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
 
     ``connections`` are those that the requests use.
     """
-    app = describe_app()
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    problems.install(app)
+    # A flat list, so that a 405 can name every method of a path.
+    app.router.routes.extend(api_routes())
+    app.router.routes.extend(docs.ROUTES)
     metrics = Metrics(coordinator, connections)
     # Many threads compete for the interpreter: with 40 a submission took twice the CPU. PostgreSQL
     # needs more of them than SQLite, because its answers cross a network.
@@ -70,34 +71,6 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
         refused=_refused,
     )
     return app
-
-
-def describe_app() -> FastAPI:
-    """Return the application without a coordinator, which is enough for ``openapi.json``."""
-    app = FastAPI(
-        title="fedclust coordinator",
-        version=version("fedclust"),
-        docs_url=None,
-        redoc_url=None,
-        openapi_url=None,
-        redirect_slashes=False,
-    )
-    problems.install(app)
-    # A flat list, so that a 405 can name every method of a path.
-    app.router.routes.extend(api_routes())
-    app.router.routes.extend(docs.routes(lambda: openapi.build_description(app)))
-    return app
-
-
-def openapi_text() -> str:
-    """Return the API's description as in the repository's file."""
-    document = openapi.build_description(describe_app())
-    return json.dumps(document, indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-
-
-def api_routes() -> list[APIRoute]:
-    """Return every route that ``openapi.json`` describes."""
-    return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]
 
 
 def _refused(request: Request, refusal: Refusal) -> Response:

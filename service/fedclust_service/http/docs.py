@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable
-from functools import cache
 from pathlib import Path
-from typing import Any
 
 from starlette.requests import Request
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import FileResponse, RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
@@ -19,7 +15,14 @@ from fedclust_service.http.bodies import negotiate
 from fedclust_service.http.sign_in_cookie import cookie_of
 from fedclust_service.http.ui.rendering import HTML, render
 
-STATIC = Path(__file__).parent / "static"
+_HERE = Path(__file__).parent
+STATIC = _HERE / "static"
+#: The API's description, in the installed package or in the repository.
+_DESCRIPTION = next(
+    place
+    for place in (_HERE / "openapi.json", _HERE.parents[2] / "openapi" / "openapi.json")
+    if place.is_file()
+)
 _HEAD = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fedclust</title>'
 _ICON = '<link rel="icon" href="/static/swagger-ui/favicon-32x32.png">'
 _SWAGGER = (
@@ -28,11 +31,7 @@ _SWAGGER = (
     '<script src="/static/docs.js"></script></body></html>'
 )
 _HOME_JSON = codec.canonical_json(
-    {
-        "service": "fedclust coordinator",
-        "docs": "/docs",
-        "openapi": "/openapi.json",
-    }
+    {"service": "fedclust coordinator", "docs": "/docs", "openapi": "/openapi.json"}
 )
 # The script styles the page.
 _POLICY = (
@@ -40,29 +39,6 @@ _POLICY = (
     "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
-
-
-def routes(document: Callable[[], dict[str, Any]]) -> list[BaseRoute]:
-    """Return the routes of the API's description, which ``document`` builds once."""
-
-    building = threading.Lock()
-
-    @cache
-    def written() -> bytes:
-        return codec.canonical_json(document())
-
-    def description(_: Request) -> Response:
-        with building:  # otherwise several threads would build it at the same time
-            content = written()
-        return Response(content, media_type=JSON)
-
-    return [
-        Route("/", _home, methods=["GET"]),
-        Route("/ui", lambda _: RedirectResponse("/ui/", 307), methods=["GET"]),
-        Route("/openapi.json", description, methods=["GET"]),
-        Route("/docs", _swagger, methods=["GET"]),
-        Mount("/static", StaticFiles(directory=STATIC)),
-    ]
 
 
 def _home(request: Request) -> Response:
@@ -77,3 +53,16 @@ def _home(request: Request) -> Response:
 
 def _swagger(_: Request) -> Response:
     return Response(_SWAGGER, media_type=HTML, headers={"Content-Security-Policy": _POLICY})
+
+
+def _description(_: Request) -> Response:
+    return FileResponse(_DESCRIPTION, media_type=JSON)
+
+
+ROUTES: tuple[BaseRoute, ...] = (
+    Route("/", _home, methods=["GET"]),
+    Route("/ui", lambda _: RedirectResponse("/ui/", 307), methods=["GET"]),
+    Route("/openapi.json", _description, methods=["GET"]),
+    Route("/docs", _swagger, methods=["GET"]),
+    Mount("/static", StaticFiles(directory=STATIC)),
+)

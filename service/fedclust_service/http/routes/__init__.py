@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fastapi import APIRouter
+from fastapi.routing import APIRoute
 
 from fedclust_service.http.routes import (
     about,
@@ -36,3 +37,8 @@ ROUTERS: tuple[APIRouter, ...] = (
     admin.router,
     health.router,
 )
+
+
+def api_routes() -> list[APIRoute]:
+    """Return every route that ``openapi.json`` describes."""
+    return [route for router in ROUTERS for route in router.routes if isinstance(route, APIRoute)]

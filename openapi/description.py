@@ -1,31 +1,38 @@
-"""``openapi.json``: FastAPI's description of the routes, completed with our models.
+"""Write ``openapi.json`` (part of `make openapi`): FastAPI's description, with our models.
 
-Pydantic makes the schemas from the models of :mod:`fedclust.wire` and of the installed methods of
-this project, so the description always matches the bodies. Other methods are described by
-``/v1/algorithms`` alone.
+Pydantic makes the schemas from the models of :mod:`fedclust.wire` and of the methods of this
+project, so the description always matches the bodies. Other methods are described by
+``/v1/algorithms`` alone. A coordinator serves the file as it is.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
+import sys
 from collections.abc import Mapping
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
-from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 from pydantic.json_schema import models_json_schema
 
+import derived_schemas as schemas
+import recorded
 from fedclust import rounds
 from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.rounds import sweep
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
-from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
-from fedclust_service.http import examples, schemas
-from fedclust_service.http.describe import add_problems, problem_examples
+from fedclust.wire.problems import CATALOGUE, PREFIX, FieldError, Problem, problem
+from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
+from fedclust_service.http.describe import PROBLEMS, headers, problem_response
+from fedclust_service.http.routes import api_routes
 
+FILE = Path(__file__).with_name("openapi.json")
 _PREFIX = "#/components/schemas/"
 _DESCRIPTION = """\
 Clustering across organisations that may not pool their data. Sites keep their rows and send small
@@ -62,15 +69,34 @@ _TAGS = {
     "health": "For monitoring.",
 }
 
+#: Problems of every route: of the middleware, and of parameters.
+_EVERYWHERE = (
+    "malformed-request",
+    "invalid",
+    "too-many-requests",
+    "headers-too-large",
+    "internal",
+    "unavailable",
+)
+#: Problems of every route that reads a body.
+_OF_BODIES = (
+    "malformed-request",
+    "request-timeout",
+    "body-too-large",
+    "unsupported-media-type",
+)
+#: Temporary problems, which carry Retry-After.
+_PASSING = {"request-timeout", "result-not-ready", "too-many-requests", "internal", "unavailable"}
 
-def build_description(app: FastAPI) -> dict[str, Any]:
-    """Return the description of an application."""
+
+def build_description() -> dict[str, Any]:
+    """Return the description of the routes."""
     lines = [
         f"- `{PREFIX}{slug}` ({status}): {title}." for slug, (status, title) in CATALOGUE.items()
     ]
     document: dict[str, Any] = get_openapi(
-        title=app.title,
-        version=app.version,
+        title="fedclust coordinator",
+        version=version("fedclust"),
         summary="The coordinator's HTTP interface, version 1.",
         description=_DESCRIPTION.format(binary=BINARY),
         servers=[{"url": "/", "description": "This coordinator."}],
@@ -78,7 +104,7 @@ def build_description(app: FastAPI) -> dict[str, Any]:
         separate_input_output_schemas=False,
         license_info={"name": "Apache-2.0", "identifier": "Apache-2.0"},
         tags=[{"name": name, "description": text} for name, text in _TAGS.items()],
-        routes=app.routes,
+        routes=api_routes(),
     )
     of_routes, titles = _by_title(document["components"].pop("schemas"))
     document = _renamed(document, titles)
@@ -116,11 +142,11 @@ def build_description(app: FastAPI) -> dict[str, Any]:
     _open_answers(document)
     for path, methods in document["paths"].items():
         for operation in methods.values():
-            add_problems(path, operation)
+            _add_problems(path, operation)
             for parameter in operation.get("parameters", ()):
                 del parameter["schema"]["title"]
-    parts["examples"] = problem_examples()
-    examples.add_examples(document)
+    parts["examples"] = {slug: {"value": _problem_example(slug)} for slug in CATALOGUE}
+    recorded.add_examples(document)
     return document
 
 
@@ -192,3 +218,61 @@ def _renamed(value: Any, names: Mapping[str, str]) -> Any:
     if isinstance(value, list):
         return [_renamed(item, names) for item in value]
     return names.get(value, value) if isinstance(value, str) else value
+
+
+def _add_problems(path: str, operation: dict[str, Any]) -> None:
+    """Add the problems that an operation of the description can answer with, in place."""
+    of_token = ["unauthenticated"] if operation["security"] else []
+    of_path = ["not-found"] if "{" in path else []
+    of_body = _OF_BODIES if "requestBody" in operation else ()
+    by_status: dict[int, list[str]] = {}
+    slugs = (*of_token, *of_path, *of_body, *operation.pop(PROBLEMS, ()), *_EVERYWHERE)
+    for slug in dict.fromkeys(slugs):
+        by_status.setdefault(CATALOGUE[slug][0], []).append(slug)
+    for status, same in sorted(by_status.items()):
+        text = "\n\n".join(f"`{slug}`: {CATALOGUE[slug][1]}." for slug in same)
+        response = operation["responses"][str(status)] = problem_response(text)
+        response["content"][PROBLEM]["examples"] = {
+            slug: {"$ref": f"#/components/examples/{slug}"} for slug in same
+        }
+        if status == 401:
+            response |= headers({"WWW-Authenticate": "`Bearer`."})
+        if _PASSING.intersection(same):
+            text = "Seconds to wait before the next try. Absent if waiting does not help."
+            response |= headers({"Retry-After": text})
+
+
+def _problem_example(slug: str) -> dict[str, Any]:
+    """Return an example of a problem document."""
+    errors = []
+    if slug == "invalid":
+        errors.append(FieldError(pointer="/name", rule="missing", message="Field required"))
+    if slug == "disclosure-refused":
+        errors.append(
+            FieldError(
+                pointer="/payload/counts/0",
+                rule="smallest-count",
+                message="fewer rows than a site may report",
+            )
+        )
+    document = problem(slug, f"{CATALOGUE[slug][1]}.", errors, request_id="0" * 16)
+    return document.model_dump(exclude_none=True, mode="json")
+
+
+def openapi_text() -> str:
+    """Return the description as the file has it."""
+    return json.dumps(build_description(), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+
+
+def main(check: bool) -> str | None:
+    """Write the file. With ``check`` only return what to do if it is not current."""
+    current = openapi_text()
+    if not check:
+        FILE.write_text(current, "utf-8")
+    elif FILE.read_text("utf-8") != current:
+        return f"{FILE} is not current: run `make openapi`"
+    return None
+
+
+if __name__ == "__main__":
+    sys.exit(main("--check" in sys.argv))
