@@ -25,19 +25,14 @@ from fedclust_service.usecases.shown import show
 router = api_router(tags=["about"])
 
 
-@router.get(
-    "/v1/whoami",
-    summary="The account of a token",
-)
+@router.get("/v1/whoami", summary="The account of a token")
 def whoami(actor: ActorOf, co: CoordinatorOf) -> WhoAmI:
     """Role, name and expiry of the token; versions of server and protocol."""
     return principals.whoami(co, actor)
 
 
 @router.get(
-    "/v1/algorithms",
-    dependencies=[Authenticated],
-    summary="Methods that this coordinator runs",
+    "/v1/algorithms", dependencies=[Authenticated], summary="Methods that this coordinator runs"
 )
 def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[AlgorithmInfo]:
     """Options as JSON Schema, phases, and line by line what leaves a site in each."""

@@ -46,11 +46,7 @@ UntilOf = Annotated[
 ]
 
 
-@router.get(
-    "/overview",
-    summary="Overview of the coordinator",
-    openapi_extra=refusals("forbidden"),
-)
+@router.get("/overview", summary="Overview of the coordinator", openapi_extra=refusals("forbidden"))
 def get_overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.Overview:
     """Operators. Sessions and rounds by state; what needs attention (rounds past their deadline,
     aggregations whose worker died, sessions that cannot start or failed within a week, tokens that
@@ -62,9 +58,7 @@ def get_overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.O
 
 
 @router.get(
-    "/sessions",
-    summary="Every session with its sites",
-    openapi_extra=refusals("forbidden"),
+    "/sessions", summary="Every session with its sites", openapi_extra=refusals("forbidden")
 )
 def list_admin_sessions(
     actor: ActorOf,
@@ -82,11 +76,7 @@ def list_admin_sessions(
 
 
 # One parameter for each field of the query.
-@router.get(
-    "/audit",
-    summary="The audit trail",
-    openapi_extra=refusals("forbidden"),
-)
+@router.get("/audit", summary="The audit trail", openapi_extra=refusals("forbidden"))
 def list_audit(
     actor: ActorOf,
     co: CoordinatorOf,

@@ -164,10 +164,7 @@ def read_number(last_event_id: str | None) -> int:
     return int(last_event_id)
 
 
-@router.get(
-    "/v1/audit/heads/{number}",
-    summary="The hash of a sealed audit entry",
-)
+@router.get("/v1/audit/heads/{number}", summary="The hash of a sealed audit entry")
 def get_audit_head(
     actor: ActorOf,
     co: CoordinatorOf,

@@ -46,11 +46,7 @@ class Readiness(Model):
     listening: bool | None
 
 
-@router.get(
-    "/healthz",
-    summary="Liveness",
-    openapi_extra={"security": []},
-)
+@router.get("/healthz", summary="Liveness", openapi_extra={"security": []})
 async def healthz() -> Liveness:
     """Answers while the process runs; does not use the database."""
     return Liveness(status="ok")

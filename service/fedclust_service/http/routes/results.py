@@ -25,10 +25,7 @@ _TEXT = {"schema": {"type": "string"}}
     "/v1/sessions/{session}/result",
     summary="Read the result",
     response_model=ResultDocument,
-    responses={
-        **TAGGED,
-        200: {**TAGGED[200], "content": {BINARY: BINARY_CONTENT, CSV: _TEXT}},
-    },
+    responses={**TAGGED, 200: {**TAGGED[200], "content": {BINARY: BINARY_CONTENT, CSV: _TEXT}}},
     openapi_extra=refusals(
         "forbidden",
         "not-acceptable",

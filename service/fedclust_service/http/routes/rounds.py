@@ -18,10 +18,7 @@ from fedclust_service.usecases import rounds
 router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
 
 
-@router.get(
-    "",
-    summary="List a session's rounds",
-)
+@router.get("", summary="List a session's rounds")
 def list_rounds(
     actor: ActorOf,
     co: CoordinatorOf,
@@ -35,10 +32,7 @@ def list_rounds(
     return rounds.list_rounds(co, actor, session, limit, cursor)
 
 
-@router.get(
-    "/{number}",
-    summary="Read a round",
-)
+@router.get("/{number}", summary="Read a round")
 def get_round(
     actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
 ) -> RoundInfo:

@@ -51,10 +51,7 @@ def create_session(
     return info
 
 
-@router.get(
-    "",
-    summary="List sessions",
-)
+@router.get("", summary="List sessions")
 def list_sessions(
     actor: ActorOf,
     co: CoordinatorOf,

@@ -23,17 +23,9 @@ from fedclust_service.usecases import site_tables
 router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
 
 
-@router.get(
-    "",
-    summary="List a site's protected tables",
-    openapi_extra=refusals("forbidden"),
-)
+@router.get("", summary="List a site's protected tables", openapi_extra=refusals("forbidden"))
 def list_site_tables(
-    actor: ActorOf,
-    co: CoordinatorOf,
-    site: SiteName,
-    limit: LimitOf = 50,
-    cursor: CursorOf = None,
+    actor: ActorOf, co: CoordinatorOf, site: SiteName, limit: LimitOf = 50, cursor: CursorOf = None
 ) -> Page[SiteTableInfo]:
     """Operators, and the site itself: a site whose state was restored sees whether it lacks a
     change. Number and head of the change that was accepted last, by the tables' ids.

@@ -45,10 +45,7 @@ def create_study(
     return info
 
 
-@router.get(
-    "",
-    summary="List studies",
-)
+@router.get("", summary="List studies")
 def list_studies(
     actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
 ) -> Page[StudyInfo]:
@@ -58,11 +55,7 @@ def list_studies(
     return studies.list_studies(co, actor, limit, cursor)
 
 
-@router.get(
-    "/{study}",
-    summary="Read a study",
-    openapi_extra=refusals("stored-data-damaged"),
-)
+@router.get("/{study}", summary="Read a study", openapi_extra=refusals("stored-data-damaged"))
 def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
     """What its sessions have in common, and the names of those that the token may see. For a site
     `approval`, `expires`, `sites`, `features` and `defaults` are null.

@@ -12,11 +12,7 @@ from fedclust.wire.models import ParticipationInfo, Receipt, TaskRefusal
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.api_route import api_router
-from fedclust_service.http.bodies import (
-    AUDIT_HEAD_HEADER,
-    either_body,
-    with_audit_head,
-)
+from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, either_body, with_audit_head
 from fedclust_service.http.body_limits import check_repeated_keys
 from fedclust_service.http.dependencies import (
     CoordinatorOf,

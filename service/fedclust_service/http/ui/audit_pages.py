@@ -153,7 +153,4 @@ def _verify(page: PageRequest) -> Response:
     return page.render(template, step=step, noted=texts["noted"])
 
 
-ROUTES = (
-    get("/audit", _audit),
-    post("/audit/verification", _verify),
-)
+ROUTES = (get("/audit", _audit), post("/audit/verification", _verify))

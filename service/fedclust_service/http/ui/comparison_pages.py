@@ -74,11 +74,7 @@ def _sides(page: PageRequest, infos: Sequence[SessionInfo]) -> list[Side]:
     read = {name: read_shown(page, info, None) for name, info in named.items()}
     shown = [replace(read[info.name], k=k) for info, k in zip(infos, given, strict=True)]
     return [
-        Side(
-            side,
-            shown[place],
-            [(k, _address(shown, place, k)) for k in shown[place].tried],
-        )
+        Side(side, shown[place], [(k, _address(shown, place, k)) for k in shown[place].tried])
         for place, side in enumerate(_SIDES)
     ]
 

@@ -186,10 +186,7 @@ def _result(page: PageRequest) -> Response:
         facts=facts,
         newest=newest,
         report=as_markup(body(facts)),
-        downloads=[
-            *_DOWNLOADS,
-            *_figure_downloads([(name, drawn[name].title) for name in drawn]),
-        ],
+        downloads=[*_DOWNLOADS, *_figure_downloads([(name, drawn[name].title) for name in drawn])],
         own_mapping=facts.result.mapping.get(page.actor.name, ()),
     )
 
@@ -202,9 +199,7 @@ def as_markup(html: str) -> Markup:
 def _figure_downloads(figures: Sequence[tuple[str, str]]) -> list[Download]:
     return [
         Download(
-            f"Figure: {title}",
-            "",
-            (("SVG", f"figures/{name}.svg"), ("PNG", f"figures/{name}.png")),
+            f"Figure: {title}", "", (("SVG", f"figures/{name}.svg"), ("PNG", f"figures/{name}.png"))
         )
         for name, title in figures
     ]
