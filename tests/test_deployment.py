@@ -13,6 +13,7 @@ import shutil
 import socket
 import subprocess
 import sys
+import time
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,8 @@ import yaml
 
 from fedclust_service.exit_codes import Exit
 from fedclust_service.settings import CLIENT_VARIABLES, Settings, load_settings
+from fedclust_service.store.backup import restore
+from support.server import service as run_service
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.skipif(
@@ -220,14 +223,43 @@ def test_the_proxys_limits_leave_the_coordinator_its_own() -> None:
     assert text.count("{") == text.count("}")
 
 
-def test_the_unit_stops_where_restarting_does_not_help() -> None:
+def unit_of(name: str) -> configparser.SectionProxy:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
-    unit.read(ROOT / "deploy" / "fedclust.service", "utf-8")
-    service = unit["Service"]
-    codes = set(map(int, service["RestartPreventExitStatus"].split()))
-    assert codes == {Exit.USAGE, Exit.SETTINGS, Exit.SCHEMA, Exit.LOCKED}
-    names = re.findall(r"(FEDCLUST_\w+)=", service["Environment"])
+    unit.read(ROOT / "deploy" / name, "utf-8")
+    return unit["Service"]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="systemd")
+def test_the_timers_unit_copies_the_database_and_deletes_old_copies(tmp_path: Path) -> None:
+    unit, data = unit_of("fedclust-backup.service"), tmp_path / "data"
+    server_unit = unit_of("fedclust.service")
+    for name in ("User", "Group", "EnvironmentFile", "StateDirectory", "UMask"):
+        assert unit[name] == server_unit[name]
+    assert run_service("init", "--data-dir", str(data)).returncode == 0
+    (data / "backups").mkdir()
+    for name, days in (("fedclust-old.db", 9), ("fedclust-new.db", 7), ("other.db", 9)):
+        path = data / "backups" / name
+        path.write_text("", "utf-8")
+        os.utime(path, times=(time.time() - days * 86_400,) * 2)
+    programs = f"{Path(sys.executable).parent}/"
+    for name in ("ExecStartPre", "ExecStart", "ExecStartPost"):
+        line = unit[name].replace("/opt/fedclust/bin/", programs)
+        line = line.replace("/var/lib/fedclust", str(data)).replace("$$", "$").replace("%%", "%")
+        kept = {"FEDCLUST_DATA_DIR": str(data), "FEDCLUST_RETENTION_DAYS": "7"}
+        subprocess.run(shlex.split(line), env={**os.environ, **kept}, check=True)
+    kept_copies = {path.name for path in (data / "backups").iterdir()}
+    (copy,) = kept_copies - {"fedclust-new.db", "other.db"}
+    assert re.fullmatch(r"fedclust-\d{4}-\d\d-\d\dT\d{6}Z\.db", copy)
+    url = f"sqlite:///{tmp_path / 'restored.db'}"
+    assert restore(data / "backups" / copy, url).size > 0
+
+
+def test_the_unit_stops_where_restarting_does_not_help() -> None:
+    unit = unit_of("fedclust.service")
+    codes = set(map(int, unit["RestartPreventExitStatus"].split()))
+    assert codes == {Exit.USAGE, Exit.SETTINGS, Exit.DATABASE, Exit.SCHEMA, Exit.LOCKED}
+    names = re.findall(r"(FEDCLUST_\w+)=", unit["Environment"])
     assert {name.removeprefix("FEDCLUST_").lower() for name in names} <= set(Settings.model_fields)
     assert not set(names) & CLIENT_VARIABLES
-    assert "-HUP" in service["ExecReload"]
+    assert "-HUP" in unit["ExecReload"]

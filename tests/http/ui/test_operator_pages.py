@@ -24,6 +24,8 @@ from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.reader import Reader
 from support.showcase import HEBREW, LONG, MARKUP
 
+ROOT = Path(__file__).parents[3]
+
 SITES = ["north", "south", "west"]
 
 
@@ -282,6 +284,11 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     shown = operator.open("/ui/overview")
     assert "First steps (2 of 5)" in shown  # Sites and an analyst are registered.
     assert "none yet" in shown
+    # Each page of help that a step names has the section.
+    for path, section in re.findall(r'href="/help/([\w/]+)\.html#?([\w-]*)"', shown):
+        text = (ROOT / "docs" / f"{path}.md").read_text("utf-8").lower().replace(" ", "-")
+        assert f"#-{section}\n" in text or not section
+    assert shown.count("Read how") == 3
     for reader in (place.readers["ada"], place.readers["north"]):
         assert reader.post("/ui/overview/backup").status_code == 403
     assert operator.post("/ui/overview/backup", csrf="other").status_code == 403
@@ -290,7 +297,9 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     assert done.headers["Location"] == "/ui/overview?notice=backed-up"
     (entry,) = place.entries("database.backed_up")
     assert entry["actor"] == "operator:operator"
-    assert "First steps (3 of 5)" in operator.open("/ui/overview")
+    backed_up = operator.open("/ui/overview")
+    assert "First steps (3 of 5)" in backed_up
+    assert re.search(r"every day</b> <span class=\"soft\">Last <time", backed_up)
     # Mail that goes to nobody is no message.
     settings = place.local.settings
     with pytest.MonkeyPatch.context() as patch:
@@ -310,7 +319,7 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
 
 
 def test_every_kind_of_attention_has_a_sentence() -> None:
-    elsewhere = {"notifications-waiting", "backup-old", "disk-low"}
+    elsewhere = {"notifications-waiting", "disk-low"}
     for kind in get_args(AttentionKind):
         (matter,) = matters([Attention.to(kind, "site:north", ManualClock().now(), 3, "why")], [])
         assert matter.what.endswith(".")

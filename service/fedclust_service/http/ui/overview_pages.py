@@ -133,7 +133,10 @@ _WORDS: Mapping[AttentionKind, Matter] = MappingProxyType(
             "late",
             "backup",
             "The database has no new backup.",
-            "Run fedclust-service backup on the coordinator's machine, and have it run every day.",
+            "On the coordinator's machine, systemctl enable --now fedclust-backup.timer copies it "
+            "every day. If that timer is there, systemctl status fedclust-backup says what failed.",
+            "/help/operations/backup.html#make-a-backup",
+            "Read how",
         ),
         "audit-changed": Matter(
             "failed",
@@ -156,12 +159,16 @@ _WORDS: Mapping[AttentionKind, Matter] = MappingProxyType(
 
 @dataclass(frozen=True)
 class Step:
-    """A step of a coordinator's first days; ``where`` is the page on which it is taken."""
+    """A step of a coordinator's first days.
+
+    ``where`` is the page on which it is taken or explained, ``at`` when it was last done.
+    """
 
     done: bool
     what: str
     to_do: str
-    where: str | None = None
+    where: str
+    at: datetime | None = None
 
 
 _CHANNELS = {Channel.EMAIL.value: "by e-mail", Channel.WEBHOOK.value: "to the webhook"}
@@ -193,7 +200,7 @@ def _matter(item: Attention) -> Matter:
     return replace(words, what=what, where=where or None, at=at, detail=item.detail)
 
 
-def _first_steps(page: PageRequest, backed_up: bool) -> tuple[Step, ...]:
+def _first_steps(page: PageRequest, found: admin.Overview) -> tuple[Step, ...]:
     """Return what a new coordinator needs before hospitals depend on it."""
     settings = page.service.settings
 
@@ -208,6 +215,7 @@ def _first_steps(page: PageRequest, backed_up: bool) -> tuple[Step, ...]:
             "Encrypt connections (TLS)",
             "You reached this page without TLS. Set --tls-cert and --tls-key, or put a proxy in "
             "front and name it with --behind-proxy.",
+            "/help/operations/service.html#tls-without-a-proxy",
         ),
         Step(
             registered(Role.SITE),
@@ -222,15 +230,18 @@ def _first_steps(page: PageRequest, backed_up: bool) -> tuple[Step, ...]:
             "/ui/register/analysts",
         ),
         Step(
-            backed_up,
-            "Back up the database",
-            "Press “Back up now” below, and have fedclust-service backup run every day.",
+            found.last_backup_at is not None or found.versions.database == "postgresql",
+            "Back up the database every day",
+            "systemctl enable --now fedclust-backup.timer does so, and “Back up now” below once.",
+            "/help/operations/backup.html#make-a-backup",
+            found.last_backup_at,
         ),
         Step(
             settings.webhook_url is not None or (settings.smtp_host is not None and addressed),
             "Get a message when something is wrong",
             "Set FEDCLUST_SMTP_HOST, FEDCLUST_SMTP_FROM and FEDCLUST_OPERATOR_EMAILS for e-mail, "
             "or FEDCLUST_WEBHOOK_URL. Then run fedclust-service notify-test.",
+            "/help/notifications.html",
         ),
     )
 
@@ -249,9 +260,7 @@ def _overview(page: PageRequest) -> Response:
         "overview.html",
         overview=found,
         concerns=matters(found.attention, reasons),
-        steps=_first_steps(
-            page, found.last_backup_at is not None or found.versions.database == "postgresql"
-        ),
+        steps=_first_steps(page, found),
         ready=not reasons,
     )
 
