@@ -32,6 +32,7 @@ from fedclust.result.wording import plain
 from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
+from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition, Provenance, ResultDocument
 from support.command_line import CommandLine
 from support.consortium import Consortium

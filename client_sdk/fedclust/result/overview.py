@@ -16,7 +16,7 @@ from fedclust.result.outcomes import count_rows, html_outcomes, outcome_rows, ou
 from fedclust.result.page import html_site_sizes
 from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.table_one import table_one
-from fedclust.schema.display import COLUMNS, STYLE, cut
+from fedclust.schema.display import COLUMNS, STYLE, counted, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
 from fedclust.wire.errors import UsageError, of_extra

@@ -23,6 +23,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import apart_text
 from fedclust.result.wording import MOST_JOINED, joined, persons, titled
 from fedclust.rounds.stability import found_again
+from fedclust.wire.errors import UsageError
 
 #: Height of a bar with the room below it, and where the first one begins.
 _STEP, _TOP = 26.0, 10.0
