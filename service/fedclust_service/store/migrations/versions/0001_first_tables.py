@@ -12,7 +12,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# SQLite gives rising numbers only to INTEGER; PostgreSQL sorts by language unless told not to.
+# SQLite gives rising numbers only to INTEGER; PostgreSQL sorts by language without COLLATE "C".
 WHOLE = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 WORD = sa.Text().with_variant(sa.Text(collation="C"), "postgresql")
 TIME = sa.DateTime(timezone=True)
@@ -22,6 +22,7 @@ def _column(name: str, kind: Any, *, null: bool = False) -> sa.Column[Any]:
     return sa.Column(name, kind, nullable=null)
 
 
+# Longer than a screen: it creates every table.
 def upgrade() -> None:
     op.create_table(
         "audit",
