@@ -30,7 +30,6 @@ from fedclust.data.outcome_rows import measure_staying
 from fedclust.data.site_data import session_rows
 from fedclust.data.suggest import suggest_mapping
 from fedclust.definition import freeze, plan_of
-from fedclust.rounds import Plan
 from fedclust.schema.display import counted
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
@@ -181,22 +180,17 @@ def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
 
 
 def _check_definition(body: SessionCreate, rows: SourceRows) -> RowCheck:
-    state = SiteState()
-    plan = plan_of(freeze(body, seed=0))
-
-    def form_table(p: int) -> CheckedTable:
-        exact = plan.policy.protection == "none"
-        read_settings(state.directory).refuse_smaller_groups(body.name, p, exact=exact)
-        return _table_of(plan, rows, p, state)
-
-    return examine(body, rows, form_table)
+    return examine(body, rows, lambda p: _table_of(body, rows, p, SiteState()))
 
 
-def _table_of(plan: Plan, given: SourceRows, p: int, state: SiteState) -> CheckedTable:
+def _table_of(body: SessionCreate, given: SourceRows, p: int, state: SiteState) -> CheckedTable:
     """Return the table that would be used.
 
     DataError or DisclosureError if taking part would be refused.
     """
+    plan = plan_of(freeze(body, seed=0))
+    exact = plan.policy.protection == "none"
+    read_settings(state.directory).refuse_smaller_groups(body.name, p, exact=exact)
     used = SiteRows(given.data, **given.given)
     rows = session_rows(plan, given.data, person=used.person, id_column=used.id_column)
     with contextlib.ExitStack() as stack:
@@ -217,14 +211,14 @@ def _table_of(plan: Plan, given: SourceRows, p: int, state: SiteState) -> Checke
             recognition=prepared.recognition,
             staying=measure_staying(plan, prepared.data),
         )
-        return _with_points(plan, table, p, prepared, Charges(state))
+        asked = points_of(plan.outcomes, table.features)
+        return _with_points(asked, table, p, prepared, Charges(state))
 
 
 def _with_points(
-    plan: Plan, table: CheckedTable, p: int, prepared: Prepared, charges: Charges
+    asked: dict[str, int], table: CheckedTable, p: int, prepared: Prepared, charges: Charges
 ) -> CheckedTable:
     """Add what the outcomes cost, what a table has left, and what is charged and not answered."""
-    asked = points_of(plan.outcomes, table.features)
     if not asked or table.usable < p or prepared.draft is None:
         return table
     question, record = Question("", "", "", "", asked, ()), prepared.draft.record
