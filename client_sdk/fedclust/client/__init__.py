@@ -15,7 +15,6 @@ from urllib.parse import quote
 from pydantic import ValidationError
 
 from fedclust.client.http import ConnectionOptions, Http, Reply, Take
-from fedclust.client.session_request import read_session, read_study
 from fedclust.client.token_file import choose_token
 from fedclust.definition.study import StudyCreate, StudyInfo
 from fedclust.result.session_result import SessionResult, read_result
@@ -225,6 +224,8 @@ class Client:
         >>> session.definition.purpose
         'Phenotypes of heart failure at our hospitals.'
         """
+        from fedclust.client.session_request import read_study  # a site creates nothing
+
         body = study if isinstance(study, StudyCreate) else read_study(study)
         return self._send(StudyInfo, "POST", _path("studies"), body)
 
@@ -265,6 +266,8 @@ class Client:
         Invalid
             The coordinator refuses the definition; ``errors`` names each field.
         """
+        from fedclust.client.session_request import read_session  # a site creates nothing
+
         known = None if from_session is None else self.session(from_session).definition
         body = read_session(definition, known, self.study)
         return self._send(models.SessionInfo, "POST", _path("sessions"), body)

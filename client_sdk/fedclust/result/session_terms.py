@@ -15,7 +15,6 @@ from fedclust.definition import canonical, plan_of
 from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import named_values, outcome_details, trajectory_text
-from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.rounds import Plan, evidence, resampling
 from fedclust.rounds.plan import sends_cells
 from fedclust.rounds.record_cells import N_CELLS
@@ -232,6 +231,8 @@ class SessionTerms:
 
     def _outcome_lines(self) -> Iterator[str]:
         """Yield what is counted by final cluster, what it costs, and whether it is worth that."""
+        from fedclust.result.worth_asking import asked_of_sites, worth_lines  # once terms are shown
+
         outcomes, guess = outcomes_of(self.definition.features), self.persons_guess
         yield from map(feature_text, outcomes)
         if cost := asked_of_sites(self.definition):
