@@ -32,8 +32,9 @@ from rich.table import Table
 
 from fedclust.client import Client
 from fedclust.durable_files import write_atomically
+from fedclust.result.session_terms import session_terms
 from fedclust.wire.errors import FedclustError
-from fedclust.wire.models import PhaseInfo, RoundInfo, SessionCreate, SessionInfo
+from fedclust.wire.models import RoundInfo, SessionCreate, SessionInfo
 
 #: The sessions in order, each with its method; the last is the baseline.
 SESSIONS = {"breast-fkm": "fkm", "breast-kfed": "kfed", "breast-lloyd": "lloyd"}
@@ -129,10 +130,7 @@ def _demo(place: _Place, keep_running: bool, out: Console, stack: ExitStack) -> 
     sessions = [
         analyst.create_session(_session_definition(name, features, hospitals)) for name in SESSIONS
     ]
-    for session in sessions:
-        out.print(f"{session.name}: every hospital consents to the definition with the SHA-256")
-        out.print(f"  {session.definition_sha256}")
-    _show_disclosures(analyst, sessions, out)
+    _show_terms(sessions, server.url, out)
 
     out.rule("[bold]3. four hospitals take part, each in its own process")
     for session in sessions:
@@ -376,30 +374,18 @@ def _hospital_table(hospitals: Sequence[Hospital]) -> Table:
     return table
 
 
-def _show_disclosures(analyst: Client, sessions: Sequence[SessionInfo], out: Console) -> None:
-    """Print what leaves every hospital, as its consent screen says; each phase once."""
-    definition = sessions[0].definition
-    names = ", ".join(definition.sites)
-    out.print(f"\nwhat each of {names} discloses to the coordinator:")
-    shown: list[PhaseInfo] = []
+def _show_terms(sessions: Sequence[SessionInfo], url: str, out: Console) -> None:
+    """Print the consent screen of each session; what an earlier one said is left out."""
+    shown: set[str] = set()
     for session in sessions:
-        method = analyst.algorithm(session.definition.algorithm)
-        out.print(f"[bold]{session.name}[/bold]: {method.title}")
-        for phase in method.phases:
-            if phase in shown:
-                out.print(f"{phase.name}: as above")
-                continue
-            shown.append(phase)
-            out.print(f"{phase.name}: {phase.summary}")
-            table = Table.grid(padding=(0, 2))
-            for line in phase.discloses:
-                table.add_row(f"  {line.field}", line.shape, line.meaning)
-            out.print(table)
-    out.print(
-        "everything is computed from records of groups of at least "
-        f"{definition.policy.min_group_size} similar persons; participate --full says what each "
-        "line can identify"
-    )
+        site = session.definition.sites[0]
+        table = Table.grid("heading", "line", padding=(0, 2))
+        for heading, line in session_terms(session.definition, ANALYST, site, url).text():
+            if line not in shown:
+                table.add_row(heading, line)
+            shown.add(line)
+        out.print(f"\n[bold]{session.name}[/bold] asks of each hospital, such as {site}:", table)
+    out.print("fedclust participate --full lists every field, and says what it can identify")
 
 
 def _watch(

@@ -8,10 +8,11 @@ the same from every worker. No label has a value that a caller can choose, such 
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -33,6 +34,8 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 # A task request may wait up to 25 s.
 _HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _STREAM_BUCKETS = (1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0)
+#: Metrics without labels: the text and the value by the name without "fedclust_".
+_Values: TypeAlias = dict[str, tuple[str, float]]
 _AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
 
 
@@ -81,6 +84,13 @@ class Metrics(Observer):
             ("method", "end"),
             buckets=_AGGREGATION_BUCKETS,
             registry=self._registry,
+        )
+        Info("fedclust_build", "What runs here; always 1.", registry=self._registry).info(
+            {
+                "version": server_version(),
+                "python": platform.python_version(),
+                "database": "sqlite" if co.store.single_process else "postgresql",
+            }
         )
         self._registry.register(_ScrapeCollector(co, connections))
         ProcessCollector(registry=self._registry)
@@ -131,73 +141,55 @@ class _ScrapeCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Return the families."""
-        yield self._build()
+        co, connections = self._co, self._connections
+        gauges: _Values = {
+            "waiting_requests": (
+                "Requests that wait for a session to change.",
+                co.notifier.waiting,
+            ),
+            "connections": ("Open connections.", len(connections)),
+            "connections_limit": ("Most open connections.", connections.most),
+            "threads_alive": (
+                "1 while driver, sweeper, sealer, listener and the senders of notifications run.",
+                co.alive,
+            ),
+        }
+        counters: _Values = {
+            "connections_evicted": (
+                "Idle connections that were closed to make room for others.",
+                connections.evicted,
+            ),
+            "connections_refused": (
+                "Connections closed at once because all others were busy.",
+                connections.refused,
+            ),
+        }
+        if co.listener is not None:
+            gauges["listening"] = (
+                "1 while other workers' changes are heard at once. On PostgreSQL.",
+                co.listener.connected,
+            )
+            counters["changes_missed"] = (
+                "Changes that were found by reading again before they were heard of.",
+                co.listener.missed,
+            )
+        yield from _families(GaugeMetricFamily, gauges)
+        yield from _families(CounterMetricFamily, counters)
         yield from self._transactions()
-        yield _gauge(
-            "fedclust_waiting_requests",
-            "Requests that wait for a session to change.",
-            self._co.notifier.waiting,
-        )
-        yield from self._connected()
-        yield _gauge(
-            "fedclust_threads_alive",
-            "1 while driver, sweeper, sealer, listener and the senders of notifications run.",
-            int(self._co.alive),
-        )
-        skew = self._co.clock.skew
-        clocks = {"machine": skew.machine_s, "database": skew.database_s}
+        clocks = {"machine": co.clock.skew.machine_s, "database": co.clock.skew.database_s}
         yield _by_label(
-            "fedclust_clock_skew_seconds",
+            "clock_skew_seconds",
             "How far a clock is ahead of the coordinator's time: this machine's, the database's.",
             "clock",
             {clock: value for clock, value in clocks.items() if value is not None},
         )
-        if self._co.listener is not None:
-            yield _gauge(
-                "fedclust_listening",
-                "1 while other workers' changes are heard at once. On PostgreSQL.",
-                int(self._co.listener.connected),
-            )
-            yield CounterMetricFamily(
-                "fedclust_changes_missed",
-                "Changes that were found by reading again before they were heard of.",
-                value=self._co.listener.missed,
-            )
         try:
-            stored = self._co.store.read("metrics", lambda tx: tuple(self._stored(tx)))
+            stored = co.store.read("metrics", lambda tx: tuple(self._stored(tx)))
         except StoreError:
             stored = ()
-        yield _gauge(
-            "fedclust_database_up", "1 when the database answered this scrape.", int(bool(stored))
-        )
+        up = ("1 when the database answered this scrape.", bool(stored))
+        yield from _families(GaugeMetricFamily, {"database_up": up})
         yield from stored
-
-    def _build(self) -> Metric:
-        labels = {
-            "version": server_version(),
-            "python": platform.python_version(),
-            "database": "sqlite" if self._co.store.single_process else "postgresql",
-        }
-        family = GaugeMetricFamily(
-            "fedclust_build_info", "What runs here; always 1.", labels=list(labels)
-        )
-        family.add_metric(list(labels.values()), 1)
-        return family
-
-    def _connected(self) -> Iterator[Metric]:
-        connections = self._connections
-        yield _gauge("fedclust_connections", "Open connections.", len(connections))
-        yield _gauge("fedclust_connections_limit", "Most open connections.", connections.most)
-        yield CounterMetricFamily(
-            "fedclust_connections_evicted",
-            "Idle connections that were closed to make room for others.",
-            value=connections.evicted,
-        )
-        yield CounterMetricFamily(
-            "fedclust_connections_refused",
-            "Connections closed at once because all others were busy.",
-            value=connections.refused,
-        )
 
     def _transactions(self) -> Iterator[Metric]:
         texts = {
@@ -219,30 +211,20 @@ class _ScrapeCollector(Collector):
         yield from families.values()
 
     def _stored(self, tx: Tx) -> Iterator[Metric]:
-        now = self._co.clock.now()
-        sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
-        unsealed = tx.chain.waiting()
-        yield _by_label(
-            "fedclust_sessions",
-            "Sessions by state.",
-            "state",
-            {state.value: sessions.get(state, 0) for state in SessionState},
+        rounds = tx.rounds.counts(self._co.clock.now())
+        counts: tuple[tuple[str, str, type[StrEnum], Mapping[Any, int]], ...] = (
+            ("sessions", "Sessions by state.", SessionState, tx.sessions.counts()),
+            ("rounds", "Rounds by state.", RoundState, rounds.by_state),
+            (
+                *("notifications", "Notifications of the last 30 days by state."),
+                *(DeliveryState, tx.notifications.counts()),
+            ),
         )
-        yield _by_label(
-            "fedclust_rounds",
-            "Rounds by state.",
-            "state",
-            {state.value: rounds.by_state.get(state, 0) for state in RoundState},
-        )
-        sent = tx.notifications.counts()
-        yield _by_label(
-            "fedclust_notifications",
-            "Notifications of the last 30 days by state.",
-            "state",
-            {state.value: sent.get(state, 0) for state in DeliveryState},
-        )
+        for name, text, states, found in counts:
+            by_state = {state.value: found.get(state, 0) for state in states}
+            yield _by_label(name, text, "state", by_state)
         waiting = rounds.by_state.get(RoundState.AGGREGATING, 0) - rounds.leased
-        counted = {
+        gauges: _Values = {
             "rounds_overdue": (
                 "Rounds past their deadline and below their quorum.",
                 rounds.overdue,
@@ -251,19 +233,21 @@ class _ScrapeCollector(Collector):
             "rounds_waiting": ("Rounds to be aggregated that no worker holds.", waiting),
             "audit_unsealed": (
                 "Entries of the audit trail that wait to be sealed: for a second at most.",
-                unsealed,
+                tx.chain.waiting(),
             ),
         }
-        for name, (text, count) in counted.items():
-            yield _gauge(f"fedclust_{name}", text, count)
+        yield from _families(GaugeMetricFamily, gauges)
 
 
-def _gauge(name: str, text: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, text, value=value)
+def _families(
+    kind: type[GaugeMetricFamily | CounterMetricFamily], values: _Values
+) -> Iterator[Metric]:
+    for name, (text, value) in values.items():
+        yield kind(f"fedclust_{name}", text, value=float(value))
 
 
-def _by_label(name: str, text: str, label: str, values: dict[str, float]) -> Metric:
-    family = GaugeMetricFamily(name, text, labels=[label])
+def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+    family = GaugeMetricFamily(f"fedclust_{name}", text, labels=[label])
     for value, count in values.items():
         family.add_metric([value], count)
     return family

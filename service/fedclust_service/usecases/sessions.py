@@ -373,14 +373,19 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
             raise Refusal("wrong-state", "The session has ended. Create another one.")
         present = len(joined(tx.participations.list(session.id)))
         if present < needed_to_start(session):
-            raise Refusal(
-                "quorum-missing",
-                f"{present} of the {needed_to_start(session)} sites that the session needs have "
-                "joined. Wait for the others, or invite more.",
-            )
+            raise quorum_missing(present, needed_to_start(session))
         return _session_info(tx, begin(uow, session, actor, start))
 
     return with_start(co, "session.start", work)
+
+
+def quorum_missing(present: int, needed: int) -> Refusal:
+    """Return the refusal to start with the sites that have joined so far."""
+    return Refusal(
+        "quorum-missing",
+        f"{present} of the {needed} sites that the session needs have joined. Wait for the others, "
+        "or invite more.",
+    )
 
 
 @writes("session.retry", "session.retry")

@@ -11,7 +11,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.first_screen import in_words
 from fedclust.schema.times import read_time, write_time
 from fedclust.wire.models import SessionPatch
-from fedclust_service.domain.access import absent
+from fedclust_service.domain.access import Actor, absent
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.filled_form import checked
@@ -19,6 +19,7 @@ from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
 from fedclust_service.http.ui.session_view import SessionView, listed, load_view
 from fedclust_service.usecases import participation, principals, rounds, sessions
+from fedclust_service.usecases.coordinator import Coordinator
 
 #: Longer times for the open round, in seconds.
 _LONGER = (("1 hour", 3_600), ("1 day", 86_400), ("1 week", 604_800))
@@ -59,6 +60,18 @@ def _against(applies: bool, words: str) -> Refusal | None:
 # --- start, cancel, delete ------------------------------------------------------------------------
 
 
+def _on(use_case: Callable[[Coordinator, Actor, str], object]) -> Callable[[PageRequest], object]:
+    """Return the action that is a use case of the session alone."""
+    return lambda page: use_case(page.co, page.actor, page.param("session"))
+
+
+def _unless(
+    applies: Callable[[SessionView], bool], words: str
+) -> Callable[[PageRequest, SessionView], _Shown]:
+    """Return a page that shows ``words`` against its action where ``applies``."""
+    return lambda _, view: _Shown(_against(applies(view), words))
+
+
 def _show_start(_: PageRequest, view: SessionView) -> _Shown:
     method = METHODS.get(view.info.definition.algorithm)
     values = {"method_joins_late": method is not None and method.joins_late}
@@ -66,43 +79,18 @@ def _show_start(_: PageRequest, view: SessionView) -> _Shown:
     if view.info.state != "recruiting":
         against = _against(True, "The session has started already, or it has ended.")
     elif joined < view.needed:
-        against = Refusal(
-            "quorum-missing",
-            f"{joined} of the {view.needed} sites that the session needs have joined. Wait for the "
-            "others, or invite more.",
-        )
+        against = sessions.quorum_missing(joined, view.needed)
     else:
         why = view.info.cannot_start
         against = Refusal("sites-unsuitable", why) if why else None
     return _Shown(against, values)
 
 
-def _start(page: PageRequest) -> None:
-    sessions.start_session(page.co, page.actor, page.param("session"))
-
-
-def _show_retry(_: PageRequest, view: SessionView) -> _Shown:
-    return _Shown(_against(view.info.state != "held", "The session is not held."))
-
-
-def _retry(page: PageRequest) -> None:
-    sessions.retry_session(page.co, page.actor, page.param("session"))
-
-
-def _show_cancel(_: PageRequest, view: SessionView) -> _Shown:
-    return _Shown(_against(view.ended, "The session has ended already."))
-
-
-def _cancel(page: PageRequest) -> None:
-    sessions.cancel_session(page.co, page.actor, page.param("session"))
-
-
-def _show_delete(_: PageRequest, view: SessionView) -> _Shown:
-    return _Shown(_against(not view.never_joined, "Sites joined this session, so it stays."))
-
-
-def _delete(page: PageRequest) -> None:
-    sessions.delete_session(page.co, page.actor, page.param("session"))
+_GOES_ON = _unless(lambda view: view.ended, "The session has ended already.")
+_NOBODY_JOINED = _unless(
+    lambda view: not view.never_joined, "Sites joined this session, so it stays."
+)
+_IS_HELD = _unless(lambda view: view.info.state != "held", "The session is not held.")
 
 
 # --- the open round -------------------------------------------------------------------------------
@@ -216,10 +204,15 @@ def _name(page: PageRequest) -> None:
 
 
 _ACTIONS = (
-    _action("start", "session-started", _show_start, _start),
-    _action("retry", "session-retried", _show_retry, _retry, right="session.retry"),
-    _action("cancel", "session-cancelled", _show_cancel, _cancel),
-    _action("delete", "session-deleted", _show_delete, _delete, leads_to="/ui/sessions"),
+    _action("start", "session-started", _show_start, _on(sessions.start_session)),
+    _action(
+        "retry", "session-retried", _IS_HELD, _on(sessions.retry_session), right="session.retry"
+    ),
+    _action("cancel", "session-cancelled", _GOES_ON, _on(sessions.cancel_session)),
+    _action(
+        *("delete", "session-deleted", _NOBODY_JOINED, _on(sessions.delete_session)),
+        leads_to="/ui/sessions",
+    ),
     _action("close", "round-closed", _show_close, _close, "rounds/{number}/close"),
     _action("deadline", "deadline-moved", _show_deadline, _move_deadline),
     _action("exclude", "site-excluded", _show_exclude, _exclude, "sites/{site}/exclude"),
