@@ -14,6 +14,7 @@ _LOOKED_AT = {"exclude": [["tbody tr:nth-child(n+5)"]]}
 
 def found(page: Page, *rules: str) -> list[str]:
     """Return serious and critical violations in words, of all rules or of some."""
+    page.wait_for_load_state()
     if page.evaluate("() => typeof window.axe") == "undefined":
         page.evaluate(AXE_SCRIPT)
     options: dict[str, Any] = {"resultTypes": ["violations"]}

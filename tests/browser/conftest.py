@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect
+from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
 
 from chromium import ABSENT, chromium
 from operation_bodies import SITES
@@ -55,6 +55,16 @@ def signed_in(browser: Browser, base_url: str, token: str | None) -> BrowserCont
         answer = context.request.post("/ui/sign-in", form=form, headers=headers, max_redirects=0)
         assert answer.status == 303, answer.text()
     return context
+
+
+def follow(page: Page, control: Locator) -> None:
+    """Click what leads to another page, and wait until that has loaded, with its scripts.
+
+    A click alone returns when the address has changed, while the page is read.
+    """
+    page.wait_for_load_state()
+    with page.expect_event("load"):
+        control.click()
 
 
 @dataclass

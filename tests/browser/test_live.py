@@ -61,7 +61,7 @@ def test_a_page_follows_the_rounds_to_the_result(registered: Registered, watchin
     expect(page.get_by_role("link", name="Result", exact=True)).to_be_visible()
     # The stream has ended, and nothing opens it again.
     expect(page.locator("#stream")).to_have_count(0)
-    assert page.evaluate("() => stream.readyState === EventSource.CLOSED")
+    eventually(lambda: page.evaluate("() => stream.readyState === EventSource.CLOSED"))
     assert page.evaluate("() => window.loadedOnce")
     assert len([url for url in watching.asked if "/events" in url]) == 1
     assert watching.elsewhere(registered.local.base_url) == []

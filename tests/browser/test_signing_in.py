@@ -15,11 +15,13 @@ def test_a_keyboard_is_enough(registered: Registered, watched: Watched) -> None:
     page.keyboard.press("Tab")
     expect(page.locator(".skip")).to_be_focused()
     page.keyboard.press("Enter")
+    expect(page.locator(".skip")).not_to_be_focused()
     page.keyboard.press("Tab")
     expect(page.get_by_label("Your token")).to_be_focused()
     page.keyboard.type(registered.api.tokens["ada"])
     page.keyboard.press("Enter")
     expect(page.get_by_role("heading", name="Analyst ada")).to_be_visible()
+    page.wait_for_load_state()
     # Neither the address nor anything the browser keeps holds the token.
     assert registered.api.tokens["ada"] not in page.url
     stored = page.evaluate("() => [{...localStorage}, {...sessionStorage}]")
@@ -33,6 +35,7 @@ def test_a_site_is_registered_by_keyboard_alone(registered: Registered, watched:
     page = watched.page
 
     def reach(target: Locator) -> None:
+        page.wait_for_load_state()
         for _ in range(40):
             page.keyboard.press("Tab")
             if target.evaluate("element => element === document.activeElement"):
