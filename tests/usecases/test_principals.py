@@ -302,4 +302,9 @@ def test_lists_page_through_all_names_in_the_order_of_bytes(direct_on_both: Dire
 def test_a_token_of_somebody_else_is_not_revoked_by_the_wrong_path(direct: DirectApi) -> None:
     token_id = use.authenticate(direct.co, issue(direct, "north")).token_id
     direct.register("south")
+    listed = use.list_principals(direct.co, OPERATOR, Role.SITE).items
+    assert {each.name: [token.id for token in each.tokens or ()] for each in listed} == {
+        "north": [token_id],
+        "south": [],
+    }
     refusal(use.revoke_token, direct.co, OPERATOR, Role.SITE, "south", token_id)

@@ -231,7 +231,7 @@ class Client:
 
     def studies(self) -> Listing[StudyInfo]:
         """Return the studies that the token may see."""
-        return Listing(self._pages(StudyInfo, _path("studies"), limit="200"))
+        return Listing(self._pages(StudyInfo, _path("studies")))
 
     def study(self, name: str) -> StudyInfo:
         """Return a study, as far as the token may see it."""
@@ -289,7 +289,7 @@ class Client:
         NotFound
             The token may not see the study.
         """
-        asked = {"state": state, "study": study, "limit": "200"}
+        asked = {"state": state, "study": study}
         sessions = Listing(self._pages(models.SessionEntry, _path("sessions"), **asked))
         if study is not None and not sessions:
             self.study(study)
@@ -498,7 +498,9 @@ class Client:
         return _read_reply(model, reply)
 
     def _pages(self, model: type[M], path: str, **query: str | None) -> Iterator[M]:
-        params: dict[str, str | int] = {k: v for k, v in query.items() if v is not None}
+        # The most that the coordinator puts on a page.
+        params: dict[str, str | int] = {"limit": 200}
+        params |= {k: v for k, v in query.items() if v is not None}
         while True:
             page = _read_reply(models.Page[Any], self._http.request("GET", path, params=params))
             for item in page.items:

@@ -115,9 +115,9 @@ class Tokens(Repository):
         row = self._all(_OWNER, id=token_id).one_or_none()
         return None if row is None else _owned(row)
 
-    def list_for(self, principal_id: int) -> Sequence[Token]:
-        """Return all tokens of a principal, oldest first."""
-        query = select(tables.tokens).where(_T.principal_id == principal_id)
+    def list_for(self, *principal_ids: int) -> Sequence[Token]:
+        """Return all tokens of principals, oldest first."""
+        query = select(tables.tokens).where(_T.principal_id.in_(principal_ids))
         return self._list(Token, query.order_by(_T.created_at, _T.id))
 
     def any_valid(self, role: Role, at: datetime) -> bool:

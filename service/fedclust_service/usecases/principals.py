@@ -302,7 +302,7 @@ def list_principals(
 
     def work(tx: Tx) -> Page[PrincipalInfo]:
         rows = tx.principals.list(role, limit + 1, after, part)
-        return page_of(rows, limit, "name", lambda each: _principal_info(tx, actor, each))
+        return page_of(_principal_infos(tx, actor, *rows), limit, "name", lambda each: each)
 
     return co.store.read("principal.list", work)
 
@@ -372,10 +372,16 @@ def principal_named(tx: Tx, role: Role, name: str) -> Principal:
 
 
 def _principal_info(tx: Tx, actor: Actor, principal: Principal) -> PrincipalInfo:
+    return _principal_infos(tx, actor, principal)[0]
+
+
+def _principal_infos(tx: Tx, actor: Actor, *found: Principal) -> list[PrincipalInfo]:
     if not sees_account_details(actor):
-        return show(PrincipalInfo, principal, email=None, tokens=None)
-    tokens = tuple(show(TokenInfo, each) for each in tx.tokens.list_for(principal.id))
-    return show(PrincipalInfo, principal, tokens=tokens)
+        return [show(PrincipalInfo, each, email=None, tokens=None) for each in found]
+    tokens: dict[int, list[TokenInfo]] = {each.id: [] for each in found}
+    for token in tx.tokens.list_for(*tokens):
+        tokens[token.principal_id].append(show(TokenInfo, token))
+    return [show(PrincipalInfo, each, tokens=tuple(tokens[each.id])) for each in found]
 
 
 def _an(role: Role) -> str:
