@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -76,6 +77,10 @@ def test_one_patient_gets_a_plain_answer(run: Run) -> None:
     assert lines["cluster"] == "0 of 0 to 1 (180 persons over all sites)"
     assert "younger" in lines["its persons"]
     assert "pain=typical often (100 %)" in lines["its persons"]
+    # Half of the persons are around 40 and half around 70, with a spread of 4: 15 below the mean.
+    value, apart = re.search(r"age ([\d.]+) years \((-[\d.]+)\)", lines["typical values"]).groups()
+    assert float(value) == pytest.approx(40, abs=2)
+    assert float(apart) == pytest.approx(-15 / np.hypot(15, 4), abs=0.15)
     assert lines["margin"].endswith("clear, the next is cluster 1")
     assert lines["outside"].startswith("no")
     assert "missing" not in lines

@@ -11,6 +11,7 @@ import numpy as np
 
 from fedclust.result.drawing import short
 from fedclust.result.facts import Cluster
+from fedclust.result.figures.profile import differences
 from fedclust.result.first_screen import in_words
 from fedclust.result.predictions import CLOSE, DETAILS, Predictions
 from fedclust.result.session_result import SessionResult
@@ -100,6 +101,7 @@ class TypedPatient:
         return {
             "cluster": f"{label} of 0 to {last}{persons}",
             "its persons": in_words(cluster),
+            "typical values": _typical_text(cluster),
             "margin": self._margin_text(),
             "outside": self._outside_text(cluster),
             "missing": self._missing_text(),
@@ -161,6 +163,11 @@ class TypedPatient:
             return f"{name}: counts as {100 * values[places[0]]:.0f} %, the share over all sites"
         unit = f" {first.unit}" if first.unit else ""
         return f"{name}: counts as {short(float(values[places[0]]))}{unit}, the mean over all sites"
+
+
+def _typical_text(cluster: Cluster) -> str:
+    values = ", ".join(differences(cluster)) if cluster.sets_apart else ""
+    return values and f"{values}; in brackets: SD from all persons"
 
 
 def _read_values(features: Sequence[Feature], texts: Sequence[str]) -> dict[str, float | None]:
