@@ -7,6 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
 from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from fedclust.definition import DefinitionError
@@ -19,7 +21,7 @@ from fedclust_service.http.middleware import EdgeMiddleware
 from fedclust_service.http.request_context import context_of
 from fedclust_service.http.routes import api_routes
 from fedclust_service.http.sign_in_rate import SignInRate
-from fedclust_service.http.ui.errors import show_refusal
+from fedclust_service.http.ui.errors import show_http_error, show_refusal
 from fedclust_service.metrics import Metrics
 from fedclust_service.settings import Settings
 from fedclust_service.usecases import damage
@@ -32,6 +34,8 @@ _RETRY_SECONDS = 2
 _WAIT_RETRY_S, _REQUEST_RETRY_S = 5, 1
 #: Concurrent downloads; a browser that opens /docs requests five files.
 _DOWNLOADS = 32
+#: Below these paths people read pages.
+_PAGES = ("/ui/", "/help/")
 
 
 def create_app(coordinator: Coordinator, settings: Settings, connections: Connections) -> FastAPI:
@@ -40,7 +44,9 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     ``connections`` are those that the requests use.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    problems.install(app)
+    for kind, refusal_of in _REFUSALS.items():
+        app.add_exception_handler(kind, _answering(refusal_of))
+    app.add_exception_handler(HTTPException, _http_error)
     # A flat list, so that a 405 can name every method of a path.
     app.router.routes.extend(api_routes())
     app.router.routes.extend(docs.ROUTES)
@@ -51,9 +57,7 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     threads = ThreadPoolExecutor(size, thread_name_prefix="fedclust-site")
     app.state.service = Service(coordinator, settings, metrics, threads)
     app.state.sign_in_rate = SignInRate()
-    for kind, refusal_of in _REFUSALS.items():
-        problems.answer(app, kind, refusal_of)
-    app.router.routes.append(ui.pages(_REFUSALS))
+    app.router.routes.append(ui.PAGES)
     site = help_pages.site_folder()
     app.state.has_help = site is not None
     app.router.routes.extend(help_pages.routes(site))
@@ -74,10 +78,22 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
 
 
 def _refused(request: Request, refusal: Refusal) -> Response:
-    """Answer what is refused before any route: with a page below /ui, else with a document."""
-    if request.url.path.startswith("/ui/"):
+    """Answer a request that is refused: with a page where pages are, else with a document."""
+    if request.url.path.startswith(_PAGES):
         return show_refusal(request, refusal)
     return problems.refused(refusal, context_of(request).request_id)
+
+
+def _answering(
+    refusal_of: Callable[[Request, Exception], Refusal],
+) -> Callable[[Request, Exception], Response]:
+    return lambda request, error: _refused(request, refusal_of(request, error))
+
+
+def _http_error(request: Request, error: Exception) -> Response:
+    """Answer Starlette's own errors: no such path, no such method."""
+    page = request.url.path.startswith(_PAGES)
+    return (show_http_error if page else problems.answer_http_error)(request, error)
 
 
 def _damaged(request: Request, error: Exception) -> Refusal:
@@ -97,8 +113,10 @@ def _temporary(_: Request, error: Exception) -> Refusal:
     )
 
 
-#: What errors of the use cases mean to the caller.
+#: What errors mean to the caller.
 _REFUSALS: dict[type[Exception], Callable[[Request, Exception], Refusal]] = {
+    Refusal: lambda _, refusal: cast(Refusal, refusal),
+    RequestValidationError: problems.refuse_parameters,
     DataDamaged: _damaged,
     DefinitionError: lambda *_: outdated(),
     **dict.fromkeys(damage.TEMPORARY, _temporary),

@@ -5,15 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from starlette.exceptions import HTTPException
-from starlette.middleware.exceptions import ExceptionMiddleware
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.ui.errors import show_http_error, show_refusal
+from fedclust_service.http.ui.errors import show_refusal
 
 _SITE = Path(__file__).parent / "help"
 #: Everything comes from this coordinator; the site's build leaves no script or style in a page.
@@ -48,9 +46,7 @@ def routes(folder: Path | None) -> list[BaseRoute]:
     begin = Route("/help", lambda _: RedirectResponse("/help/", 307), methods=["GET"])
     if folder is None:
         return [begin, Route("/help/{path:path}", _absent, methods=["GET"])]
-    files = _HelpFiles(directory=folder, html=True)
-    served = ExceptionMiddleware(files, handlers={HTTPException: show_http_error})
-    return [begin, Mount("/help", app=served)]
+    return [begin, Mount("/help", app=_HelpFiles(directory=folder, html=True))]
 
 
 def _absent(request: Request) -> Response:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import TypeVar, cast
+from collections.abc import Mapping
+from typing import cast
 
 import structlog
-from fastapi import FastAPI, Request
+from fastapi import Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.responses import Response
@@ -18,7 +18,6 @@ from fedclust_service.http.dependencies import actor_of
 from fedclust_service.http.request_context import context_of
 
 log = structlog.get_logger(__name__)
-E = TypeVar("E", bound=Exception)
 
 NOT_FOUND = "There is nothing here that this token may see; check the address and the name."
 
@@ -46,22 +45,6 @@ def respond(
     return Response(body, problem.status, sent, media_type=problems.CONTENT_TYPE)
 
 
-def install(app: FastAPI) -> None:
-    """Answer every error of the application with a problem document."""
-    answer(app, Refusal, lambda _, refusal: refusal)
-    answer(app, RequestValidationError, _refuse_parameters)
-    app.add_exception_handler(HTTPException, _http)
-
-
-def answer(app: FastAPI, kind: type[E], refusal_of: Callable[[Request, E], Refusal]) -> None:
-    """Answer errors of one kind with the refusal that ``refusal_of`` returns."""
-
-    def handle(request: Request, error: Exception) -> Response:
-        return refused(refusal_of(request, cast(E, error)), context_of(request).request_id)
-
-    app.add_exception_handler(kind, handle)
-
-
 def refused(refusal: Refusal, request_id: str) -> Response:
     """Return a refusal as a response, with the headers of its status."""
     headers = refusal.retry_headers
@@ -77,14 +60,14 @@ def invalid(errors: list[problems.FieldError]) -> Refusal:
     return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
 
 
-def _refuse_parameters(request: Request, error: RequestValidationError) -> Refusal:
+def refuse_parameters(request: Request, error: Exception) -> Refusal:
     """Refuse invalid parameters; 401 comes first, even if the route reads the token later."""
     try:
         if request.url.path.startswith("/v1/"):
             actor_of(request)
     except Refusal as refusal:
         return refusal
-    items = error.errors()
+    items = cast(RequestValidationError, error).errors()
     # A path segment that is no name or number is answered like an unknown one.
     if any(item["loc"][:1] == ("path",) for item in items):
         return not_found()
@@ -99,7 +82,7 @@ def _refuse_parameters(request: Request, error: RequestValidationError) -> Refus
     return Refusal("invalid", "Correct the parameters named in errors.", errors)
 
 
-def _http(request: Request, error: Exception) -> Response:
+def answer_http_error(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: no such path, no such method."""
     status, request_id = cast(HTTPException, error).status_code, context_of(request).request_id
     if status == 405:

@@ -120,7 +120,7 @@ POSTS = [each for each in EXPECTED if each.startswith("POST") and each not in _O
 
 
 def _routes() -> set[str]:
-    router = cast(Router, ui.pages({}).app.app)  # type: ignore[attr-defined]
+    router = cast(Router, ui.PAGES.app)
     return {
         f"{method} {route.path}"
         for route in router.routes

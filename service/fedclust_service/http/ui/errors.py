@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import problems
 from fedclust_service.http.request_context import context_of
 from fedclust_service.http.sign_in_cookie import cookie_of, delete_cookie
 from fedclust_service.http.ui.address import address
@@ -39,12 +38,6 @@ def show_http_error(request: Request, error: Exception) -> Response:
         refusal = Refusal("method-not-allowed", "Open this address from the page that leads to it.")
         return show_refusal(request, refusal)
     return show_refusal(request, Refusal("not-found", "There is no page at this address."))
-
-
-def show_failure(request: Request, error: Exception) -> Response:
-    """Return the page of an unexpected error, which is logged without its text."""
-    problems.log_failure(error)
-    return show_refusal(request, problems.FAILED)
 
 
 def _to_sign_in(request: Request, refusal: Refusal) -> Response:
