@@ -6,7 +6,7 @@ import codecs
 import csv
 import itertools
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final, TextIO
@@ -27,7 +27,6 @@ _MARKS: Final = (
 _SEPARATOR: Final = re.compile(r'"?sep=(.)"?[\r\n]*', re.IGNORECASE)
 #: The first bytes of gzip and zip files.
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")
-_PIECE: Final = 65_536
 
 
 class CsvReader(Reader):
@@ -83,7 +82,10 @@ class CsvReader(Reader):
         If the delimiter was detected in a single name, the one that gives most fields counts.
         """
         alone = len(self.header) == 1 and not self._known_delimiter
-        counts = map(self._count_fields, _DELIMITERS if alone else (self._delimiter,))
+        counts = [
+            [(number, sum(bool(cell.strip()) for cell in record)) for number, record in found]
+            for found in map(self._head, _DELIMITERS if alone else (self._delimiter,))
+        ]
         return max(counts, key=lambda rows: max((n for _, n in rows), default=0))
 
     def likely_delimiter(self) -> str:
@@ -92,27 +94,29 @@ class CsvReader(Reader):
             return self._delimiter
         found: dict[str, tuple[bool, int, int]] = {}
         for delimiter in _DELIMITERS:
-            widths: list[int] = []
-            with self._reading(), self._open() as file, suppress(csv.Error):
-                rows = csv.reader(self._lines(file), strict=True, delimiter=delimiter)
-                widths += map(len, itertools.islice(filter(None, rows), FIRST_ROWS))
+            widths = [len(record) for _, record in self._head(delimiter)]
             width = widths[0] if widths else 0
             found[delimiter] = (width > 1, widths.count(width), width)
         return max(found, key=lambda delimiter: found[delimiter])
 
-    def _count_fields(self, delimiter: str) -> list[tuple[int, int]]:
-        found: list[tuple[int, int]] = []
-        end = self._before
-        with self._reading(), self._open() as file:
-            reader = csv.reader(self._lines(file), strict=True, delimiter=delimiter)
-            with suppress(csv.Error):
-                for record in reader:
-                    number, end = end + 1, self._before + reader.line_num
-                    if record:
-                        found.append((number, sum(bool(cell.strip()) for cell in record)))
-                    if len(found) == FIRST_ROWS:
-                        break
+    def _head(self, delimiter: str) -> list[tuple[int, list[str]]]:
+        """Return line and fields of the first rows, up to one that cannot be read."""
+        found: list[tuple[int, list[str]]] = []
+        with self._reading() as ended, self._open() as file, suppress(csv.Error):
+            found.extend(itertools.islice(self._rows(file, delimiter, ended), FIRST_ROWS))
         return found
+
+    def _rows(
+        self, file: TextIO, delimiter: str, ended: list[int]
+    ) -> Iterator[tuple[int, list[str]]]:
+        """Yield each row with the number of its first line; ``ended`` gets that of its last."""
+        lines = itertools.islice(file, self._before, None)
+        reader = csv.reader(lines, strict=True, delimiter=delimiter)
+        for record in reader:
+            # A quoted field may contain line breaks.
+            number, ended[0] = ended[0] + 1, self._before + reader.line_num
+            if record:
+                yield number, record
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of ``rows`` rows; the last may be shorter."""
@@ -122,16 +126,13 @@ class CsvReader(Reader):
                 yield record_chunk(records, places, columns, text, numbers)
 
     def _records(self, file: TextIO, ended: list[int]) -> Iterator[tuple[int, list[str]]]:
-        """Yield each row with the number of its first line; ``ended`` gets that of its last."""
+        """Yield the rows below the header, as :meth:`_rows` does; each is as long as the header."""
         width = len(self.header)
-        reader = csv.reader(self._lines(file), strict=True, delimiter=self._delimiter)
+        rows = self._rows(file, self._delimiter, ended)
         if not self._given:
-            next(filter(None, reader), None)
-        ended[0] = self._before + reader.line_num
-        for record in reader:
-            # A quoted field may contain line breaks.
-            number, ended[0] = ended[0] + 1, self._before + reader.line_num
-            if not record or (len(record) == 1 < width and not record[0].strip()):
+            next(rows, None)
+        for number, record in rows:
+            if len(record) == 1 < width and not record[0].strip():
                 continue  # an empty line
             if len(record) != width:
                 what = "columns were named" if self._given else "fields in the header"
@@ -159,13 +160,10 @@ class CsvReader(Reader):
     def _open(self) -> TextIO:
         return self._path.open(encoding=self._encoding, newline="")
 
-    def _lines(self, file: TextIO) -> Iterable[str]:
-        return itertools.islice(file, self._before, None)
-
     def _first(self, delimiter: str) -> list[str]:
         with self._open() as file:
-            reader = csv.reader(self._lines(file), strict=True, delimiter=delimiter)
-            return [name.strip() for name in next(filter(None, reader), [])]
+            _, record = next(self._rows(file, delimiter, [0]), (0, []))
+            return [name.strip() for name in record]
 
     def _sniffed(self, wanted: frozenset[str]) -> str:
         """Return the delimiter that fits the header best; DataError if two fit equally well."""
@@ -216,34 +214,5 @@ class CsvReader(Reader):
 
     def _first_undecodable(self) -> int | None:
         """Return the first line that cannot be decoded."""
-        decoder = codecs.getincrementaldecoder(self._encoding)()
-        line, last = 1, ""
-        with self._path.open("rb") as file:
-            while True:
-                piece = file.read(_PIECE)
-                # The error's object begins with bytes that the decoder kept from the last piece.
-                try:
-                    text = decoder.decode(piece, final=not piece)
-                except UnicodeDecodeError as error:
-                    text = error.object[: error.start].decode(self._bare_encoding(), "replace")
-                    return line + _line_ends(text, last)
-                if not piece:
-                    return None
-                line, last = line + _line_ends(text, last), text[-1:] or last
-
-    def _bare_encoding(self) -> str:
-        """Return the encoding for a piece of the file, which has no byte order mark."""
-        if self._encoding not in ("utf-16", "utf-32"):
-            return self._encoding
-        with self._path.open("rb") as file:
-            big = file.read(4).startswith((codecs.BOM_UTF16_BE, codecs.BOM_UTF32_BE))
-        return f"{self._encoding}-{'be' if big else 'le'}"
-
-
-def _line_ends(text: str, last: str) -> int:
-    """Return how many lines end in a piece of text: with LF, CRLF or CR.
-
-    ``last`` is the character before it; if that is a CR, its line is already counted.
-    """
-    within = text.count("\n") + text.count("\r") - text.count("\r\n")
-    return within - (last == "\r" and text.startswith("\n"))
+        with self._path.open(encoding=self._encoding, errors="replace") as file:
+            return next((n for n, line in enumerate(file, start=1) if "\ufffd" in line), None)

@@ -14,12 +14,12 @@ from typing import Any, Final
 from fedclust.data.chunks import (
     FIRST_ROWS,
     SHEET_ERRORS,
-    Cells,
     Chunk,
     Origin,
     Reader,
     batches,
     extra_missing,
+    record_chunk,
 )
 from fedclust.data.mapping import ColumnsFile
 from fedclust.wire.errors import DataError
@@ -99,25 +99,19 @@ class ExcelReader(Reader):
         places = self.origin.columns(self.header, columns, text)
         unnamed = self._unnamed_neighbours(places)
         with self._reading():
-            for records, numbers in batches(self._records(places, unnamed), rows):
-                cells: dict[str, Cells] = {
-                    name: [_cell(record, places[name]) for record in records] for name in columns
-                }
-                kept = {
-                    name: [
-                        self._as_text(_cell(record, places[name]), name, number)
-                        for record, number in zip(records, numbers, strict=True)
-                    ]
-                    for name in text
-                }
-                yield Chunk(len(records), cells, kept, numbers)
+            for records, numbers in batches(self._records(places, unnamed, text), rows):
+                yield record_chunk(records, places, columns, text, numbers)
 
     def _records(
-        self, places: dict[str, int], unnamed: dict[int, str]
+        self, places: dict[str, int], unnamed: dict[int, str], text: Sequence[str]
     ) -> Iterator[tuple[int, Sequence[Any]]]:
-        for number, record in self._rows():
+        for number, cells in self._rows():
             if number > self._below:
+                # One cell more than the header: it may be an unnamed neighbour.
+                record = [*cells, *[None] * (len(self.header) + 1 - len(cells))]
                 self._check_record(number, record, places, unnamed)
+                for name in text:
+                    record[places[name]] = self._identifier(record[places[name]], name, number)
                 yield number, record
 
     def _unnamed_neighbours(self, places: dict[str, int]) -> dict[int, str]:
@@ -133,7 +127,7 @@ class ExcelReader(Reader):
         self, number: int, record: Sequence[Any], places: dict[str, int], unnamed: dict[int, str]
     ) -> None:
         for place, name in unnamed.items():
-            if not is_blank(_cell(record, place)):
+            if not is_blank(record[place]):
                 message = "the column to its right has values and no name"
                 if self._named:
                     message += "; name all columns"
@@ -141,24 +135,23 @@ class ExcelReader(Reader):
                 message += ", as below a merged cell; unmerge the header, and name each column"
                 raise self.origin.fault("merged-header", message, column=name)
         for name, place in places.items():
-            if _cell(record, place) is _NO_RESULT:
+            if record[place] is _NO_RESULT:
                 message = "a formula without a stored result; open the file in a spreadsheet "
                 message += "program and save it"
                 raise self.origin.fault("no-result", message, column=name, index=number)
 
-    def _as_text(self, cell: Any, column: str, number: int) -> str:
-        """Return an identifier as text: the number 123.0 is "123"."""
+    def _identifier(self, cell: Any, column: str, number: int) -> Any:
+        """Return an identifier without a fraction: the number 123.0 is 123."""
         if isinstance(cell, float) and cell.is_integer():
             cell = int(cell)
         if isinstance(cell, int) and not isinstance(cell, bool) and abs(cell) >= _EXACT:
             message = "an identifier of more than 15 digits is stored as a number, and was "
             message += "rounded; store identifiers as text"
             raise self.origin.fault("rounded", message, column=column, index=number)
-        found = "" if cell is None else str(cell).strip()
-        if found.casefold() in SHEET_ERRORS:
+        if str(cell).strip().casefold() in SHEET_ERRORS:
             message = "an error of a formula; correct it in the spreadsheet"
             raise self.origin.fault("error-cell", message, column=column, index=number)
-        return found
+        return cell
 
     def _check_beginning(self) -> None:
         with self._path.open("rb") as file:
@@ -279,10 +272,6 @@ def _has_rows(sheet: Any) -> bool:
     """Return whether a sheet has a header and a row."""
     filled = (record for record in _values(sheet) if not all(map(is_blank, record)))
     return next(filled, None) is not None and next(filled, None) is not None
-
-
-def _cell(record: Sequence[Any], place: int) -> Any:
-    return record[place] if place < len(record) else None
 
 
 def cell_name(cell: Any) -> str:

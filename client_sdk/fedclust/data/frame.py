@@ -18,32 +18,35 @@ def is_frame(source: Any) -> bool:
 
 
 class FrameReader(Reader):
-    """A pandas DataFrame. Its index is ignored: rows are numbered from 0."""
+    """A DataFrame of pandas, or of Dask, which is computed a partition at a time.
+
+    The index is ignored: rows are numbered from 0.
+    """
 
     def __init__(self, frame: Any) -> None:
-        self._frame, self.origin = frame, Origin("the DataFrame")
+        self._frame, self._lazy = frame, is_dask(frame)
+        self.origin = Origin("the Dask DataFrame" if self._lazy else "the DataFrame")
         self.header: Sequence[str] = [str(name).strip() for name in frame.columns]
 
     @property
-    def n_rows(self) -> int:
-        """How many rows there are."""
-        return len(self._frame)
+    def n_rows(self) -> int | None:
+        """How many rows there are; None for Dask."""
+        return None if self._lazy else len(self._frame)
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield chunks of ``rows`` rows; the last may be shorter."""
-        places = self.origin.columns(self.header, columns, text)
-        for start in range(0, len(self._frame), rows):
-            part = self._frame.iloc[start : start + rows]
-            yield frame_chunk(part, places, columns, text)
-
-
-def frame_chunk(
-    part: Any, places: dict[str, int], columns: Sequence[str], text: Sequence[str]
-) -> Chunk:
-    """Return the rows of a DataFrame; ``places`` are the positions of its columns."""
-    cells = {name: _cells(part.iloc[:, places[name]]) for name in columns}
-    kept = {name: _text(part.iloc[:, places[name]]) for name in text}
-    return Chunk(len(part), cells, kept)
+        """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
+        places, parts = self.origin.columns(self.header, columns, text), iter([self._frame])
+        if self._lazy:
+            # Other columns are not computed at all.
+            wanted = self._frame[[self._frame.columns[place] for place in places.values()]]
+            places = {name: place for place, name in enumerate(places)}
+            parts = _computed(self.origin, wanted.partitions, wanted.npartitions)
+        for part in parts:
+            for start in range(0, len(part), rows):
+                some = part.iloc[start : start + rows]
+                cells = {name: _cells(some.iloc[:, places[name]]) for name in columns}
+                kept = {name: _text(some.iloc[:, places[name]]) for name in text}
+                yield Chunk(len(some), cells, kept)
 
 
 def _text(column: Any) -> list[str]:
@@ -81,50 +84,39 @@ def is_dask(source: Any) -> bool:
     )
 
 
-class DaskFrameReader(Reader):
-    """A Dask DataFrame, computed a partition at a time."""
-
-    def __init__(self, source: Any) -> None:
-        self._frame, self.origin = source, Origin("the Dask DataFrame")
-        self.header: Sequence[str] = [str(name).strip() for name in source.columns]
-
-    def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
-        """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
-        names = list(dict.fromkeys([*columns, *text]))
-        places = self.origin.columns(self.header, names)
-        # Other columns are not computed at all.
-        wanted = self._frame[[self._frame.columns[places[name]] for name in names]]
-        here = {name: place for place, name in enumerate(names)}
-        for number in range(wanted.npartitions):
-            part = _compute_partition(self.origin, wanted.partitions[number], number)
-            for start in range(0, len(part), rows):
-                yield frame_chunk(part.iloc[start : start + rows], here, columns, text)
-
-
-def _compute_partition(origin: Origin, partition: Any, number: int) -> Any:
-    try:
-        return partition.compute()
-    except DataError:
-        raise
-    except Exception as error:
-        # Any step of the graph may fail, and its message may contain a value.
-        message = f"partition {number} could not be computed ({type(error).__name__})"
-        raise origin.fault("dask", message) from None
+def _computed(origin: Origin, partitions: Any, count: int) -> Iterator[Any]:
+    """Yield what a Dask collection holds, a partition at a time."""
+    for number in range(count):
+        try:
+            part = partitions[number].compute()
+        except DataError:
+            raise
+        except Exception as error:
+            # Any step of the graph may fail, and its message may contain a value.
+            message = f"partition {number} could not be computed ({type(error).__name__})"
+            raise origin.fault("dask", message) from None
+        yield part
 
 
 class ArrayReader(Reader):
-    """An array (n, d) of numbers, NaN or masked where missing; its columns are the features."""
+    """An array (n, d) of numbers, NaN or masked where missing; its columns are the features.
+
+    One partition of a Dask array is in memory at a time; the number of its rows may be unknown.
+    """
 
     named = False
 
-    def __init__(
-        self, source: Any, names: Sequence[str], text: Sequence[str], what: str = "the array"
-    ) -> None:
-        self.origin, self.header = Origin(what), list(names)
+    def __init__(self, source: Any, names: Sequence[str], text: Sequence[str]) -> None:
+        self._lazy = is_dask(source)
+        self.origin = Origin("the Dask array" if self._lazy else "the array")
+        self.header = list(names)
         if text:
             message = "an array has no column names: give a table, or the persons themselves"
             raise self.origin.fault("missing-column", message, column=text[0])
-        self._rows = self._array(source)
+        try:
+            self._rows: Any = source if self._lazy else np.asarray(_unmasked(source))
+        except ValueError:
+            raise self.origin.fault("shape", "the rows are not equally long") from None
         if self._rows.dtype.kind not in "iufb":
             message = f"it holds {self._rows.dtype.name}, not numbers; NaN is a missing number"
             raise self.origin.fault("not-a-number", message)
@@ -134,39 +126,19 @@ class ArrayReader(Reader):
 
     @property
     def n_rows(self) -> int | None:
-        """How many rows there are."""
-        return len(self._rows)
+        """How many rows there are; None for Dask."""
+        return None if self._lazy else len(self._rows)
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of at most ``rows`` rows, shorter where a block ends."""
-        places = self.origin.columns(self.header, columns, text)
-        for block in self._blocks():
+        places, blocks = self.origin.columns(self.header, columns, text), iter([self._rows])
+        if self._lazy:
+            whole = self._rows.rechunk({1: -1})
+            blocks = map(_unmasked, _computed(self.origin, whole.blocks, whole.numblocks[0]))
+        for block in blocks:
             for start in range(0, len(block), rows):
                 part = block[start : start + rows]
                 yield Chunk(len(part), {name: part[:, places[name]] for name in columns})
-
-    def _array(self, source: Any) -> Any:
-        try:
-            return np.asarray(_unmasked(source))
-        except ValueError:
-            raise self.origin.fault("shape", "the rows are not equally long") from None
-
-    def _blocks(self) -> Iterator[Any]:
-        yield self._rows
-
-
-class DaskArrayReader(ArrayReader):
-    """A Dask array: one partition is in memory at a time; the number of its rows may be unknown."""
-
-    n_rows = None
-
-    def _array(self, source: Any) -> Any:
-        return source
-
-    def _blocks(self) -> Iterator[Any]:
-        rows = self._rows.rechunk({1: -1})
-        for number in range(rows.numblocks[0]):
-            yield _unmasked(_compute_partition(self.origin, rows.blocks[number], number))
 
 
 def _unmasked(source: Any) -> Any:

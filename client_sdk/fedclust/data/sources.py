@@ -10,14 +10,7 @@ from typing import Any, Final
 from fedclust.data.chunks import Origin, Reader
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.decode import looks_like_a_value
-from fedclust.data.frame import (
-    ArrayReader,
-    DaskArrayReader,
-    DaskFrameReader,
-    FrameReader,
-    is_dask,
-    is_frame,
-)
+from fedclust.data.frame import ArrayReader, FrameReader, is_dask, is_frame
 from fedclust.data.mapping import ColumnsFile, Dataset, check_mapping
 from fedclust.data.sql import SqlQuery, SqlReader
 
@@ -67,12 +60,9 @@ def open_reader(
     source = dataset.source
     if isinstance(source, SqlQuery):
         return SqlReader(source)
-    if is_frame(source):
-        return FrameReader(source)
-    if is_dask(source):
-        if hasattr(source, "columns"):
-            return DaskFrameReader(source)
-        return DaskArrayReader(source, names, text, "the Dask array")
+    if is_frame(source) or is_dask(source):
+        framed = hasattr(source, "columns")
+        return FrameReader(source) if framed else ArrayReader(source, names, text)
     if hasattr(source, "columns") or hasattr(source, "column_names"):
         # Converted to an array, its columns would lose their names.
         message = "a table of another library; convert it with its to_pandas()"
