@@ -29,13 +29,11 @@ from render_reference import (  # noqa: E402
     DEFINITIONS,
     commands,
     definition_fields,
-    exit_codes,
     problem_list,
     service_commands,
     service_exit_codes,
     settings,
     site_settings,
-    variables,
 )
 
 
@@ -91,8 +89,6 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/service-cli.md", "commands"): service_commands,
         ("reference/settings.md", "settings"): settings,
         ("reference/settings.md", "site"): site_settings,
-        ("reference/settings.md", "variables"): variables,
-        ("reference/exit-codes.md", "fedclust"): exit_codes,
         ("reference/exit-codes.md", "service"): service_exit_codes,
         ("reference/problems.md", "list"): problem_list,
         ("protocol.md", "task rules"): task_rules,

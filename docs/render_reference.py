@@ -10,7 +10,6 @@ from typing import Any
 from pydantic import BaseModel
 from typer.main import get_command
 
-from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS, VARIABLES
 from fedclust.cli.main import app
 from fedclust.cli.options import Connection, Persons, Reading, field_names
 from fedclust.definition.study import StudyCreate, StudyDefaults
@@ -169,35 +168,14 @@ def site_settings() -> str:
     return "\n".join([table, *rows.splitlines()[2:]])
 
 
-def variables() -> str:
-    """Return the variables that ``fedclust`` and Python read."""
-    rows = [
-        (f"`{name}`", markdown_code(standard), markdown_code(text))
-        for name, (standard, text) in VARIABLES.items()
-    ]
-    return markdown_table(("variable", "default", "meaning"), rows)
-
-
 # --- exit codes -----------------------------------------------------------------------------------
-
-
-def exit_codes() -> str:
-    """Return the exit codes of ``fedclust``, with the errors that lead to them."""
-    kinds: dict[int, list[str]] = {}
-    for kind, code in EXIT_CODES:
-        kinds.setdefault(code, []).append(f"`{kind.__name__}`")
-    rows = [
-        (str(code), markdown_code(text), ", ".join(kinds.get(code, ["-"])))
-        for code, (_, text) in EXIT_MEANINGS.items()
-    ]
-    return markdown_table(("code", "meaning", "error in Python"), rows)
 
 
 def service_exit_codes() -> str:
     """Return the exit codes of ``fedclust-service``."""
     meanings = attribute_help(Exit.__doc__ or "", code="`")
     rows = [(str(int(each)), meanings[each.name]) for each in Exit]
-    return markdown_table(("code", "meaning"), [*rows, ("130", EXIT_MEANINGS[130][1])])
+    return markdown_table(("code", "meaning"), [*rows, ("130", "Somebody pressed Ctrl-C.")])
 
 
 # --- problems -------------------------------------------------------------------------------------

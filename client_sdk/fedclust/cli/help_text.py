@@ -1,4 +1,4 @@
-"""What ends every command's help: examples and exit codes; and the variables that commands read."""
+"""What ends every command's help: examples and exit codes."""
 
 from __future__ import annotations
 
@@ -28,54 +28,20 @@ EXIT_CODES: tuple[tuple[type[errors.FedclustError], int], ...] = (
 )
 #: What a proxy in between answers for a coordinator that it does not reach.
 _NO_ANSWER = frozenset({502, 504})
-#: Exit code -> (in the help, on the page about exit codes).
-EXIT_MEANINGS: dict[int, tuple[str, str]] = {
-    0: ("done", "The command did what it was asked to do."),
-    1: ("unexpected", "An unexpected error. ``FEDCLUST_DEBUG=1`` shows where."),
-    2: ("usage", "A wrong option, address, file or setting."),
-    3: ("data", "The rows do not fit the session. Nothing was sent."),
-    4: ("no consent", "A consent is missing, or an approval where one is required."),
-    5: (
-        "refused by the coordinator",
-        "The coordinator refused: token, role, name, or state of the session.",
-    ),
-    6: (
-        "unreachable, busy or TLS",
-        "No answer: network, TLS, proxy, or a coordinator that is busy or stopping.",
-    ),
-    7: (
-        "session failed, cancelled or left",
-        "The session failed, was cancelled, or continues without this site.",
-    ),
-    8: (
-        "the site's state",
-        "The site's state cannot be used, or a check found a fault in it.",
-    ),
-    9: (
-        "disclosure check",
-        "A check of what the site would send refused it: the site's own, or the coordinator's.",
-    ),
-    130: ("interrupted", "Somebody pressed Ctrl-C."),
+EXIT_MEANINGS: dict[int, str] = {
+    0: "done",
+    1: "unexpected",
+    2: "usage",
+    3: "data",
+    4: "no consent",
+    5: "refused by the coordinator",
+    6: "unreachable, busy or TLS",
+    7: "session failed, cancelled or left",
+    8: "the site's state",
+    9: "disclosure check",
+    130: "interrupted",
 }
-EPILOG = "Exit codes: " + ", ".join(f"{n} {said}" for n, (said, _) in EXIT_MEANINGS.items()) + "."
-#: Variable of the environment -> (its default, what it is for).
-VARIABLES: dict[str, tuple[str, str]] = {
-    "FEDCLUST_COORDINATOR": ("-", "Address of the coordinator: ``https://host[:port]``."),
-    "FEDCLUST_TOKEN_FILE": ("-", "File with the token, which only its owner may read."),
-    "FEDCLUST_TOKEN": ("-", "The token itself, if no file is named."),
-    "FEDCLUST_PROXY": (
-        "``HTTPS_PROXY``",
-        "Address of the proxy: ``http://host:port``, with a user and a password if it needs them.",
-    ),
-    "FEDCLUST_STATE_DIR": (
-        "the platform's state directory",
-        "Directory of a site's state and settings.",
-    ),
-    "FEDCLUST_SQL_URL": ("-", "Address of the database that a query (``.sql``) is for."),
-    "FEDCLUST_PROGRESS": ("``1``", "``0``: Python shows nothing of work that takes long."),
-    "FEDCLUST_DEBUG": ("-", "``1``: the command shows where an unexpected error comes from."),
-    "NO_COLOR": ("-", "Any value: no colour and no progress bars."),
-}
+EPILOG = "Exit codes: " + ", ".join(f"{n} {said}" for n, said in EXIT_MEANINGS.items()) + "."
 
 
 def _print_version(wanted: bool) -> None:
