@@ -11,13 +11,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
-from scipy.interpolate import CubicSpline, make_interp_spline
+from scipy.interpolate import make_interp_spline
 
 from fedclust.data import Dataset, load
 from fedclust.data.chunks import DataWarning
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
-from fedclust.data.trajectories import Visits, natural_basis, trajectory_columns
+from fedclust.data.trajectories import Visits, trajectory_columns
 from fedclust.definition import check_features
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
 from fedclust.wire.errors import DataError
@@ -100,15 +100,6 @@ def test_a_person_with_one_value_has_no_slope_and_no_area() -> None:
     found = made(of, [1, 2, 3], [4.0, 5.0, 6.0], [0, 2, 2])
     np.testing.assert_array_equal(found[0], [4, np.nan, 4, np.nan])
     assert np.isnan(found[1]).all()
-
-
-def test_the_basis_is_scipys_natural_spline_and_straight_beyond_the_knots() -> None:
-    knots, times = np.array([0.0, 1.0, 4.0, 5.0, 9.0]), np.linspace(0, 9, 50)
-    spline = CubicSpline(knots, np.eye(5), bc_type="natural")
-    np.testing.assert_allclose(natural_basis(knots, times), spline(times), atol=1e-12)
-    for end, beyond in ((0.0, np.array([-3.0, -1.0])), (9.0, np.array([10.0, 14.0]))):
-        wanted = spline(end) + (beyond - end)[:, None] * spline(end, 1)
-        np.testing.assert_allclose(natural_basis(knots, beyond), wanted, atol=1e-11)
 
 
 def test_a_spline_is_fitted_by_least_squares() -> None:

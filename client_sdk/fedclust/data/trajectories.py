@@ -354,25 +354,11 @@ def natural_basis(knots: FloatArray, times: FloatArray) -> FloatArray:
     A spline is so the sum of its values at the knots times these. It is a straight line beyond the
     first and the last knot.
     """
-    steps, m = np.diff(knots), len(knots)
-    # The second derivatives at the inner knots solve a tridiagonal system; at the ends they are 0.
-    left, right = np.zeros((m, m)), np.zeros((m, m))
-    left[0, 0] = left[-1, -1] = 1.0
-    for j in range(1, m - 1):
-        left[j, j - 1 : j + 2] = steps[j - 1], 2 * (steps[j - 1] + steps[j]), steps[j]
-        right[j, j - 1 : j + 2] = 6 / steps[j - 1], -6 / steps[j - 1] - 6 / steps[j], 6 / steps[j]
-    curved = np.linalg.solve(left, right)
+    from scipy.interpolate import CubicSpline  # few sites have a spline
+
+    spline = CubicSpline(knots, np.eye(len(knots)), bc_type="natural")
     inside = np.clip(times, knots[0], knots[-1])
-    place = np.clip(np.searchsorted(knots, inside, side="right") - 1, 0, m - 2)
-    h = steps[place, None]
-    b = (inside - knots[place])[:, None] / h
-    a, unit = 1 - b, np.eye(m)
-    found = a * unit[place] + b * unit[place + 1]
-    found += ((a**3 - a) * curved[place] + (b**3 - b) * curved[place + 1]) * h**2 / 6
-    # The slope at the end that is nearer; its terms are 0 inside.
-    slopes = (unit[place + 1] - unit[place]) / h
-    slopes += (-(3 * a**2 - 1) * curved[place] + (3 * b**2 - 1) * curved[place + 1]) * h / 6
-    return np.asarray(found + (times - inside)[:, None] * slopes)
+    return np.asarray(spline(inside) + (times - inside)[:, None] * spline(inside, 1))
 
 
 def _text(of: Trajectory, visits: Visits, found: FloatArray) -> str:
