@@ -424,7 +424,12 @@ def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
         ("north", "data show nothing", 2, "there is no data source @nothing (none is registered)"),
         ("north", "data add Heart --data north.csv", 2, "'Heart' cannot be the name of a data"),
         ("north", "data add more --data @other", 2, "@other is a registered source: give a file"),
-        ("north", "review open --data north.csv --out x.pdf", 2, "a file that ends in .html"),
+        (
+            "north",
+            "review open --data north.csv --out x.pdf",
+            2,
+            "file of a review ends in .html",
+        ),
         ("north", "review open --data north.csv --out no/x.html", 2, "no/x.html cannot be written"),
         (
             "north",

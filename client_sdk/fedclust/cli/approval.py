@@ -11,12 +11,12 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
-from fedclust.schema.display import counted
+from fedclust.methods.common.description import counted
 from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
 from fedclust.site.journal import has_joined
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import typed
-from fedclust.wire.errors import ConsentDeclined, UsageError
+from fedclust.wire.errors import ConsentDeclined
 
 app = typer.Typer(rich_markup_mode=None)
 
@@ -41,8 +41,6 @@ def review(
     The page holds the consent screen in full, this site's own figures and lines to sign. Give the
     same options as for participate. The ledger records the review.
     """
-    if out_path.suffix.lower() not in (".html", ".htm"):
-        raise UsageError(f"{out_path}: the page is HTML: name a file that ends in .html")
     source = how.source(data, persons)
     check_outputs(((out_path, is_review),), source.files)
     line = ProgressLine(at_once=False)

@@ -6,9 +6,9 @@ import csv
 import io
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ from fedclust.result.predictions import DETAILS, Predictions, probability_names
 from fedclust.result.result_file import BEGINNING
 from fedclust.result.ro_crate import METADATA
 from fedclust.result.session_result import SessionResult
+from fedclust.result.table_one import FORMATS as TABLE_FORMATS
 from fedclust.result.tables import FORMATS
 from fedclust.result.wording import spreadsheet_text
 from fedclust.wire.errors import UsageError, writing
@@ -77,10 +78,19 @@ def is_token(begin: bytes) -> bool:
     return _TOKEN.fullmatch(begin) is not None
 
 
+#: Of files whose form follows from their names: what messages call them, and how names end.
+_ENDINGS: Final[dict[Known, tuple[str, Sequence[str]]]] = {
+    is_report: ("a report", FORMATS),
+    is_table: ("table 1", TABLE_FORMATS),
+    is_review: ("a review", (".html", ".htm")),
+}
+
+
 def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
     """Refuse outputs that cannot be written, before the session starts; UsageError.
 
-    An output must not replace an input, another output, or a file of another kind.
+    An output must not replace an input, another output, or a file of another kind, and some have
+    known endings.
     """
     taken = [path.resolve() for path in inputs]
     for path, known in outputs:
@@ -88,6 +98,9 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
             continue
         if str(path) == "-":
             raise UsageError("- is standard input or output; an output needs a file's name here")
+        what, endings = _ENDINGS.get(known, ("", ()))
+        if endings and path.suffix.lower() not in endings:
+            raise UsageError(f"{path}: the file of {what} ends in {', '.join(endings)}")
         if path.exists() and not path.is_file():
             raise UsageError(f"{path} cannot be written: it is not a file")
         if path.resolve() in taken:
@@ -97,14 +110,6 @@ def check_outputs(outputs: Sequence[Output], inputs: Sequence[Path]) -> None:
                 _refuse_stranger(path, known)
             _try_writing(path)
         taken.append(path.resolve())
-
-
-def check_report(
-    path: Path | None, what: str = "a report", endings: Sequence[str] = FORMATS
-) -> None:
-    """Refuse a file with an unknown ending."""
-    if path is not None and path.suffix.lower() not in endings:
-        raise UsageError(f"{path}: the file of {what} ends in {', '.join(endings)}")
 
 
 def _refuse_stranger(path: Path, known: Known) -> None:
@@ -134,12 +139,15 @@ def write_labels(
     path: Path, labels: NDArray[Any], ids: tuple[str, ...] | None, id_column: str | None
 ) -> None:
     """Write one line for each row: its id, or its number from 0, and its cluster."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow([id_column or "row", "cluster"])
     names = ids or range(len(labels))
     # The cluster is empty where missing values forbid a label.
-    writer.writerows((name, "" if k < 0 else int(k)) for name, k in zip(names, labels, strict=True))
+    rows = ((name, "" if k < 0 else int(k)) for name, k in zip(names, labels, strict=True))
+    _write_rows(path, ((id_column or "row", "cluster"), *rows))
+
+
+def _write_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     write(path, text.getvalue().encode())
 
 
@@ -156,10 +164,10 @@ def write_predictions(
     empty where missing values forbid a cluster.
     """
     soft = np.empty((len(found), 0)) if probabilities is None else probabilities
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
     named = ["name"] if cluster_names else []
-    writer.writerow([id_column or "row", *DETAILS, *named, *probability_names(soft.shape[1])])
+    rows: list[list[object]] = [
+        [id_column or "row", *DETAILS, *named, *probability_names(soft.shape[1])]
+    ]
     names = found.ids or range(len(found))
     labels = found.labels.tolist()
     for name, k, row, own in zip(names, labels, found.rows(), soft.tolist(), strict=True):
@@ -169,8 +177,8 @@ def write_predictions(
         )
         fields = (spreadsheet_text(c) if isinstance(c, str) else c for c in cells)
         shares = ("" if value != value else f"{value:.4f}" for value in own)
-        writer.writerow([name, *fields, *shares])
-    write(path, text.getvalue().encode())
+        rows.append([name, *fields, *shares])
+    _write_rows(path, rows)
 
 
 def write_outputs(

@@ -16,7 +16,6 @@ from fedclust.cli.console import (
     conclude,
     consented,
     err,
-    out,
     preview_screen,
     print_json,
     show,
@@ -25,7 +24,6 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.output_files import (
     check_outputs,
-    check_report,
     is_labels,
     is_report,
     is_result,
@@ -34,14 +32,12 @@ from fedclust.cli.output_files import (
     write_outputs,
 )
 from fedclust.cli.result_output import (
-    MORE_ROUNDS,
-    clusters_text,
+    result_facts,
     script_facts,
-    show_bounds,
+    show_conclusions,
     warn_unlabelled,
 )
 from fedclust.data import Dataset
-from fedclust.result.one_cloud import verdict
 from fedclust.result.session_result import SessionResult
 from fedclust.result.wording import listed
 from fedclust.site import Preview, Site
@@ -117,7 +113,6 @@ def participate(
     )
     source = how.source(data, persons)
     check_outputs((*known, (report, is_report)), source.files)
-    check_report(report)
     line = ProgressLine()
     rows, given = source.rows(line.read), persons.given(source)
     with connection.site(interaction.give_up_after, json_bodies=interaction.json_bodies) as site:
@@ -247,17 +242,10 @@ def show_site_result(result: SessionResult, as_json: bool) -> None:
         {
             "session": result.definition.name,
             "site": result.site,
-            "clusters": clusters_text(found),
-            "rounds": f"{found.n_rounds} {MORE_ROUNDS}",
-            "stopped_because": found.stopped_because,
+            **result_facts(found),
             "inertia": found.quality and f"{found.quality.inertia:.6g}",
             "sizes": listed(found.sizes or ()),
             "own_sizes": listed(result.own_sizes_ or ()),
         }
     )
-    if said := verdict(found):
-        show(out, said)
-    for warning in found.warnings:
-        show(err, f"warning: {warning}")
-    if found.bounds is not None:
-        show_bounds(found.bounds)
+    show_conclusions(found)

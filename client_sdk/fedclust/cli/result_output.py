@@ -24,9 +24,6 @@ from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Result, SweepEntry
 
-#: What a number of rounds leaves out.
-MORE_ROUNDS = "(and those of preparation and evaluation)"
-
 
 def show_result(shown: Facts) -> None:
     """Print the clusters and how they were found; warnings on standard error."""
@@ -42,11 +39,7 @@ def show_result(shown: Facts) -> None:
             for cluster, centroid in zip(shown.clusters, shown.centroids, strict=True)
         ],
     )
-    facts = {
-        "clusters": clusters_text(result),
-        "rounds": f"{result.n_rounds} {MORE_ROUNDS}",
-        "stopped_because": result.stopped_because,
-    }
+    facts = result_facts(result)
     quality = result.quality.model_dump() if result.quality else {}
     facts |= {name: plain(value) for name, value in quality.items() if value is not None}
     if result.profile is not None and result.profile.all_equal:
@@ -54,16 +47,30 @@ def show_result(shown: Facts) -> None:
     show_facts(facts)
     if result.sweep is not None:
         show_sweep(result.sweep)
-    if said := verdict(result):
-        show(out, said)
-    if result.bounds is not None:
-        show_bounds(result.bounds)
+    show_conclusions(result)
     if result.outcomes is not None:
         show_outcomes(result.outcomes, shown.labels)
     elif outcomes_of(shown.definition.features):
         counted = [each.n_clusters for each in result.sweep or () if each.result.outcomes]
         where = f": they were counted at K = {counted[0]} (--k {counted[0]})" if counted else ""
         show(out, f"no outcomes at this K{where}; a session counts them at one K at most")
+
+
+def result_facts(result: Result) -> dict[str, object]:
+    """Return how many clusters a result has, and how they were found."""
+    return {
+        "clusters": _clusters_text(result),
+        "rounds": f"{result.n_rounds} (and those of preparation and evaluation)",
+        "stopped_because": result.stopped_because,
+    }
+
+
+def show_conclusions(result: Result) -> None:
+    """Print how clear the clusters are, and bounds; warnings on standard error."""
+    if said := verdict(result):
+        show(out, said)
+    if result.bounds is not None:
+        _show_bounds(result.bounds)
     for warning in result.warnings:
         show(err, f"warning: {warning}")
 
@@ -85,7 +92,7 @@ def script_facts(result: Result) -> dict[str, object]:
     }
 
 
-def clusters_text(result: Result) -> str:
+def _clusters_text(result: Result) -> str:
     """Return how many clusters a result has; of a sweep also every K that was tried."""
     count = str(len(result.centroids))
     if result.sweep is None:
@@ -113,7 +120,7 @@ def show_outcomes(outcomes: Outcomes, labels: Sequence[str]) -> None:
         show(out, text)
 
 
-def show_bounds(bounds: Bounds) -> None:
+def _show_bounds(bounds: Bounds) -> None:
     """Print the bounds of the least inertia, and whether they are proven."""
     for name, value in (("lower bound", bounds.lower), ("upper bound", bounds.upper)):
         show(out, f"{name:<16} {'unknown' if value is None else plain(value)}")

@@ -23,7 +23,6 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.output_files import (
     check_outputs,
-    check_report,
     is_document,
     is_report,
     is_result,
@@ -43,9 +42,9 @@ from fedclust.cli.session_screen import (
 )
 from fedclust.cli.watch import Watcher
 from fedclust.client.field_names import FieldNames
+from fedclust.definition import unbounded
 from fedclust.result.ro_crate import check_license
 from fedclust.result.session_result import SessionResult
-from fedclust.result.table_one import FORMATS as TABLE_FORMATS
 from fedclust.result.tables import centroid_table
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
@@ -381,8 +380,6 @@ def result(
     """
     known = ((path, is_document), (report, is_report), (table, is_table), (result_out, is_result))
     check_outputs(known, ())
-    check_report(report)
-    check_report(table, "table 1", TABLE_FORMATS)
     shape = _result_form(form, path, as_json=as_json)
     _check_license(licence, shape)
     with connection.client() as client:
@@ -456,15 +453,11 @@ def _check_license(licence: str | None, shape: str) -> None:
 
 def _warn_of_bounds(definition: Definition) -> None:
     """Warn of numeric features without bounds, of which a site can send any value."""
-    unbounded = [
-        feature.name
-        for feature in clustered(definition.features)
-        if feature.kind == "numeric" and (feature.lower is None or feature.upper is None)
-    ]
-    if unbounded:
+    names = [feature.name for feature in unbounded(clustered(definition.features))]
+    if names:
         show(
             err,
-            f"warning: no lower or no upper bound: {', '.join(unbounded)}. Extreme values of one "
+            f"warning: no lower or no upper bound: {', '.join(names)}. Extreme values of one "
             "site can move the clusters of all sites: declare the least and greatest value that a "
             'person can have as "lower" and "upper" (--file).',
         )

@@ -12,7 +12,6 @@ from fedclust.cli import options as o
 from fedclust.cli.console import print_json
 from fedclust.cli.output_files import (
     check_outputs,
-    check_report,
     is_labels,
     is_report,
     write_labels,
@@ -113,7 +112,6 @@ def simulate(
     if session.clusters is not None:
         options["n_clusters"] = read_clusters(session.clusters)
     check_outputs(((report, is_report),), files)
-    check_report(report)
     if labels_dir is not None:
         try:
             labels_dir.mkdir(parents=True, exist_ok=True)

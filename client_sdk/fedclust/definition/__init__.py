@@ -356,7 +356,7 @@ def check_features(features: tuple[Declaration, ...], scaling: str = "none") -> 
         else:
             faults = _feature_faults(feature)
             if scaling == "bounds" and not faults:
-                faults = [*map(_bounds_fault, _unbounded(clustered([feature])))][:1]
+                faults = [*map(_bounds_fault, unbounded(clustered([feature])))][:1]
         errors += [_error(at + pointer, rule, message) for pointer, rule, message in faults]
     if features and all(isinstance(each, Outcome) for each in features):
         message = "every one has the role outcome: at least one must have the role feature, so "
@@ -365,7 +365,7 @@ def check_features(features: tuple[Declaration, ...], scaling: str = "none") -> 
     return errors or _check_columns(clustered(features), features)
 
 
-def _unbounded(features: Sequence[Feature]) -> Iterator[Feature]:
+def unbounded(features: Sequence[Feature]) -> Iterator[Feature]:
     """Yield the numbers that have no lower or no upper bound."""
     for each in features:
         if each.kind == "numeric" and (each.lower is None or each.upper is None):
