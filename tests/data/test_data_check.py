@@ -411,7 +411,7 @@ def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
         )
     )
     for share, few in ((0.79, ["missing: drop"]), (0.8, [])):
-        table = CheckedTable(20, ("age",), None, staying=Staying(0.5, share))
+        table = CheckedTable(20, ("age",), staying=Staying(0.5, share))
         assert RowCheck(body, found, 5, table).look_at == ["chol", "rows far out", *few]
 
 

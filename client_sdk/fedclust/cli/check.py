@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import tempfile
 import textwrap
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +37,7 @@ from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan
+from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
 from fedclust.site.prepare import Prepared, SiteRows, count_usable, prepare
 from fedclust.site.settings import read_settings
@@ -117,7 +118,7 @@ def check(
     if study is not None:
         with connection.site() as site, connection.client() as client:
             rows = SourceRows(source.rows(line.read), source, persons.given(source), line)
-            found = _StudyCheck(site, rows).of(client, study)
+            found = _check_study(site, client, study, rows)
         _conclude_study(study, found, as_json)
         return
     if definition is not None:
@@ -157,26 +158,15 @@ def _conclude(done: RowCheck, full: bool, as_json: bool) -> None:
     if as_json:
         print_json(done.facts())
     elif done.read:
-        if done.table.request is not None:
-            consent_screen(done.table.request, full=full)
+        if isinstance(done.table, ConsentRequest):
+            consent_screen(done.table, full=full)
         done.show()
     if done.refused is not None:
         raise done.refused
 
 
 def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
-    def form_table(_: int) -> CheckedTable:
-        request = site.check(info.name, rows.data, **rows.given)
-        return CheckedTable(
-            request.persons,
-            request.features,
-            request.figures,
-            request,
-            request.recognition,
-            request.staying,
-        )
-
-    return examine(info.definition, rows, form_table)
+    return examine(info.definition, rows, lambda _: site.check(info.name, rows.data, **rows.given))
 
 
 def _check_definition(body: SessionCreate, rows: SourceRows) -> RowCheck:
@@ -219,7 +209,8 @@ def _with_points(
     asked: dict[str, int], table: CheckedTable, p: int, prepared: Prepared, charges: Charges
 ) -> CheckedTable:
     """Add what the outcomes cost, what a table has left, and what is charged and not answered."""
-    if not asked or table.usable < p or prepared.draft is None:
+    asked = points_of(plan.outcomes, table.features)
+    if not asked or table.persons < p or prepared.draft is None:
         return table
     question, record = Question("", "", "", "", asked, ()), prepared.draft.record
     return dataclasses.replace(
@@ -262,41 +253,38 @@ class _OfStudy:
         }
 
 
-@dataclass
-class _StudyCheck:
-    """Checks rows against sessions; those that read the rows in one way share one reading."""
+def _check_study(site: Site, client: Client, study: str, rows: SourceRows) -> list[_OfStudy]:
+    """Return the check of each session of a study that invites this site."""
+    _ = site.name  # UsageError for the token of somebody else
+    # Sessions that read the rows in one way share one reading.
+    read: dict[object, RowCheck] = {}
+    return [
+        _of_study(site, client.session(each.name), rows, read)
+        for each in reversed(list(client.sessions(study=study)))
+    ]
 
-    site: Site
-    rows: SourceRows
-    read: dict[object, RowCheck] = field(default_factory=dict)
 
-    def of(self, client: Client, study: str) -> list[_OfStudy]:
-        """Return the check of each session of a study that invites this site."""
-        _ = self.site.name  # UsageError for the token of somebody else
-        return [
-            self._check(client.session(each.name))
-            for each in reversed(list(client.sessions(study=study)))
-        ]
-
-    def _check(self, info: SessionInfo) -> _OfStudy:
-        if info.state in ENDED:
-            return _OfStudy(info)
-        try:
-            # Before reading, so that a method that is not installed is no other session's fault.
-            accepted_plan(info.name, info)
-        except (VersionUnsupported, ProtocolError) as error:
-            return _OfStudy(info, refused=error)
-        definition, policy = info.definition, info.definition.policy
-        own = next((each.state for each in info.sites if each.name == self.site.name), "invited")
-        # A session that was joined keeps the table that it was joined with.
-        key = (
-            *(definition.features, policy.missing, policy.protection, policy.min_group_size),
-            info.name if own == "joined" else None,
-        )
-        if key not in self.read:
-            self.read[key] = _check_session(self.site, info, self.rows)
-        found = dataclasses.replace(self.read[key], body=definition)
-        return _OfStudy(info, found, found.refused)
+def _of_study(
+    site: Site, info: SessionInfo, rows: SourceRows, read: dict[object, RowCheck]
+) -> _OfStudy:
+    if info.state in ENDED:
+        return _OfStudy(info)
+    try:
+        # Before reading, so that a method that is not installed is no other session's fault.
+        accepted_plan(info.name, info)
+    except (VersionUnsupported, ProtocolError) as error:
+        return _OfStudy(info, refused=error)
+    definition, policy = info.definition, info.definition.policy
+    own = next((each.state for each in info.sites if each.name == site.name), "invited")
+    # A session that was joined keeps the table that it was joined with.
+    key = (
+        *(definition.features, policy.missing, policy.protection, policy.min_group_size),
+        info.name if own == "joined" else None,
+    )
+    if key not in read:
+        read[key] = _check_session(site, info, rows)
+    found = dataclasses.replace(read[key], body=definition)
+    return _OfStudy(info, found, found.refused)
 
 
 def _conclude_study(study: str, found: list[_OfStudy], as_json: bool) -> None:
@@ -318,7 +306,7 @@ def _show_study(study: str, found: list[_OfStudy]) -> None:
                 each.info.definition.algorithm,
                 each.info.state,
                 each.rows.matched if each.rows and each.rows.read else None,
-                each.rows.table.usable if each.rows and each.rows.refused is None else None,
+                each.rows.table.persons if each.rows and each.rows.refused is None else None,
                 each.said,
             )
             for each in found

@@ -8,7 +8,7 @@ import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from rich.console import Console
 
@@ -52,18 +52,19 @@ class SourceRows:
 
 @dataclass(frozen=True)
 class CheckedTable:
-    """The persons who would take part, the features that they have, and their table's figures.
+    """The persons who would take part, if no coordinator was asked.
 
-    ``request`` is what the site would consent to, if a coordinator was asked; else ``points`` is
-    what the outcomes cost, and ``points_left`` what the persons have. ``recognition`` is how many
-    of the persons its tables know, if it has any, and ``staying`` how much of the table ``missing:
-    drop`` leaves, if not all. ``open_points`` says in words what is charged and not answered.
+    Otherwise it is a :class:`fedclust.site.consent.ConsentRequest` with the same names.
+    ``figures`` are those of their table, and ``recognition`` is how many of them the site's tables
+    know, if it has any. ``staying`` is how much of the table ``missing: drop`` leaves, if not all.
+    ``points`` is
+    what the outcomes cost, ``points_left`` what the persons have, and ``open_points`` says in words
+    what is charged and not answered.
     """
 
-    usable: int
+    persons: int
     features: tuple[str, ...]
-    figures: TableFigures | None
-    request: ConsentRequest | None = None
+    figures: TableFigures | None = None
     recognition: Recognition | None = None
     staying: Staying | None = None
     points: int = 0
@@ -76,6 +77,9 @@ class CheckedTable:
         return self.points_left is not None and self.points > self.points_left
 
 
+_Table: TypeAlias = CheckedTable | ConsentRequest
+
+
 @dataclass(frozen=True)
 class RowCheck:
     """How rows match one definition; ``read`` is False if the source could not be read."""
@@ -83,7 +87,7 @@ class RowCheck:
     body: SessionCreate
     found: SourceProfile
     p: int
-    table: CheckedTable
+    table: _Table
     read: bool = True
 
     @property
@@ -94,7 +98,7 @@ class RowCheck:
     @property
     def enough(self) -> bool:
         """Whether the site would send anything but empty submissions."""
-        return self.table.usable >= self.p
+        return self.table.persons >= self.p
 
     @property
     def features_unreleased(self) -> list[str]:
@@ -136,23 +140,27 @@ class RowCheck:
         found, table, refused = self.found, self.table, self.found.refused
         counts = {
             "rows": found.rows,
-            "usable_rows": table.usable,
-            "size_band": size_band(table.usable),
+            "usable_rows": table.persons,
+            "size_band": size_band(table.persons),
             "enough_rows": self.enough,
         }
-        request = table.request
+        sha256, waiting = None, tuple[str, ...]()
+        if isinstance(table, ConsentRequest):
+            sha256 = table.definition_sha256
+        else:
+            waiting = table.open_points
         return {
             "session": self.body.name,
-            "definition_sha256": None if request is None else request.definition_sha256,
+            "definition_sha256": sha256,
             "features": [feature.name for feature in self.body.features],
             **(counts if self.read else dict.fromkeys(counts)),
             "min_group_size": self.p,
             "refused": None if refused is None else {"rule": refused.rule, "message": str(refused)},
             "table": None if table.figures is None else dataclasses.asdict(table.figures),
-            "points": (request or table).points,
-            "points_left": (request or table).points_left,
-            "points_short": (request or table).points_short,
-            "open_points": list(table.open_points),
+            "points": table.points,
+            "points_left": table.points_left,
+            "points_short": table.points_short,
+            "open_points": list(waiting),
             "staying": None if table.staying is None else vars(table.staying),
             "persons_known": None if table.recognition is None else vars(table.recognition),
             "features_unreleased": self.features_unreleased,
@@ -169,7 +177,7 @@ class RowCheck:
 
     def show(self) -> None:
         """Show columns, persons and the table to a person."""
-        found, usable, figures = self.found, self.table.usable, self.table.figures
+        found, usable, figures = self.found, self.table.persons, self.table.figures
         # Without a column for each feature no row was read.
         read = f", {found.rows} rows" if found.rows or found.refused is None else ""
         show(out, f"{found.source}: {self.matched}{read}", "bold")
@@ -222,6 +230,8 @@ class RowCheck:
     def _points_texts(self) -> Iterator[str]:
         """Yield what the outcomes cost and what is left; the consent screen says so too."""
         table = self.table
+        if isinstance(table, ConsentRequest):
+            return
         held = [each for each in outcomes_of(self.body.features) if each.name in table.features]
         if table.points_left is not None:
             short = ": points short, so this site would answer no outcomes" * table.points_short
@@ -261,7 +271,9 @@ class RowCheck:
 
 
 def examine(
-    body: SessionCreate, rows: SourceRows, form_table: Callable[[int], CheckedTable]
+    body: SessionCreate,
+    rows: SourceRows,
+    form_table: Callable[[int], _Table],
 ) -> RowCheck:
     """Match rows with a definition's features, then read them as participating would.
 
@@ -286,9 +298,9 @@ def examine(
                 found = dataclasses.replace(found, repeated=_repeated_ids(rows.data, found))
     except DataError as error:
         nothing = SourceProfile(error.source, 0, 0, (), (), (), error)
-        return RowCheck(body, nothing, p, CheckedTable(0, (), None), read=False)
+        return RowCheck(body, nothing, p, CheckedTable(0, ()), read=False)
     usable = found.complete_rows if body.policy.missing == "drop" else found.rows
-    table = CheckedTable(usable, (), None)
+    table: _Table = CheckedTable(usable, ())
     if found.refused is None:
         # A profile does not check everything.
         try:
@@ -297,8 +309,8 @@ def examine(
         except (DataError, DisclosureError) as error:
             columns = _with_refused(found.columns, getattr(error, "column", None))
             found = dataclasses.replace(found, refused=error, columns=columns)
-    if found.refused is None and table.usable < p:
-        found = dataclasses.replace(found, refused=_too_few(body, found, table.usable, p))
+    if found.refused is None and table.persons < p:
+        found = dataclasses.replace(found, refused=_too_few(body, found, table.persons, p))
         if body.policy.missing == "drop":
             columns = tuple(map(_without_values, found.columns))
             found = dataclasses.replace(found, columns=columns)
