@@ -62,9 +62,8 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         as_json: o.AsJson = False,
     ) -> None:
         check_outputs(((token_out, is_token),), ())
-        address = None if email is None else _email_address(email)
         with connection.client() as client, _NAMES.applied():
-            before = client.add(kind, slug(name), title, email=address)
+            before = client.add(kind, slug(name), title, email=email)
             if before.tokens:
                 another = f"another token: fedclust {one} token {name}"
                 raise UsageError(f"the {one} {name} is registered already; {another}")
@@ -125,7 +124,8 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     ) -> None:
         if (address is None) is not remove:
             raise UsageError("give either an ADDRESS or --remove")
-        new = "" if address is None else _email_address(address)
+        refusal = "this is no e-mail address; use one such as it@hospital.example"
+        new = "" if address is None else checked(EmailAddress, address, refusal)
         with connection.client() as client:
             known = client.change(kind, name, email=new)
         done = f"are mailed to {new}" if new else "are no longer mailed"
@@ -142,11 +142,6 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     switch("disable", stop, f"disabled; fedclust {back} undoes it", disabled=True)
     switch("enable", f"Make the tokens of the {one} work again.", "enabled", disabled=False)
     return app
-
-
-def _email_address(email: str) -> str:
-    refusal = "this is no e-mail address; use one such as it@hospital.example"
-    return checked(EmailAddress, email, refusal)
 
 
 def _account_row(account: PrincipalInfo) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 from fedclust.cli.console import err, show
 from fedclust.client.field_names import FieldNames
 from fedclust.client.session_request import read_model
-from fedclust.definition import DefinitionError, check_definition
+from fedclust.definition import check_definition
 from fedclust.definition.json_text import read_json
 from fedclust.schema.field_names import SLUG_RULE
 from fedclust.schema.model import Slug
@@ -78,8 +78,6 @@ def read_definition_file(path: Path) -> SessionCreate:
     """
     names = FieldNames({}, source=source_name(path))
     body = read_model(SessionCreate, {"name": "unnamed", **read_object(path)}, names)
-    try:
+    with names.applied():
         check_definition(body)
-    except DefinitionError as error:
-        raise names.error(error.errors) from None
     return body

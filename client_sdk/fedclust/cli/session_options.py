@@ -15,7 +15,7 @@ from fedclust.cli.session_file import read_object, source_name
 from fedclust.client import Client
 from fedclust.client.field_names import FieldNames
 from fedclust.client.session_request import declare, dropped_text, inherit, read_model
-from fedclust.definition import DefinitionError, check_definition
+from fedclust.definition import check_definition
 from fedclust.definition.study import SessionOfStudy, StudyCreate, complete
 from fedclust.schema import times
 from fedclust.wire.errors import UsageError
@@ -209,16 +209,13 @@ class SessionOptions(_Shared):
         return found
 
     def checked(self, session: str, client: Client) -> SessionCreate:
-        """Return the complete definition; UsageError if it breaks a rule."""
+        """Return the complete definition; DefinitionError if it breaks a rule."""
         found = self.definition(session, client)
-        try:
-            if found.study is not None:
-                shared = client.study(found.study).model_dump(exclude_none=True)
-                known = {name: shared[name] for name in StudyCreate.model_fields if name in shared}
-                found = complete(StudyCreate.model_validate(known), found)
-            check_definition(found)
-        except DefinitionError as error:
-            raise self.names.error(error.errors) from None
+        if found.study is not None:
+            shared = client.study(found.study).model_dump(exclude_none=True)
+            known = {name: shared[name] for name in StudyCreate.model_fields if name in shared}
+            found = complete(StudyCreate.model_validate(known), found)
+        check_definition(found)
         return found
 
 

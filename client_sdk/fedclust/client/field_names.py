@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
+from fedclust import errors
+from fedclust.definition import DefinitionError
 from fedclust.schema.field_names import field_errors, field_path
 from fedclust.wire import errors
 from fedclust.wire.problems import FieldError
@@ -67,7 +69,7 @@ class FieldNames:
             yield
         except ValidationError as error:
             raise self.error(field_errors(error)) from None
-        except errors.Invalid as error:
+        except (errors.Invalid, DefinitionError) as error:
             if not error.errors:
                 raise
             raise self.error(error.errors) from None
