@@ -29,7 +29,7 @@ from fedclust.site import Site
 from fedclust.site.notifications import SiteNotifier
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
-from fedclust.wire.errors import ConsentDeclined, UsageError
+from fedclust.wire.errors import ConsentDeclined
 
 #: Seconds for which a look for notifications waits for a coordinator that is away.
 _NOTIFY_PATIENCE_S = 10.0
@@ -179,8 +179,7 @@ def remove(session: o.Session, as_json: o.AsJson = False) -> None:
 
     A running agent answers no further round of it, and stops computing within half a minute.
     """
-    if not AgentEntries(SiteState()).drop(session):
-        raise UsageError(f"{session} was not handed to the agent: fedclust agent list shows which")
+    AgentEntries(SiteState()).drop(session)
     said = f"{session}: the agent answers no more; fedclust participate can continue it"
     conclude(said, {"session": session, "state": "removed"}, as_json)
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
-from typing import Annotated, Literal
+from collections.abc import Callable, Iterable
+from typing import Annotated, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -51,8 +51,11 @@ class AgentEntry(SessionSource):
         return self == other.model_copy(update={"state": self.state, "said": self.said})
 
 
+_Entries: TypeAlias = tuple[AgentEntry, ...]
+
+
 class _AgentList(Model):
-    entries: Annotated[tuple[AgentEntry, ...], Field(max_length=100_000)] = ()
+    entries: Annotated[_Entries, Field(max_length=100_000)] = ()
 
 
 class AgentEntries:
@@ -62,45 +65,40 @@ class AgentEntries:
         self.state = state
         self._list = StateDocument(state, "agent", _AgentList)
 
-    def read(self) -> tuple[AgentEntry, ...]:
+    def read(self) -> _Entries:
         """Return all entries, in the order in which they were added."""
         return self._list.read().entries
 
     def put(self, entry: AgentEntry) -> None:
         """Add an entry, or replace the session's."""
+        self._change(lambda known: [*_without(known, entry.session), entry])
 
-        def put(known: _AgentList) -> _AgentList:
-            others = (each for each in known.entries if each.session != entry.session)
-            return _AgentList(entries=(*others, entry))
-
-        self._list.update(put)
-
-    def drop(self, session: str) -> bool:
-        """Remove a session's entry; False where there is none."""
-        dropped: list[AgentEntry] = []
-
-        def drop(known: _AgentList) -> _AgentList:
-            dropped.extend(each for each in known.entries if each.session == session)
-            kept = (each for each in known.entries if each.session != session)
-            return _AgentList(entries=tuple(kept))
-
-        self._list.update(drop)
-        return bool(dropped)
+    def drop(self, session: str) -> None:
+        """Remove a session's entry; UsageError where there is none."""
+        if all(each.session != session for each in self.read()):
+            raise errors.UsageError(
+                f"{session} was not handed to the agent: fedclust agent list shows which"
+            )
+        self._change(lambda known: _without(known, session))
 
     def note(self, entry: AgentEntry, state: State, said: str) -> None:
         """Record the state of an entry, unless the entry was replaced meanwhile."""
-        asked = (entry.session, entry.definition_sha256)
-
-        def note(known: _AgentList) -> _AgentList:
-            noted = (
-                each.model_copy(update={"state": state, "said": said})
+        noted, asked = {"state": state, "said": said}, (entry.session, entry.definition_sha256)
+        self._change(
+            lambda known: [
+                each.model_copy(update=noted)
                 if (each.session, each.definition_sha256) == asked
                 else each
-                for each in known.entries
-            )
-            return _AgentList(entries=tuple(noted))
+                for each in known
+            ]
+        )
 
-        self._list.update(note)
+    def _change(self, change: Callable[[_Entries], Iterable[AgentEntry]]) -> None:
+        self._list.update(lambda known: _AgentList(entries=tuple(change(known.entries))))
+
+
+def _without(known: _Entries, session: str) -> list[AgentEntry]:
+    return [each for each in known if each.session != session]
 
 
 class _TakenBack(Exception):

@@ -56,7 +56,10 @@ class _Columns:
     def asked(self) -> tuple[Feature, ...]:
         """Return the features of --features or of --definition; UsageError for none or both."""
         if self.features is not None and self.definition is None:
-            return _features_named(self.features)
+            try:
+                return tuple(Feature(name=name.strip()) for name in self.features.split(","))
+            except ValidationError:
+                raise UsageError("--features needs names of columns, comma-separated") from None
         if self.definition is not None and self.features is None:
             # Outcomes are in no table.
             return clustered(read_definition_file(self.definition).features)
@@ -149,13 +152,6 @@ def withdraw(
     tables = CohortStore(SiteState()).withdraw(person, datetime.now(UTC))
     said = f"withdrawn from {tables} table(s); remove the person's rows from the file as well"
     conclude(said, {"tables": tables}, as_json)
-
-
-def _features_named(features: str) -> tuple[Feature, ...]:
-    try:
-        return tuple(Feature(name=name.strip()) for name in features.split(","))
-    except ValidationError:
-        raise UsageError("--features needs names of columns, comma-separated") from None
 
 
 def _cohort_facts(record: CohortRecord) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
@@ -121,10 +122,7 @@ def _warn_outside(found: Predictions) -> None:
     count = int((found.outside > 0).sum())
     if not count:
         return
-    features: dict[str, int] = {}
-    for names in found.why:
-        for name in names:
-            features[name] = features.get(name, 0) + 1
+    features = Counter(name for names in found.why for name in names)
     most = sorted(features, key=lambda name: (-features[name], name))[:3]
     lie = "1 row lies" if count == 1 else f"{count} rows lie"
     shown = ", ".join(f"{name} ({features[name]})" for name in most)
