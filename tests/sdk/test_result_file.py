@@ -365,31 +365,24 @@ def test_a_unit_is_noticed_without_bounds() -> None:
 # --- rows of a simulation -------------------------------------------------------------------------
 
 
-def test_a_pickle_and_an_estimator_hold_labels_and_no_rows() -> None:
+def test_a_result_and_an_estimator_hold_labels_of_each_k_and_no_rows() -> None:
     rng = np.random.default_rng(5)
     rows = {name: rng.normal(size=(40, 2)) + 6 * (np.arange(40) % 2)[:, None] for name in "abc"}
     found = simulate("lloyd", rows, config={"n_clusters": [2, 3]}, features=["u", "v"])
-    simulated = simulate("lloyd", rows, config={"n_clusters": 2})
-    one = pickle.loads(pickle.dumps(simulated))  # noqa: S301 - its own
-    assert all(each.rows is None for each in sites(one))
-    assert set(one.labels_) == {"a", "b", "c"}
-    kept = found.without_rows()
     fitted = FederatedKMeans(n_clusters=[2, 3], method="lloyd").fit(
         np.concatenate([*rows.values()]), sites=np.repeat([*rows], 40)
     )
-    assert rows["a"][:3].tobytes() in b"".join(each.rows.X.tobytes() for each in sites(found))
-    for result in (kept, fitted.result_):
-        assert all(each.rows is None for each in sites(result))
+    for result in (found, fitted.result_):
         for k in (2, 3):
-            labels = result.at(k).labels_
-            assert set(labels) == {"a", "b", "c"}
-            assert set(labels["a"]) <= set(range(k))
-    for k in (2, 3):
-        assert (kept.at(k).labels_["a"] == found.at(k).labels_["a"]).all()
-
-
-def sites(result: SessionResult) -> list[Any]:
-    return [*result._sites.values()]
+            at = result.at(k)
+            assert all((at.labels_[name] == at.predict(rows[name])).all() for name in "abc")
+        shown = result.at(result.result.n_clusters)
+        assert all((result.labels_[name] == shown.labels_[name]).all() for name in "abc")
+    one = simulate("lloyd", rows, config={"n_clusters": 2})
+    content = pickle.dumps(one)
+    assert not any(own[:1].tobytes() in content for own in rows.values())
+    kept = pickle.loads(content)  # noqa: S301 - its own
+    assert all((kept.labels_[name] == one.labels_[name]).all() for name in "abc")
 
 
 def test_a_site_that_a_result_does_not_know_is_named() -> None:

@@ -260,8 +260,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.feature_names_in_ = np.array(names, dtype=object)
 
     def _keep(self, result: SessionResult, labels: NDArray[np.int64] | None) -> None:
-        # Fitted estimators are pickled and passed on, so they keep no rows.
-        self.result_ = result.without_rows()
+        self.result_ = result
         if labels is not None:
             self.labels_ = labels
         self.n_iter_, self.inertia_ = result.n_rounds_, result.inertia_

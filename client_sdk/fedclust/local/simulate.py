@@ -165,8 +165,9 @@ def simulate(
         rounds.check_roster(plan, list(parts), masks)
         result, trace = _run_rounds(plan, parts, arrival, work)
         work.say(f"simulate {method}: labelling rows")
-        rows = {name: KnownSite(part.table, part.held, part.memory) for name, part in parts.items()}
-        return SessionResult(result, definition, trace_=trace).with_rows(rows)
+        rows = {name: part.table for name, part in parts.items()}
+        known = {name: KnownSite(part.held, part.memory) for name, part in parts.items()}
+        return SessionResult(result, definition, trace_=trace).with_rows(rows, known)
 
 
 @dataclass

@@ -34,7 +34,7 @@ from fedclust.schema.evidence import CloudComparison, Stability, Transfer
 from fedclust.schema.feature import Feature, clustered
 from fedclust.schema.model import Memory
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import HistoryEntry, Quality, SweepEntry
+from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
 from fedclust.schema.task import SiteTask
 from fedclust.wire.errors import ProtocolError, UsageError, writing
 from fedclust.wire.models import Definition, ResultDocument
@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from fedclust.result.overview import TableName
     from fedclust.result.table_one import TableOne
 
+Rows: TypeAlias = Table | LabelRows
 FloatArray: TypeAlias = NDArray[np.float64]
 IntArray: TypeAlias = NDArray[np.int64]
 
@@ -81,32 +82,24 @@ class TraceEntry:
 
 @dataclass(frozen=True, repr=False)
 class KnownSite:
-    """What a result knows of one site in this process; no file contains it.
+    """What a result knows of one site in this process, but its rows; no file contains it.
 
     Attributes
     ----------
-    rows : Table or LabelRows or None
-        The site's rows of the session; None if they are not kept.
     features : tuple of str
         Those of the session that the site has.
     memory : dict or None
         What the method remembers at the site.
-    labels : dict of int to (n,) int64
-        By K of a sweep, the labels of rows that are not kept.
+    labels : dict of int or None to (n,) int32
+        The labels of the site's rows by ``n_clusters`` of the clustering.
+    ids : tuple of str or None
+        The rows' identifiers, if an id column was named.
     """
 
-    rows: Table | LabelRows | None
     features: tuple[str, ...]
     memory: Memory | None
-    labels: Mapping[int, IntArray] = field(default_factory=dict)
-
-    @property
-    def held(self) -> tuple[str, ...]:
-        """The features that the rows are labelled by."""
-        # Without its memory a site knows no more of its own rows than of new ones.
-        if self.memory is None and isinstance(self.rows, Table):
-            return self.rows.columns
-        return self.features
+    labels: Mapping[int | None, NDArray[np.int32]] = field(default_factory=dict)
+    ids: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -355,58 +348,57 @@ class SessionResult(Facts):
             The sweep has no such K; the message names every K there is.
         """
         try:
-            found = self.result.at(n_clusters)
+            return self._showing(self.result.at(n_clusters))
         except ValueError as error:
             raise UsageError(str(error)) from None
-        labelled = replace(self, result=found).with_rows(self._sites)
-        kept = {n: each.labels[n_clusters] for n, each in self._sites.items() if each.labels}
-        if not kept:
-            return labelled
-        return replace(labelled, labels_=kept.get(self.site) if self.site else kept)
 
     # --- labels -----------------------------------------------------------------------------------
 
-    def with_rows(self, sites: Mapping[str, KnownSite]) -> Self:
-        """Return the result with rows of the session, and their labels.
+    def with_rows(self, rows: Mapping[str, Rows], sites: Mapping[str, KnownSite]) -> Self:
+        """Return the result with the labels of rows of the session at each K; it keeps no rows.
 
         Parameters
         ----------
+        rows : dict of site to Table or LabelRows
         sites : dict of site to KnownSite
 
         Returns
         -------
         SessionResult
         """
-        known = {name: own for name, own in sites.items() if own.rows is not None}
-        found = {name: self._label_session(name, own) for name, own in known.items()}
-        labels: Any = {name: own for name, (own, _) in found.items()} or None
-        ids = None
-        if self.site:
-            labels, ids = found.get(self.site, (None, None))
-        return replace(self, labels_=labels, ids_=ids, _sites=sites)
+        known = {name: self._label_session(name, each, sites[name]) for name, each in rows.items()}
+        return replace(self, _sites=known)._showing(self.result)
 
-    def without_rows(self) -> Self:
-        """Return the result with its labels, but without the rows that they belong to."""
-        sites = {}
-        for name, own in self._sites.items():
-            found = {e.n_clusters: self.at(e.n_clusters).labels_ for e in self.result.sweep or ()}
-            # A site's result has the labels of its own rows, a simulation those of all sites.
-            each = {k: labels if self.site else labels[name] for k, labels in found.items()}
-            sites[name] = replace(own, rows=None, labels=own.labels or each)
-        return replace(self, _sites=sites)
+    def _showing(self, result: Result) -> Self:
+        """Return this with one of its clusterings and the labels of it."""
+        labels: Any = {
+            name: own.labels[result.n_clusters].astype(np.int64)
+            for name, own in self._sites.items()
+        }
+        own = self._sites.get(self.site)
+        return replace(
+            self,
+            result=result,
+            labels_=labels.get(self.site) if self.site else labels or None,
+            ids_=None if own is None else own.ids,
+        )
 
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a pickle holds: labels, and no rows."""
-        return dict(vars(self.without_rows()))
-
-    def _label_session(self, site: str, own: KnownSite) -> tuple[IntArray, tuple[str, ...] | None]:
-        mask = self._has(own.held)
-        labels: list[IntArray] = []
+    def _label_session(self, site: str, rows: Rows, own: KnownSite) -> KnownSite:
+        # Without its memory a site knows no more of its own rows than of new ones.
+        held = own.features
+        if own.memory is None and isinstance(rows, Table):
+            held = rows.columns
+        mask = self._has(held)
+        results = [*(each.result for each in self.result.sweep or ()), self.result]
+        clusterings = {each.n_clusters: each for each in results}
+        found: dict[int | None, list[IntArray]] = {k: [] for k in clusterings}
         ids: list[str] = []
-        for X, names in () if own.rows is None else own.rows.blocks():
+        for X, names in rows.blocks():
             ids += names or ()
-            labels.append(rounds.label(self._plan, self.result, X, own.memory, site, mask))
-        return np.concatenate(labels), tuple(ids) or None
+            for k, result in clusterings.items():
+                found[k].append(rounds.label(self._plan, result, X, own.memory, site, mask))
+        labels = {k: np.concatenate(parts).astype(np.int32) for k, parts in found.items()}
+        return replace(own, labels=labels, ids=tuple(ids) or None)
 
     def predict(self, rows: Source, site: str | None = None) -> IntArray:
         """Label new rows; nothing is sent.

@@ -21,7 +21,6 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -31,6 +30,8 @@ from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.models import TableHeads
 
 FIRST = "0" * 64
+#: A coordinator refuses a table, or accepts it after that by its operator's act.
+REFUSED, ACCEPTED = "table refused", "table accepted"
 #: Keys of a line that are columns too, to find lines by.
 _COLUMNS = {"event": "event", "session": "session", "table_id": "table"}
 
@@ -133,6 +134,35 @@ class Ledger:
         head = self._head.read()
         return head.lines, head.hash
 
+    def enter_table(
+        self,
+        event: str,
+        table: Mapping[str, str | None],
+        session: str,
+        heads: TableHeads | None,
+        now: datetime,
+    ) -> None:
+        """Enter that a coordinator refuses a table, or accepts one that it refused; once.
+
+        Parameters
+        ----------
+        event : str
+            :data:`REFUSED` or :data:`ACCEPTED`.
+        table : dict
+            ``coordinator``, ``site`` and ``table_id``: None if the site uses no table.
+        session : str
+        heads : TableHeads or None
+            Those that were sent.
+        now : datetime
+        """
+        # The key "table" is that of lines that are changes of a table.
+        known = [line["event"] for line in self.events() if table.items() <= line.items()]
+        last = [each for each in known if each in (REFUSED, ACCEPTED)][-1:]
+        if heads is not None and last != [event] and (last or event == REFUSED):
+            change = {"number": heads.last, "head": heads.heads[-1]}
+            facts = {"event": event, "session": session, "time": write_time(now)}
+            self.append({**facts, **table, **change})
+
     def _entries(self, chosen: str, values: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         statement = f"SELECT line, text FROM ledger WHERE {chosen} ORDER BY line"  # noqa: S608
         for line, text in self.state.rows(statement, values):
@@ -164,54 +194,3 @@ def _parse_line(text: str) -> dict[str, Any] | None:
     except (ValueError, RecursionError):
         return None
     return entry if isinstance(entry, dict) else None
-
-
-_REFUSED, _ACCEPTED = "table refused", "table accepted"
-
-
-@dataclass(frozen=True)
-class TableEvents:
-    """The lines that say that a coordinator refuses a table, or accepts it after that.
-
-    It accepts a restored table, or a further one of the same persons, by its operator's act.
-
-    Parameters
-    ----------
-    ledger : Ledger
-    coordinator, site : str
-    table_id : str or None
-        None if the site uses no table.
-    """
-
-    ledger: Ledger
-    coordinator: str
-    site: str
-    table_id: str | None
-
-    def refused(self, session: str, heads: TableHeads | None, now: datetime) -> None:
-        """Enter that the table was refused; once, however often the site comes back with it."""
-        self._enter(_REFUSED, session, heads, now)
-
-    def accepted(self, session: str, heads: TableHeads | None, now: datetime) -> None:
-        """Enter that the table was accepted, if it was refused before."""
-        if self._last() == _REFUSED:
-            self._enter(_ACCEPTED, session, heads, now)
-
-    def _enter(self, event: str, session: str, heads: TableHeads | None, now: datetime) -> None:
-        if heads is not None and self._last() != event:
-            change = {"number": heads.last, "head": heads.heads[-1]}
-            facts = {"event": event, "session": session, "time": write_time(now)}
-            self.ledger.append(facts | self._table | change)
-
-    def _last(self) -> str | None:
-        found = None
-        for line in self.ledger.events():
-            same = all(line.get(name) == value for name, value in self._table.items())
-            if same and line["event"] in (_REFUSED, _ACCEPTED):
-                found = str(line["event"])
-        return found
-
-    @property
-    def _table(self) -> dict[str, str | None]:
-        # The key "table" is that of lines that are changes of a table.
-        return {"coordinator": self.coordinator, "site": self.site, "table_id": self.table_id}

@@ -38,7 +38,7 @@ from fedclust.site.compute import (
 )
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, SessionRecord, SubmissionOutcome, WrittenAnswer
-from fedclust.site.ledger import Ledger, TableEvents
+from fedclust.site.ledger import ACCEPTED, REFUSED, Ledger
 from fedclust.site.prepare import SiteRows, consent_request, declare, prepare, with_points
 from fedclust.site.progress import Preview, Progress, as_preview, waiting, without_counts
 from fedclust.site.settings import read_settings
@@ -349,8 +349,8 @@ class SessionAnswers:
             raise errors.ProtocolError("the result is of another definition")
         request = self.request
         result = read_result(document, request.definition, request.site)
-        own = KnownSite(self.rows, request.features, self.journal.memory or None)
-        return result.with_rows({request.site: own})
+        own = KnownSite(request.features, self.journal.memory or None)
+        return result.with_rows({request.site: self.rows}, {request.site: own})
 
 
 class SessionRun(SessionAnswers):
@@ -437,7 +437,7 @@ class SessionRun(SessionAnswers):
         # After the charge, if there is one.
         heads = None if table_id is None else self.store.heads(table_id)
         request = self.request
-        events = TableEvents(self.ledger, request.coordinator, request.site, table_id)
+        table = {"coordinator": request.coordinator, "site": request.site, "table_id": table_id}
         while True:
             try:
                 self.client.join(self.session, declared.model_copy(update={"heads": heads}))
@@ -446,11 +446,11 @@ class SessionRun(SessionAnswers):
                 stored = table_id and self.store.heads(table_id, every=every)
                 if not stored or stored == heads:
                     if isinstance(refused, errors.TableChanged):
-                        events.refused(self.session, heads, self.now())
+                        self.ledger.enter_table(REFUSED, table, self.session, heads, self.now())
                     raise
                 heads = stored
             else:
-                events.accepted(self.session, heads, self.now())
+                self.ledger.enter_table(ACCEPTED, table, self.session, heads, self.now())
                 return
 
     def answered(self) -> Iterator[int]:
