@@ -131,7 +131,7 @@ def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> 
             server.base_url, token=consortium.site_tokens["ada"], state_dir=tmp_path / "ada"
         ) as site:
             request = site.check("crea", data["ada"], person="mrn")
-        assert "crea [mg/dl] (trajectory at 0, 2, 4, 6 days" in dict(request.text())["columns"]
+        assert "crea (mg/dl, trajectory at 0, 2, 4, 6 days" in dict(request.text())["columns"]
         assert any("from column wert; a row for each value" in each for each in request.data.lines)
         assert request.persons == 60
 

@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.definition import DefinitionError, check_definition, freeze, plan_of
+from fedclust.definition import DefinitionError, check_definition, freeze
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.registry import METHODS
@@ -363,11 +363,8 @@ def test_a_consent_screen_says_how_many_sums_gower_needs() -> None:
     terms = SessionTerms(
         coordinator="https://coordinator.example",
         site="a",
-        session="mixed",
         analyst="ada",
         definition=definition,
-        definition_sha256="0" * 64,
-        plan=plan_of(definition),
         p=5,
     )
     (sums,) = [line for phase in terms.phases for line in phase.discloses if line.field == "sums"]

@@ -80,8 +80,8 @@ def test_new_rows_do_not_change_the_code(site: Site) -> None:
     [
         {"coordinator": "https://other.example"},
         {"site": "other"},
-        {"session": "other"},
-        {"definition_sha256": "1" * 64},
+        {"definition": {"name": "other"}},
+        {"definition": {"seed": 8}},
         {"p": 6},
         {"features": ("x",)},
         {"persons_declared": True},
@@ -95,6 +95,8 @@ def test_new_rows_do_not_change_the_code(site: Site) -> None:
 )
 def test_every_term_changes_the_code(site: Site, change: dict[str, Any]) -> None:
     request = site.check("heart", MINE)
+    if "definition" in change:
+        change = {"definition": request.definition.model_copy(update=change["definition"])}
     assert dataclasses.replace(request, **change).approval_code != request.approval_code
 
 

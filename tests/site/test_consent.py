@@ -14,8 +14,8 @@ from fedclust.cli.console import consent_screen
 from fedclust.data import Dataset
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
-from fedclust.definition import freeze, plan_of
-from fedclust.result.session_terms import session_terms
+from fedclust.definition import freeze
+from fedclust.result.session_terms import SessionTerms
 from fedclust.schema.feature import Feature
 from fedclust.site.allowance import Balance, Question
 from fedclust.site.consent import ConsentRequest
@@ -73,11 +73,8 @@ def request(**changes: Any) -> ConsentRequest:
     return ConsentRequest(
         coordinator="https://coordinator.example",
         site="zurich",
-        session=definition.name,
         analyst="ada",
         definition=definition,
-        definition_sha256="0" * 64,
-        plan=plan_of(definition),
         p=5,
         persons=303,
         groups_of=5,
@@ -101,10 +98,11 @@ def test_fkm_with_eight_features_fits_one_screen(capsys: pytest.CaptureFixture[s
 
 
 def test_the_text_names_analyst_and_purpose(capsys: pytest.CaptureFixture[str]) -> None:
-    said = " ".join(shown(capsys, request()).split())
+    asked = request()
+    said = " ".join(shown(capsys, asked).split())
     for text in ("Types of coronary patients", "do four hospitals share?", "ada@example.org"):
         assert text in said
-    for text in ("2026-17", "2027-01-01", "budapest", "0" * 64):
+    for text in ("2026-17", "2027-01-01", "budapest", asked.definition_sha256):
         assert text in said
 
 
@@ -127,8 +125,7 @@ def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -
 )
 def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any) -> None:
     asked = request(**changes)
-    terms = session_terms(asked.definition, asked.analyst, asked.site, asked.coordinator)
-    terms = dataclasses.replace(terms, definition_sha256=asked.definition_sha256)
+    terms = SessionTerms(asked.coordinator, asked.site, asked.analyst, asked.definition, 5)
     own = {line for heading, line in asked.text(full=True)}
     common = {line for heading, line in terms.text(full=True)}
     only_here = sorted(common - own)
@@ -176,7 +173,8 @@ def test_every_letter_that_the_options_know_gets_its_number(
     )
     method = dataclasses.replace(asked.plan.method, phases=phases)
     plan = dataclasses.replace(asked.plan, method=method)
-    said = " ".join(shown(capsys, dataclasses.replace(asked, plan=plan), full=True).split())
+    monkeypatch.setattr(ConsentRequest, "plan", plan)
+    said = " ".join(shown(capsys, request(), full=True).split())
     assert "4 x 16" in said
     assert "x B" not in said
 
@@ -263,7 +261,7 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 def test_what_joining_tells_of_the_table_is_said() -> None:
     said = "Any coordinator sees how often the table changed."
     asked = request()
-    other = session_terms(asked.definition, asked.analyst, "zurich", asked.coordinator)
+    other = SessionTerms(asked.coordinator, "zurich", asked.analyst, asked.definition, 5)
     for terms in (asked, other):
         assert any(said in note for note in terms.notes)
     exact = request(policy={"protection": "none"})

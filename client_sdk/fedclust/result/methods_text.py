@@ -146,7 +146,7 @@ def _completed(facts: Facts) -> str:
 
 def _variables(facts: Facts) -> str:
     features = [each for each in facts.definition.features if not isinstance(each, Outcome)]
-    listed = "; ".join(map(variable_text, features))
+    listed = in_markdown("; ".join(map(variable_text, features)))
     coded = ""
     if any(feature.kind == "categorical" for feature in features):
         coded = " Each level of a categorical variable became a column of 0 and 1."
@@ -495,7 +495,8 @@ def _outcomes(facts: Facts) -> str:
     if not declared:
         return ""
     text = (
-        f"The outcomes, which were not clustered, were: {'; '.join(map(variable_text, declared))}."
+        "The outcomes, which were not clustered, were: "
+        f"{in_markdown('; '.join(map(variable_text, declared)))}."
     )
     found = facts.result.outcomes
     if found is None or not found.results:

@@ -6,6 +6,7 @@ the docs. `fedclust.site.consent` adds what only the site knows.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -14,7 +15,7 @@ from fedclust import rounds
 from fedclust.definition import canonical, plan_of
 from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
-from fedclust.result.wording import named_values, outcome_details, trajectory_text
+from fedclust.result.wording import named_values, outcome_details, variable_text
 from fedclust.rounds import Plan, evidence, resampling
 from fedclust.rounds.plan import sends_cells
 from fedclust.rounds.record_cells import N_CELLS
@@ -68,23 +69,32 @@ class SessionTerms:
 
     Attributes
     ----------
-    coordinator, site, session, analyst : str
+    coordinator, site, analyst : str
     definition : Definition
-    definition_sha256 : str
-        The hash that a site consents to; recorded at the site and in the coordinator's audit trail.
-    plan : Plan
     p : int
         The least number of persons behind every number.
     """
 
     coordinator: str
     site: str
-    session: str
     analyst: str
     definition: Definition
-    definition_sha256: str
-    plan: Plan
     p: int
+
+    @property
+    def session(self) -> str:
+        """The session's name."""
+        return self.definition.name
+
+    @functools.cached_property
+    def definition_sha256(self) -> str:
+        """The hash that a site consents to; recorded there and in the coordinator's audit trail."""
+        return sha256(canonical(self.definition))
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """The session's plan; DefinitionError if this program does not run its versions."""
+        return plan_of(self.definition)
 
     @property
     def phases(self) -> tuple[Phase, ...]:
@@ -315,46 +325,12 @@ class SessionTerms:
         return re.sub(r"\b[A-Za-z]\b", lambda found: numbers.get(found[0], found[0]), shape)
 
 
-def session_terms(
-    definition: Definition, analyst: str, site: str, coordinator: str
-) -> SessionTerms:
-    """Return what a session asks of a site, without anything that only the site knows.
-
-    DefinitionError if this program does not run the versions that the session fixes.
-    """
-    return SessionTerms(
-        coordinator=coordinator,
-        site=site,
-        session=definition.name,
-        analyst=analyst,
-        definition=definition,
-        definition_sha256=sha256(canonical(definition)),
-        plan=plan_of(definition),
-        p=definition.policy.min_group_size,
-    )
-
-
 def feature_text(feature: Declaration) -> str:
-    """Return a feature's name, unit, bounds and kind, or an outcome's cells and points."""
-    if isinstance(feature, Outcome):
-        details = ["outcome", *outcome_details(feature), counted(feature.points, "point")]
-        return f"{feature.name} ({', '.join(details)})"
-    text = feature.name + (f" [{feature.unit}]" if feature.unit else "")
-    if feature.lower is not None or feature.upper is not None:
-        low = "" if feature.lower is None else f"{feature.lower:g}"
-        text += f" {low}..{'' if feature.upper is None else f'{feature.upper:g}'}"
-    details = []
-    if isinstance(feature, Trajectory):
-        details.append(trajectory_text(feature))
-    elif feature.kind != "numeric":
-        details.append(feature.kind)
-    if isinstance(feature, Feature) and feature.levels:
-        details.append(" | ".join(feature.levels))
-    if feature.transform != "none":
-        details.append(feature.transform)
-    if feature.weight != 1.0:
-        details.append(f"weight {feature.weight:g}")
-    return f"{text} ({', '.join(details)})" if details else text
+    """Return a feature in words, or an outcome with its points."""
+    if not isinstance(feature, Outcome):
+        return variable_text(feature)
+    details = ["outcome", *outcome_details(feature), counted(feature.points, "point")]
+    return f"{feature.name} ({', '.join(details)})"
 
 
 def _shape_numbers(plan: Plan) -> dict[str, str]:

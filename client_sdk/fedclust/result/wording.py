@@ -163,9 +163,9 @@ def trajectory_text(trajectory: Trajectory) -> str:
 
 
 def variable_text(feature: Feature | Outcome | Trajectory) -> str:
-    """Return a variable with unit, levels, transform, bounds and weight, in Markdown."""
+    """Return a variable with unit, levels, transform, bounds and weight."""
     if isinstance(feature, Outcome):
-        return in_markdown(f"{feature.name} ({', '.join(outcome_details(feature))})")
+        return f"{feature.name} ({', '.join(outcome_details(feature))})"
     details = [feature.unit] if feature.unit else []
     if isinstance(feature, Trajectory):
         details.append(trajectory_text(feature))
@@ -184,7 +184,7 @@ def variable_text(feature: Feature | Outcome | Trajectory) -> str:
         details.append(f"upper bound {high:g}")
     if feature.weight != 1.0:
         details.append(f"weight {feature.weight:g}")
-    return in_markdown(f"{feature.name} ({', '.join(details)})" if details else feature.name)
+    return f"{feature.name} ({', '.join(details)})" if details else feature.name
 
 
 def joined(entries: Iterable[str]) -> str:

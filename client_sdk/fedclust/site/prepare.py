@@ -317,11 +317,8 @@ def consent_request(
     request = ConsentRequest(
         coordinator=url,
         site=site,
-        session=info.name,
         analyst=info.created_by,
         definition=info.definition,
-        definition_sha256=info.definition_sha256,
-        plan=plan,
         p=prepared.p,
         persons=persons,
         groups_of=prepared.p if prepared.draft is None else prepared.draft.record.cohort.p,

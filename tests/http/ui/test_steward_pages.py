@@ -8,7 +8,7 @@ from html import unescape
 
 import pytest
 
-from fedclust.result.session_terms import session_terms
+from fedclust.result.session_terms import SessionTerms
 from fedclust.wire.models import SessionInfo
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
@@ -43,7 +43,7 @@ def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> Non
     info = SessionInfo.model_validate_json(
         api.request("GET", "/v1/sessions/heart", "north").content
     )
-    terms = session_terms(info.definition, info.created_by, "north", api.base_url)
+    terms = SessionTerms(api.base_url, "north", info.created_by, info.definition, 5)
     said = " ".join(unescape(page).split())
     for heading, line in terms.text(full=True):
         if heading not in {"session", "purpose"}:
@@ -91,7 +91,7 @@ def test_words_from_the_right_do_not_turn_the_rest_of_a_line(api: ApiCaller) -> 
     features = [{"name": "גיל", "unit": "שנים", "lower": 0, "upper": 120}]
     api.define("ada", "right", SITES, features=features, approval="ועדה 2026/0123-B")
     page = reader(api, "north").open("/ui/sessions/right/consent")
-    assert "<bdi>גיל</bdi> [<bdi>שנים</bdi>] 0..120" in page
+    assert "<bdi>גיל</bdi> (<bdi>שנים</bdi>, bounds 0 to 120)" in page
     assert "approval: <bdi>ועדה 2026/0123-B</bdi>; 3 sites" in page
 
 

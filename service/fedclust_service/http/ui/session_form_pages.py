@@ -12,7 +12,7 @@ from fedclust.client.session_request import dropped_text, inherit
 from fedclust.definition.json_text import read_json
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.methods.registry import METHODS
-from fedclust.result.session_terms import session_terms
+from fedclust.result.session_terms import SessionTerms
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition
@@ -158,8 +158,8 @@ def _show(
     after = max(form.rows, default=-1) + 1
     read_by_sites: Any = ()
     if isinstance(made, Definition):
-        url = page.coordinator_url
-        read_by_sites = session_terms(made, page.actor.name, made.sites[0], url).sections()
+        asked = page.coordinator_url, made.sites[0], page.actor.name, made
+        read_by_sites = SessionTerms(*asked, made.policy.min_group_size).sections()
     return page.render(
         "session_form.html",
         status=status,

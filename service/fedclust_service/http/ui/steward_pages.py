@@ -8,7 +8,7 @@ from collections.abc import Callable
 from markupsafe import Markup
 from starlette.responses import Response
 
-from fedclust.result.session_terms import SHORT, TECHNICAL, session_terms
+from fedclust.result.session_terms import SHORT, TECHNICAL, SessionTerms
 from fedclust.schema.feature import Trajectory
 from fedclust.wire.models import Definition, SessionInfo
 from fedclust_service.domain.access import Role
@@ -27,7 +27,7 @@ def _consent(page: PageRequest) -> Response:
     """Show the consent screen of the reader's site; analysts and operators choose the site."""
     info = sessions.get_session(page.co, page.actor, page.param("session"))
     site, url = _site_of(page, info), page.coordinator_url
-    terms = session_terms(info.definition, info.created_by, site, url)
+    terms = _terms(info, site, url)
     mark = _isolating(info.definition)
     shown = [
         (heading, [(line.startswith(" "), mark(line.strip())) for line in lines])
@@ -45,6 +45,11 @@ def _consent(page: PageRequest) -> Response:
         technical=[(TECHNICAL[name], lines) for name, lines in shown if name in TECHNICAL],
         address=page.coordinator_url,
     )
+
+
+def _terms(info: SessionInfo, site: str, url: str) -> SessionTerms:
+    definition = info.definition
+    return SessionTerms(url, site, info.created_by, definition, definition.policy.min_group_size)
 
 
 def _isolating(definition: Definition) -> Callable[[str], Markup]:
@@ -83,7 +88,7 @@ def _receipts(page: PageRequest) -> Response:
     info = sessions.get_session(page.co, page.actor, name)
     phases = {each.phase for each in found.items}
     site, url = page.actor.name, page.coordinator_url
-    terms = session_terms(info.definition, info.created_by, site, url)
+    terms = _terms(info, site, url)
     return page.render(
         "receipts.html",
         info=info,
