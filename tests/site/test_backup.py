@@ -191,7 +191,9 @@ def test_a_backup_that_cannot_be_written_or_read(site: SiteState, tmp_path: Path
     with pytest.raises(errors.UsageError, match="cannot be read"):
         restore(SiteState(tmp_path / "elsewhere"), tmp_path / "absent")
     assert not (tmp_path / "elsewhere" / "state.sqlite3").exists()
-    assert [path for path in site.directory.iterdir() if path.name.startswith("copy-")] == []
+    assert [
+        path for path in site.directory.iterdir() if path.name.startswith("state.sqlite3.")
+    ] == []
 
 
 def _edit(statement: str) -> Callable[[Path], None]:

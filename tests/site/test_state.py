@@ -123,15 +123,6 @@ def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
 
 
-@pytest.mark.parametrize("name", ["cohorts", "ledger.jsonl", "data-sources.json", "agent.json"])
-def test_an_older_state_is_not_taken_for_an_empty_one(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).write_text("", "utf-8")
-    for use in (SiteState(tmp_path).read, SiteState(tmp_path).write):
-        with pytest.raises(errors.StateError, match=f"before November 2026 \\({name}\\)"), use():
-            pass
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-
-
 def test_a_newer_state_and_another_database_are_refused(tmp_path: Path) -> None:
     state = SiteState(tmp_path)
     with state.write():

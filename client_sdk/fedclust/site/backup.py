@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import secrets
 import sqlite3
-from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -109,7 +106,7 @@ def back_up(state: SiteState, out: Path) -> StateSummary:
         raise UsageError(f"there is nothing to back up: {state.path} does not exist")
     if out.exists():
         raise UsageError(f"{out} exists: name a new file")
-    with _draft(state) as draft:
+    with state.draft() as draft:
         with state.read() as source, closing(sqlite3.connect(draft.path)) as target:
             source.backup(target)
             # Otherwise the copy would need a second file.
@@ -155,7 +152,7 @@ def restore(state: SiteState, source: Path, now: datetime | None = None) -> Stat
         raise UsageError(f"{source} cannot be read: {reason(error)}") from None
     with state.errors():
         private_directory(state.directory)
-    with _draft(state) as draft:
+    with state.draft() as draft:
         with state.errors():
             draft.path.write_bytes(content)
         try:
@@ -177,16 +174,3 @@ def restore(state: SiteState, source: Path, now: datetime | None = None) -> Stat
             connection.execute("PRAGMA journal_mode = WAL")
         draft.become(state)
         return found
-
-
-@contextmanager
-def _draft(state: SiteState) -> Iterator[SiteState]:
-    """Yield an empty, private state in the directory of ``state``, and remove it at the end."""
-    draft = SiteState(state.directory, name=f"copy-{secrets.token_hex(4)}.sqlite3")
-    try:
-        with state.errors():
-            os.close(os.open(draft.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        yield draft
-    finally:
-        for left in draft.files:
-            left.unlink(missing_ok=True)

@@ -45,8 +45,6 @@ _NAME = "state.sqlite3"
 _APPLICATION, _FORMAT = int.from_bytes(b"fedc"), 1
 #: Another process may be storing the groups of a large site.
 _PATIENCE_S = 600.0
-#: What fedclust kept in the state directory before November 2026.
-_OLDER = ("cohorts", "ledger.jsonl", "data-sources.json", "agent.json")
 _NETWORK = frozenset(
     {"afs", "beegfs", "ceph", "cifs", "davfs", "fuse.ceph", "fuse.cifs", "fuse.davfs"}
     | {"fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre"}
@@ -286,9 +284,7 @@ class SiteState:
         if self.path.exists():
             return
         private_directory(self.directory)
-        draft = SiteState(self.directory, name=f"{_NAME}.{secrets.token_hex(4)}")
-        try:
-            os.close(os.open(draft.path, os.O_CREAT | os.O_WRONLY, 0o600))
+        with self.draft() as draft:
             with closing(sqlite3.connect(draft.path, isolation_level=None)) as connection:
                 connection.executescript(_TABLES)
                 connection.execute(
@@ -297,6 +293,15 @@ class SiteState:
                 connection.execute("PRAGMA journal_mode = WAL")
             with contextlib.suppress(StateLocked):  # Another process was first.
                 draft.become(self)
+
+    @contextmanager
+    def draft(self) -> Iterator[SiteState]:
+        """Yield an empty, private file in the same directory, and remove it at the end."""
+        draft = SiteState(self.directory, name=f"{_NAME}.{secrets.token_hex(4)}")
+        try:
+            with self.errors():
+                os.close(os.open(draft.path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            yield draft
         finally:
             for left in draft.files:
                 left.unlink(missing_ok=True)
@@ -316,15 +321,7 @@ class SiteState:
             sync_directory(state.directory)
 
     def refuse_unusable(self) -> None:
-        """Refuse an older format, a network file system, and a log without its database."""
-        older = next((name for name in _OLDER if (self.directory / name).exists()), None)
-        if older is not None:
-            raise StateError(
-                f"{self.directory} holds the state of fedclust 0.1.0 from before November 2026 "
-                f"({older}), which this version does not read. Go on with that version; or, if "
-                "site and coordinator start again together, move this directory away: the same "
-                "persons are then grouped again"
-            )
+        """Refuse a network file system, and a log without its database."""
         if kind := network_file_system(self.directory):
             raise StateError(
                 f"{self.directory} is on a network file system ({kind}), on which a crash can "
