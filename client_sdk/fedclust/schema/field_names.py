@@ -20,7 +20,8 @@ SLUG_RULE = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
 Location = Sequence[str | int]
 #: Returns the message for an unknown field at a place; None does not say which field it is.
 UnknownField = Callable[[Location], str] | None
-#: What a definition lists, by the tag that pydantic puts into a place after the index.
+#: What a definition lists, by the tag that pydantic puts into a place after the index. No field has
+#: such a name, so a JSON pointer lacks it.
 _ROLES: Mapping[str, type[BaseModel]] = {
     "feature": Feature,
     "outcome": Outcome,
@@ -76,7 +77,7 @@ def field_errors(
             location = location[:-1]
         if item["type"] == "union_tag_invalid":
             location = [*location, "role"]
-        place = at + pointer(_without_roles(location))
+        place = at + pointer(location)
         errors.append(FieldError(pointer=place, rule=item["type"], message=message))
     return [
         each
@@ -84,15 +85,6 @@ def field_errors(
         if each.rule != "too_short"
         or not any(other.pointer.startswith(f"{each.pointer}/") for other in errors)
     ]
-
-
-def _without_roles(location: Location) -> list[int | str]:
-    """Return a place without the roles after the index of what a definition lists."""
-    return [part for place, part in enumerate(location) if not _is_role(location, place)]
-
-
-def _is_role(location: Location, place: int) -> bool:
-    return location[place] in _ROLES and place > 0 and isinstance(location[place - 1], int)
 
 
 def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
@@ -138,11 +130,11 @@ def nearest_name(name: str, known: Iterable[str]) -> str | None:
 def _model_at(model: type[BaseModel], location: Location) -> type[BaseModel] | None:
     """Return the model of what a place in another model holds; None if it is none."""
     found: list[type[BaseModel]] = [model]
-    for place, part in enumerate(location):
+    for part in location:
         if isinstance(part, int):
             continue
-        if _is_role(location, place):
-            found = [each for each in found if _ROLES.get(str(part)) is each]
+        if part in _ROLES:
+            found = [each for each in found if _ROLES[part] is each]
             continue
         field = found[0].model_fields.get(part) if found else None
         found = _models_in(field.annotation) if field else []

@@ -60,11 +60,7 @@ class DataSource(Model):
     @property
     def row_options(self) -> PersonColumns:
         """The columns, as arguments of :meth:`fedclust.Site.participate`."""
-        return {
-            "person": self.person_column,
-            "id_column": self.id_column,
-            "id_map": self.id_map,
-        }
+        return {"person": self.person_column, "id_column": self.id_column, "id_map": self.id_map}
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -91,9 +87,9 @@ class DataSource(Model):
         if not self.data.startswith(MARK):
             return self
         found = data_source(self.data.removeprefix(MARK))
-        given = {name: getattr(self.reading, name) for name in _changed(self.reading)}
-        named = _changed(self).intersection(("id_column", "person_column", "id_map"))
-        columns = {name: getattr(self, name) for name in named}
+        given = self.reading.model_dump(exclude_defaults=True)
+        named = {"id_column", "person_column", "id_map"}
+        columns = self.model_dump(exclude_defaults=True, include=named)
         reading = found.reading.model_copy(update=given)
         return found.model_copy(update={"reading": reading, **columns})
 
@@ -242,16 +238,6 @@ def _not_there(source: DataSource, unmatched: list[str], columns: list[str]) -> 
     message = f"the mapping names this column and the header has none of that name{others}{meant} "
     message += f"it has {list_names(columns)}"
     return DataError(Path(source.data).name, "missing-column", message, column=column)
-
-
-def _changed(options: Model) -> set[str]:
-    """Return the fields that differ from their defaults."""
-    fields = type(options).model_fields.items()
-    return {
-        name
-        for name, field in fields
-        if getattr(options, name) != field.get_default(call_default_factory=True)
-    }
 
 
 def _absolute(source: DataSource) -> DataSource:

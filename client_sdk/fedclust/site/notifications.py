@@ -240,30 +240,30 @@ def _ended(client: Client, name: str, me: str, now: datetime) -> SiteNotificatio
     own = next((each for each in entry.sites if each.name == me), None)
     if own is None or own.state not in ("invited", "joined"):
         return None
-    if entry.state == "failed":
-        return _notification("failed", entry, me, texts.site_failed(name), now)
-    if entry.state == "cancelled":
-        return _notification("finished", entry, me, texts.cancelled(name), now)
-    if entry.state == "completed":
-        return _notification("finished", entry, me, texts.site_completed(name), now)
-    return None  # it was created while this looked
+    said: dict[str, tuple[Kind, Callable[[str], str]]] = {
+        "failed": ("failed", texts.site_failed),
+        "cancelled": ("finished", texts.cancelled),
+        "completed": ("finished", texts.site_completed),
+    }
+    if entry.state not in said:
+        return None  # it was created while this looked
+    kind, text = said[entry.state]
+    return _notification(kind, entry, me, text(name), now)
 
 
 def _of_token(me: WhoAmI, now: datetime) -> Iterator[tuple[str, SiteNotification]]:
     left = me.expires_at - now
     reached = next((each for each in TOKEN_WARNINGS if left <= each), None)
     if reached is not None:
-        yield (
-            f"within {reached.days} days",
-            SiteNotification(
-                id=secrets.token_hex(16),
-                kind="token-expiring",
-                time=now,
-                account=f"{me.role}:{me.name}",
-                expires_at=me.expires_at,
-                text=texts.own_token_expiring(me.role, me.name, me.expires_at),
-            ),
+        found = SiteNotification(
+            id=secrets.token_hex(16),
+            kind="token-expiring",
+            time=now,
+            account=f"{me.role}:{me.name}",
+            expires_at=me.expires_at,
+            text=texts.own_token_expiring(me.role, me.name, me.expires_at),
         )
+        yield f"within {reached.days} days", found
 
 
 def _notification(
