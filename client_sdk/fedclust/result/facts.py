@@ -11,10 +11,9 @@ from typing import Self
 
 import numpy as np
 
-from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import isolated, share, without_noise, without_rest
-from fedclust.schema.encoding import Column, blocks_of, columns_of
+from fedclust.schema.encoding import Column, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -59,33 +58,13 @@ class ClusterColumn:
 
 
 @dataclass(frozen=True)
-class Mode:
-    """The commonest level of a categorical feature in a cluster; of equal ones the first.
-
-    Attributes
-    ----------
-    feature, level : str
-    share : float or None
-        Of the cluster's persons; None where shares are not known.
-    """
-
-    feature: str
-    level: str
-    share: float | None
-
-
-@dataclass(frozen=True)
 class Cluster:
-    """One cluster: its number as in the labels, its rows, and its columns.
-
-    ``modes`` has an entry for each categorical feature whose levels are known, in their order.
-    """
+    """One cluster: its number as in the labels, its rows, and its columns."""
 
     number: int
     size: int | None
     share: float | None
     entries: tuple[ClusterColumn, ...]
-    modes: tuple[Mode, ...] = ()
 
     @property
     def sets_apart(self) -> tuple[ClusterColumn, ...]:
@@ -221,7 +200,6 @@ class Facts:
                 size=size,
                 share=None if size is None or not persons else size / persons,
                 entries=_cluster_columns(self.result, self.columns, k),
-                modes=_modes(self.result, self.columns, k),
             )
             for k, size in enumerate(sizes)
         )
@@ -300,7 +278,9 @@ def _cluster_columns(
         apart = mean - float(profile.overall_means[j])
         difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
         if column.kind == "binary":
-            found.append(ClusterColumn(column, measure, _mean(mean, column), difference=difference))
+            found.append(
+                ClusterColumn(column, measure, as_mean(mean, column), difference=difference)
+            )
             continue
         spread = float(profile.deviations[k, j])
         plain = column.transform == "none"
@@ -326,22 +306,6 @@ def _measure(column: Column, *, typical: bool) -> str:
     return "mean" if column.transform == "none" else "geometric mean"
 
 
-def _modes(result: Result, columns: tuple[Column, ...], k: int) -> tuple[Mode, ...]:
-    profile = result.profile
-    shares = result.centroids_original[k] if profile is None else profile.means[k]
-    known = result.mask if profile is None else profile.known
-    found = []
-    for block in blocks_of(columns):
-        if known is not None and not known[k, block].all():
-            continue
-        commonest = int(block[int(tolerant_argmax(shares[block]))])
-        level = columns[commonest].level or ""
-        known_shares = profile is not None or result.dissimilarity == "euclidean"
-        part = _mean(float(shares[commonest]), columns[commonest]) if known_shares else None
-        found.append(Mode(columns[commonest].feature, level, part))
-    return tuple(found)
-
-
 def centroid_columns(
     result: Result, columns: tuple[Column, ...], k: int
 ) -> tuple[ClusterColumn, ...]:
@@ -357,12 +321,12 @@ def centroid_columns(
     found = []
     for j, column in enumerate(columns):
         spread = float(result.scale[j]) if column.transform == "none" else 0.0
-        value = _mean(without_rest(float(result.centroids_original[k, j]), spread), column)
+        value = as_mean(without_rest(float(result.centroids_original[k, j]), spread), column)
         found.append(ClusterColumn(column, "centroid", value if known[j] else None))
     return tuple(found)
 
 
-def _mean(value: float, column: Column) -> float:
+def as_mean(value: float, column: Column) -> float:
     """Return a mean; of a yes/no column or a level a share, without rounding noise."""
     return min(max(share(value), 0.0), 1.0) if column.kind == "binary" else value
 

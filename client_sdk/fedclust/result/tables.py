@@ -5,14 +5,15 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import PurePath
 from typing import Any
 
-from fedclust.result.facts import Cluster, ClusterColumn, Facts, centroid_columns
+from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.result.facts import Cluster, ClusterColumn, Facts, as_mean, centroid_columns
 from fedclust.result.outcomes import count_rows, outcome_columns
 from fedclust.result.wording import plain, spreadsheet_text
-from fedclust.schema.encoding import columns_of
+from fedclust.schema.encoding import blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Bounds, Likelihood
@@ -66,7 +67,7 @@ def json_text(facts: Facts) -> str:
             "rounds": result.n_rounds,
             "warnings": result.warnings,
             "clusters": [
-                _cluster(cluster, name)
+                _cluster(facts, cluster, name)
                 for cluster, name in zip(facts.clusters, facts.cluster_names, strict=True)
             ],
             "all_equal": result.profile.all_equal if result.profile else None,
@@ -112,16 +113,33 @@ def bounds_of(bounds: Bounds | None) -> dict[str, Any] | None:
     return {**bounds.model_dump(mode="json"), "gap": bounds.gap}
 
 
-def _cluster(cluster: Cluster, name: str) -> dict[str, Any]:
+def _cluster(facts: Facts, cluster: Cluster, name: str) -> dict[str, Any]:
     return {
         "cluster": cluster.number,
         "name": name,
         "size": cluster.size,
         "share": cluster.share,
         "sets_apart": [entry.column.name for entry in cluster.sets_apart],
-        "modes": [vars(mode) for mode in cluster.modes],
+        "modes": [*_modes(facts, cluster.number)],
         "columns": [_column_fields(entry) for entry in cluster.entries],
     }
+
+
+def _modes(facts: Facts, k: int) -> Iterator[dict[str, Any]]:
+    """Yield the commonest level of each categorical feature that is known; of equal ones the first.
+
+    The share is of the cluster's persons; None where shares are not known.
+    """
+    result, columns = facts.result, facts.columns
+    profile = result.profile
+    shares = result.centroids_original[k] if profile is None else profile.means[k]
+    known = result.mask if profile is None else profile.known
+    has_shares = profile is not None or result.dissimilarity == "euclidean"
+    for block in blocks_of(columns):
+        if known is None or known[k, block].all():
+            at = int(block[int(tolerant_argmax(shares[block]))])
+            share = as_mean(float(shares[at]), columns[at]) if has_shares else None
+            yield {"feature": columns[at].feature, "level": columns[at].level, "share": share}
 
 
 def _column_fields(entry: ClusterColumn) -> dict[str, Any]:
