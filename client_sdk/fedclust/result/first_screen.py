@@ -7,7 +7,7 @@ from html import escape
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, mean_of, profile_rows
-from fedclust.result.markup import html_figure, html_folded, html_warning
+from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_warning
 from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
 from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
 from fedclust.result.wording import and_text, isolated, percent, titled
@@ -28,9 +28,9 @@ def html_first_screen(facts: Facts) -> str:
     more = f"<p>{counted(hidden, 'more cluster')}: see the tables below.</p>" if hidden > 0 else ""
     purpose = facts.definition.purpose
     question = f'<p class="lead">{escape(purpose)}</p>' if purpose else ""
-    said = "".join(f"<p>{escape(line)}</p>" for line in answer(facts)[1:])
+    first, *others = answer(facts)
     return (
-        f'{question}<p class="lead answer"><b>{escape(answer(facts)[0])}</b></p>{said}'
+        f'{question}<p class="lead answer"><b>{escape(first)}</b></p>{html_paragraphs(others)}'
         f'{_warnings(facts)}<div class="cards found">{cards}</div>{more}{_figures(facts)}'
     )
 

@@ -70,6 +70,11 @@ def html_chapters(chapters: Iterable[Section]) -> str:
     )
 
 
+def html_paragraphs(lines: Iterable[str]) -> str:
+    """Return a paragraph for each text."""
+    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+
+
 def html_warning(text: str) -> str:
     """Return a warning as a paragraph."""
     return f'<p class="warning"><b>Warning:</b> {escape(text)}</p>'

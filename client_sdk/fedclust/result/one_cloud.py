@@ -11,22 +11,6 @@ def verdict(result: Result) -> str:
     return result.recommendation or " ".join(cloud_sentences(result))
 
 
-def short_verdict(result: Result) -> str:
-    """Return how clear the clusters are in one line; empty where nobody asked."""
-    found = result.one_cloud
-    if found is None:
-        return ""
-    if found.p is None:
-        return "not compared with one cloud"
-    if result.choice == "one-cloud":
-        return "one cloud: no K gives clearer clusters, do not report them as a finding"
-    if found.p > CLEAR:
-        return f"as clear as pieces of one cloud ({p_text(found.p)}): no finding"
-    apart = n_apart(result)
-    stand = "" if apart is None else f", {apart} of {len(result.centroids)} clusters stand apart"
-    return f"clearer than one cloud ({p_text(found.p)}){stand}"
-
-
 def chosen_text(result: Result) -> str:
     """Return how a sweep came to the K that it shows, in a few words."""
     if result.choice == "one-cloud":

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
-from fedclust.result.markup import html_figure, html_folded, html_table
+from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_table
 from fedclust.result.wording import and_text, isolated
 from fedclust.schema.display import counted
 from fedclust.schema.feature import outcomes_of
@@ -349,7 +349,7 @@ def _elsewhere(facts: Facts) -> str:
 def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
     """Return the section's HTML with its figures; nothing in a session without outcomes."""
     found = facts.result.outcomes
-    content = "".join(f"<p>{escape(line)}</p>" for line in outcome_sentences(facts))
+    content = html_paragraphs(outcome_sentences(facts))
     for number, each in enumerate(() if found is None else found.results):
         content += f"<h3>{escape(unit_text(each))}</h3><p>{escape(noise_text(each))}</p>"
         content += html_figure(functools.partial(survival, each.name), _SURVIVAL)

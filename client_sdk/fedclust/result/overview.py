@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any, Literal, TypeAlias, get_args
@@ -9,14 +10,13 @@ from typing import Any, Literal, TypeAlias, get_args
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
-from fedclust.result.first_screen import html_first_screen
-from fedclust.result.markup import html_folded, html_table
-from fedclust.result.one_cloud import chosen_text, short_verdict
+from fedclust.result.first_screen import answer, html_first_screen
+from fedclust.result.markup import html_folded, html_paragraphs, html_table
 from fedclust.result.outcomes import count_rows, html_outcomes, outcome_rows, outcome_sentences
 from fedclust.result.page import html_site_sizes
 from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.table_one import table_one
-from fedclust.schema.display import COLUMNS, STYLE, counted, cut
+from fedclust.schema.display import COLUMNS, LINES, STYLE, counted, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
 from fedclust.wire.errors import UsageError, of_extra
@@ -26,8 +26,8 @@ TableName: TypeAlias = Literal[
 ]
 #: What a reader sees is the result of a session, simulated or not.
 _KIND = "SessionResult"
-#: Most clusters and warnings of a repr; with its other lines at most 20.
-_CLUSTERS, _WARNINGS = 9, 3
+#: Most warnings of a repr, and lines of its answer.
+_WARNINGS, _ANSWER = 3, 4
 #: Widest column of a repr.
 _WIDTH = 16
 #: Most clusters, columns and sites of a notebook's tables.
@@ -50,12 +50,13 @@ _NAME = 60
 
 def text_overview(facts: Facts) -> str:
     """Return a result in at most 20 lines of 100 columns."""
-    lines = [f"{_KIND}: {_summary(facts)}", *_facts(facts)]
-    lines += _text_table(facts)
-    warnings = [f"warning: {text}" for text in facts.result.warnings]
-    hidden = len(warnings) - _WARNINGS
-    lines += warnings[:_WARNINGS]
-    lines += [f"... {hidden} more warnings: warnings_"] if hidden > 0 else []
+    found = [f"warning: {text}" for text in facts.result.warnings]
+    hidden = len(found) - _WARNINGS
+    warnings = found[:_WARNINGS]
+    warnings += [f"... {hidden} more warnings: warnings_"] if hidden > 0 else []
+    said = [part for line in answer(facts) for part in textwrap.wrap(line, COLUMNS)]
+    lines = [f"{_KIND}: {_summary(facts)}", *said[:_ANSWER], *_facts(facts)]
+    lines += [*_text_table(facts, LINES - len(lines) - len(warnings) - 2), *warnings]
     return "\n".join(cut(line.rstrip(), COLUMNS) for line in lines)
 
 
@@ -70,7 +71,7 @@ def _summary(facts: Facts) -> str:
 
 
 def _facts(facts: Facts) -> list[str]:
-    """Return one line each on rounds, quality, the numbers of clusters, and bounds."""
+    """Return one line each on rounds, quality and bounds, and on tables that say more."""
     result, quality, bounds = facts.result, facts.result.quality, facts.result.bounds
     ended = result.stopped_because.replace("_", " ") or "unknown"
     lines = [f"{counted(result.n_rounds, 'round')}, stopped because: {ended}"]
@@ -82,19 +83,13 @@ def _facts(facts: Facts) -> list[str]:
             f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
             f"{short(quality.davies_bouldin)}"
         )
-    if result.one_cloud is not None:
-        lines.append(short_verdict(result))
     if result.likelihood is not None:
         lines.append(_likelihood(result.likelihood))
     if result.sweep:
-        ks = [entry.n_clusters for entry in result.sweep]
-        tried = f"{len(ks)} numbers of clusters from {ks[0]} to {ks[-1]}"
-        lines.append(f"{chosen_text(result)}, of {tried}: to_frame('k')")
+        lines.append(f"{len(result.sweep)} numbers of clusters were compared: to_frame('k')")
     if result.outcomes is not None and result.outcomes.results:
         named = ", ".join(each.name for each in result.outcomes.results)
         lines.append(f"outcomes: {named}; counted in rows, to_frame('outcomes')")
-    else:
-        lines += outcome_sentences(facts)[:1]
     if bounds is not None:
         gap = "unknown" if bounds.gap is None else f"{100 * bounds.gap:.3g} %"
         proven = "certified" if bounds.certified else "not certified"
@@ -114,8 +109,8 @@ def _likelihood(found: Likelihood) -> str:
     )
 
 
-def _text_table(facts: Facts) -> list[str]:
-    """Return clusters by columns in own units, as far as both have room."""
+def _text_table(facts: Facts, most: int) -> list[str]:
+    """Return at most so many clusters by columns in own units, as far as these have room."""
     from rich.cells import cell_len, set_cell_size
 
     def padded(cells: Sequence[str]) -> list[str]:
@@ -126,17 +121,17 @@ def _text_table(facts: Facts) -> list[str]:
         ]
         return [" " * (wide - cell_len(cell)) + cell for cell in sized]
 
-    shown = facts.clusters[:_CLUSTERS]
+    shown = facts.clusters[:most]
     if not shown:
         return []
-    columns = [["cluster", *facts.labels[:_CLUSTERS]]]
+    columns = [["cluster", *facts.labels[:most]]]
     columns.append(["persons", *(_persons(cluster.size) for cluster in shown)])
     fitting = [padded(column) for column in columns]
     room = COLUMNS - sum(2 + cell_len(column[0]) for column in fitting)
     n_shown = 0
     for j, column in enumerate(facts.columns):
         cells = padded(
-            [cut(column.name, _NAME), *(short(row[j].mean) for row in facts.centroids[:_CLUSTERS])]
+            [cut(column.name, _NAME), *(short(row[j].mean) for row in facts.centroids[:most])]
         )
         room -= 2 + cell_len(cells[0])
         if room < 0:
@@ -166,8 +161,7 @@ def html_overview(facts: Facts) -> str:
     """Return a result as a fragment of HTML: facts, the first screen, tables; all escaped."""
     result, plots = facts.result, Plots(facts)
     parts = [f"<p><b>{_KIND}</b>: {escape(_summary(facts))}</p>"]
-    parts += [f"<p>{escape(line)}</p>" for line in _facts(facts)]
-    parts += [html_first_screen(facts), _centroid_table(facts)]
+    parts += [html_paragraphs(_facts(facts)), html_first_screen(facts), _centroid_table(facts)]
     if result.outcomes is not None:
         compared = html_outcomes(facts, plots.forest, plots.survival)
         parts.append(html_folded("Outcomes", table_one(facts).html() + compared))

@@ -21,6 +21,7 @@ from fedclust.result.markup import (
     html_facts,
     html_figure,
     html_folded,
+    html_paragraphs,
     html_records,
     html_table,
     html_warning,
@@ -93,11 +94,7 @@ def _participants(facts: Facts) -> str:
             "persons, and give a group its middle value. Persons in no group do not take part."
         )
     lines.append("This is a simulation." if facts.provenance is None else "Rows stayed at sites.")
-    return _paragraphs(lines)
-
-
-def _paragraphs(lines: Iterable[str]) -> str:
-    return "".join(f"<p>{escape(line)}</p>" for line in lines)
+    return html_paragraphs(lines)
 
 
 def _clusters(facts: Facts, plots: Plots) -> str:
@@ -174,7 +171,7 @@ def _profile(facts: Facts) -> str:
         return ""
     equal = "" if profile is None else equal_text(profile.all_equal)
     said = f"All records are equal in {equal}: a trait that few persons have there cannot be seen."
-    return table_one(facts).html() + _paragraphs([said] if equal else [])
+    return table_one(facts).html() + html_paragraphs([said] if equal else [])
 
 
 def _unit(column: Column) -> str:
@@ -318,17 +315,13 @@ def _stability(facts: Facts) -> str:
         rows,
         text=(1,),
     )
-    return f"{_ambiguous(found.ambiguous_share)}{clusters}"
-
-
-def _ambiguous(share: float | None) -> str:
-    if share is None:
-        return ""
+    if found.ambiguous_share is None:
+        return clusters
     text = (
-        f"Ambiguous pairs: {percent(share)} of the pairs of persons of one site are together in "
-        "more than a tenth and less than nine tenths of the models."
+        f"Ambiguous pairs: {percent(found.ambiguous_share)} of the pairs of persons of one site "
+        "are together in more than a tenth and less than nine tenths of the models."
     )
-    return f"<p>{escape(text)}</p>"
+    return html_paragraphs([text]) + clusters
 
 
 def _transfer(facts: Facts, plots: Plots) -> str:
@@ -358,7 +351,7 @@ def _transfer(facts: Facts, plots: Plots) -> str:
         rows,
         text=(6, 7),
     )
-    sentences = "".join(f"<p>{escape(line)}</p>" for line in transfer_sentences(facts))
+    sentences = html_paragraphs(transfer_sentences(facts))
     counts = "".join(
         _contingency(
             f"{facts.site_name(site)}: persons by {what} and by common cluster.",
@@ -502,7 +495,7 @@ def _points(facts: Facts) -> str:
 
 def _methods(facts: Facts) -> str:
     paragraphs = methods_text(facts).rstrip().split("\n\n")
-    return _paragraphs([facts.dissimilarity, *map(from_markdown, paragraphs)]) + html_folded(
+    return html_paragraphs([facts.dissimilarity, *map(from_markdown, paragraphs)]) + html_folded(
         "References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>"
     )
 
