@@ -255,7 +255,9 @@ def test_the_sections_say_all_of_it_without_styles_or_markup_of_others() -> None
     (image,) = re.findall("<svg.*?</svg>", text, re.S)
     drawn = ElementTree.fromstring(image)  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
-    assert len(list(drawn.iter(f"{space}circle"))) == 2 * 2 + 1
+    # Two pairs in two columns, and nine colours of the legend.
+    assert len(list(drawn.iter(f"{space}rect"))) == 2 * 2 + 9
+    assert {"0 / 1", "9 / 9", "+0.5", "0.0"} <= {each.text for each in drawn.iter(f"{space}text")}
     described = str(drawn.findtext(f"{space}desc"))
     assert "clusters 0 and 0: 0.354 apart, mutually nearest" in described
     assert "0 / 1" in described

@@ -11,22 +11,15 @@ from html import escape
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
-from fedclust.result.drawing import (
-    BOTTOM,
-    PALETTE,
-    WIDTH,
-    Axis,
-    Figure,
-    clipped,
-    line,
-    ruler,
-    short,
-    tag,
-    text,
-    ticks,
-)
+from fedclust.result.drawing import RIGHT, WIDTH, Figure, clipped, short, text
 from fedclust.result.facts import NOTABLE, Facts
-from fedclust.result.figures.profile import mean_of, unit_of
+from fedclust.result.figures.profile import (
+    HeatRow,
+    heat_cell,
+    heat_map,
+    mean_of,
+    unit_of,
+)
 from fedclust.result.markup import Section, html_figure, html_records, html_table
 from fedclust.result.matching import (
     ClusterPair,
@@ -48,10 +41,8 @@ _MOST_CLUSTERS = 1_000
 _MOST_LINES = 12
 #: Columns named for each pair.
 _MOST_NAMED = 3
-#: Columns and pairs of the figure; each pair has a colour.
-_DRAWN_COLUMNS, DRAWN_PAIRS = 15, len(PALETTE)
-#: Height of a pair's line.
-_STEP = 12.0
+#: Columns and pairs of the figure: both values of a pair need room.
+_DRAWN_COLUMNS, DRAWN_PAIRS = 15, 8
 LIMITS = (
     "Profiles do not say whether the same persons are together. Only the sites can find out: each "
     "runs fedclust predict with both results on its own rows and compares the two sets of "
@@ -129,14 +120,14 @@ class Comparison:
         )
 
     def figure(self) -> Figure:
-        """Draw the matched clusters: a line for each pair in each column.
+        """Draw the matched clusters: a cell for each pair and column.
 
         Raises
         ------
         UsageError
             No clusters are matched.
         """
-        return draw_matched(self.pairs, self.columns, self.unit)
+        return draw_matched(self)
 
     def __repr__(self) -> str:
         lines = [*textwrap.wrap(f"Comparison: {self.verdict}", COLUMNS)]
@@ -233,7 +224,7 @@ def _differences(
         for facts, k in ((first, i), (second, j))
     ]
     found = [
-        ColumnDifference(column, (entries[0][a], entries[1][b]), (float(x), float(y)))
+        ColumnDifference(column, (entries[0][a], entries[1][b]), float(y - x))
         for column, a, b, x, y in zip(
             places.columns, *places.numbers, places.values[0][i], places.values[1][j], strict=True
         )
@@ -346,8 +337,8 @@ def _matched(comparison: Comparison) -> str:
     shown = min(len(comparison.pairs), DRAWN_PAIRS)
     figure = html_figure(
         comparison.figure,
-        f"{shown} of {len(comparison.pairs)} pairs in the columns that differ most, from top to "
-        "bottom in the order of the legend: a circle is the first result, a diamond the second.",
+        f"{shown} of {len(comparison.pairs)} pairs in the columns that differ most: both values, "
+        f"and below them the second minus the first in {comparison.unit}, red above 0.",
     )
     return figure + table + alone
 
@@ -394,73 +385,41 @@ def _unmatched(comparison: Comparison) -> list[str]:
 # --- the figure, and a pair in words --------------------------------------------------------------
 
 
-def draw_matched(every: Sequence[ClusterPair], columns: Sequence[Column], unit: str) -> Figure:
-    """Draw the first pairs in the columns that differ most: a line for each pair and column.
+def draw_matched(comparison: Comparison) -> Figure:
+    """Draw the first pairs in the columns that differ most: a cell for each column and pair.
 
     Raises
     ------
     UsageError
         There are no pairs.
     """
-    pairs = every[:DRAWN_PAIRS]
+    pairs = comparison.pairs[:DRAWN_PAIRS]
     if not pairs:
         raise UsageError("no clusters of the two results are matched: there is nothing to draw")
-    drawn = _drawn_columns(pairs, columns)
-    left, top, height = 210.0, 10.0, _STEP * len(pairs) + 10
-    bottom = top + height * len(drawn)
-    spots = [place for pair in pairs for each in pair.differences for place in each.places]
-    x = Axis.around([*spots, 0.0], left, WIDTH - 130)
-    marks = ticks(x.least, x.most)
-    parts = [line(x(mark), top, x(mark), bottom) for mark in marks]
-    for row, column in enumerate(drawn):
-        at = top + height * row
-        parts.append(line(left, at, WIDTH - 130, at))
-        parts.append(text(left - 8, at + height / 2 + 4, clipped(column.name, left - 16), "end"))
-        for number, pair in enumerate(pairs):
-            down = at + 5 + _STEP * (number + 0.5)
-            for each in pair.differences:
-                if each.column == column:
-                    spot = [x(place) for place in each.places]
-                    parts += _marks(spot[0], spot[1], down, PALETTE[number])
-    parts += ruler(x, bottom, bottom, f"{unit}, from the middle of both", marks)
-    aside = WIDTH - 114
-    for number, name in enumerate(("first", "second")):
-        down = top + 12 + 18 * number
-        parts.append(_marks(aside, aside, down - 4, "#ffffff")[1 + number])
-        parts.append(text(aside + 14, down, name, "start"))
-    for number, pair in enumerate(pairs):
-        down = top + 54 + 18 * number
-        look = {"stroke": PALETTE[number], "stroke_width": "4"}
-        parts.append(tag("path", d=f"M{aside - 6:.0f} {down - 4:.0f}h14", **look))
-        parts.append(text(aside + 14, down, f"{pair.first} and {pair.second}", "start"))
-    described = "; ".join(f"clusters {in_words(pair)}" for pair in pairs)
-    high = max(bottom + BOTTOM, top + 60 + 18 * len(pairs))
+    found = [{each.column: each for each in pair.differences} for pair in pairs]
+    gaps = {
+        column: max((abs(own[column].difference) for own in found if column in own), default=0.0)
+        for column in comparison.columns
+    }
+
+    def draw(column: Column, k: int, *area: float) -> list[str]:
+        each = found[k].get(column)
+        if each is None:
+            return heat_cell("–", None, *area)
+        return heat_cell(" / ".join(map(mean_of, each.means)), each.difference, *area)
+
+    rows: list[HeatRow] = [
+        (column.name, f"{gaps[column]:.1f}", functools.partial(draw, column))
+        for column in sorted(gaps, key=lambda column: -gaps[column])[:_DRAWN_COLUMNS]
+    ]
+    heads = [f"{pair.first} and {pair.second}" for pair in pairs]
+    parts, high = heat_map("first and second", heads, rows, "from the first to the second")
     for pair in pairs:
         if any(not label.isdecimal() for label in pair.labels):
-            parts.append(text(left, high + 8, clipped(pair.text, WIDTH - left), "start"))
+            parts.append(text(RIGHT, high + 8, clipped(pair.text, WIDTH - 2 * RIGHT), "start"))
             high += 18
+    described = "; ".join(f"clusters {in_words(pair)}" for pair in pairs)
     return Figure(parts, high, "Matched clusters of two results", f"{described}.")
-
-
-def _marks(first: float, second: float, down: float, colour: str) -> list[str]:
-    """Return a line between two places, a circle at the first and a diamond at the second."""
-    look = {"fill": colour, "stroke": "#333333"}
-    diamond = f"M{second:.1f} {down - 5:.1f}l5 5l-5 5l-5 -5z"
-    return [
-        tag("line", x1=first, y1=down, x2=second, y2=down, stroke="#333333"),
-        tag("circle", cx=first, cy=down, r=4.0, **look),
-        tag("path", d=diamond, **look),
-    ]
-
-
-def _drawn_columns(pairs: Sequence[ClusterPair], columns: Sequence[Column]) -> list[Column]:
-    """Return the columns that differ most between the clusters of a pair, in their order."""
-    widest = dict.fromkeys(columns, 0.0)
-    for pair in pairs:
-        for each in pair.differences:
-            widest[each.column] = max(widest[each.column], abs(each.difference))
-    chosen = sorted(columns, key=lambda column: -widest[column])[:_DRAWN_COLUMNS]
-    return [column for column in columns if column in chosen]
 
 
 def named(pair: ClusterPair) -> list[ColumnDifference]:

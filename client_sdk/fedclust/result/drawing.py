@@ -230,15 +230,12 @@ def frame(x: Axis, y: Axis, x_name: str, y_name: str, across: Sequence[float]) -
     for mark, label in zip(upward, labels(upward), strict=True):
         parts.append(line(x.low, y(mark), x.high, y(mark)))
         parts.append(text(x.low - 6, y(mark) + 4, label, "end"))
-    parts += _marks(x, y.low, x_name, across)
-    middle = (y.low + y.high) / 2
-    turn = f"translate(14 {middle:.1f}) rotate(-90)"
+    for mark, label in zip(across, labels(across), strict=True):
+        parts.append(line(x(mark), y.low, x(mark), y.low + 4))
+        parts.append(text(x(mark), y.low + 16, label, "middle"))
+    parts.append(text((x.low + x.high) / 2, y.low + BOTTOM - 8, x_name, "middle"))
+    turn = f"translate(14 {(y.low + y.high) / 2:.1f}) rotate(-90)"
     return [*parts, text(0, 0, y_name, "middle", transform=turn)]
-
-
-def ruler(x: Axis, at: float, low: float, name: str, marks: Sequence[float]) -> list[str]:
-    """Return a single axis: a line at the height ``at``, its numbers and its name below ``low``."""
-    return [line(x.low, at, x.high, at), *_marks(x, low, name, marks)]
 
 
 def grid(x: Axis, top: float, bottom: float, name: str) -> list[str]:
@@ -248,14 +245,6 @@ def grid(x: Axis, top: float, bottom: float, name: str) -> list[str]:
         parts.append(line(x(mark), top, x(mark), bottom))
         parts.append(text(x(mark), bottom + 16, short(mark), "middle"))
     return [*parts, text((x.low + x.high) / 2, bottom + 34, name, "middle")]
-
-
-def _marks(x: Axis, low: float, name: str, marks: Sequence[float]) -> list[str]:
-    parts = []
-    for mark, label in zip(marks, labels(marks), strict=True):
-        parts.append(line(x(mark), low, x(mark), low + 4))
-        parts.append(text(x(mark), low + 16, label, "middle"))
-    return [*parts, text((x.low + x.high) / 2, low + BOTTOM - 8, name, "middle")]
 
 
 def line(x1: float, y1: float, x2: float, y2: float) -> str:

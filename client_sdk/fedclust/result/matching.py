@@ -8,6 +8,7 @@ import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
 from fedclust.result.facts import ClusterColumn, Facts
+from fedclust.schema.display import first_few
 from fedclust.schema.encoding import Column, columns_of, transformed
 from fedclust.schema.feature import Feature, clustered
 from fedclust.wire.errors import UsageError
@@ -28,18 +29,13 @@ class ColumnDifference:
     column : Column
     means : (ClusterColumn, ClusterColumn)
         In own units, transforms undone.
-    places : (float, float)
-        Standard deviations from the middle of both results, under the transform.
+    difference : float
+        The second minus the first, in standard deviations, under the transform.
     """
 
     column: Column
     means: tuple[ClusterColumn, ClusterColumn]
-    places: tuple[float, float]
-
-    @property
-    def difference(self) -> float:
-        """The second minus the first, in standard deviations."""
-        return self.places[1] - self.places[0]
+    difference: float
 
 
 @dataclass(frozen=True)
@@ -139,12 +135,10 @@ def _shared(
         if column.feature not in reasons
     ]
     if not found:
-        more = len(left_out) - _MOST_REASONS
-        listed = "; ".join(left_out[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
         raise UsageError(
             "the two results share no feature, so there is nothing to compare: choose sessions "
             "with features of the same name, kind, unit, transform and levels. Not shared: "
-            f"{listed}"
+            f"{first_few(left_out, _MOST_REASONS)}"
         )
     return found, left_out
 

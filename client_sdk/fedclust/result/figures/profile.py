@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from fedclust.result.drawing import (
     WIDTH,
@@ -22,6 +24,8 @@ from fedclust.schema.encoding import Column
 from fedclust.schema.feature import Trajectory, clustered, trajectories_of
 from fedclust.wire.errors import UsageError
 
+#: A row of a heat map: its name, the largest gap, and what draws the cell of a head.
+HeatRow: TypeAlias = tuple[str, str, Callable[[int, float, float, float, float], list[str]]]
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
 #: Standardised differences that have the full colour, and the step of the legend.
@@ -44,34 +48,20 @@ def draw_profile(facts: Facts) -> Figure:
         No differences are known.
     """
     apart, names = separations(facts), _curves(facts)
-    shown = sorted(profile_rows(facts), key=lambda row: (-max(apart[j] for j in row), row))
-    del shown[MOST_COLUMNS:]
+    gaps = {row: max(apart[j] for j in row) for row in profile_rows(facts)}
+    shown = sorted(gaps, key=lambda row: (-gaps[row], row))[:MOST_COLUMNS]
     if not any(apart):
         raise UsageError("no differences between clusters are known")
-    wide = min(_WIDEST, (WIDTH - _LEFT - _RIGHT) / len(facts.clusters))
-    high = _HIGH if wide >= _READABLE else _LOW
-    end = _LEFT + wide * len(facts.clusters) + 8
-    parts = [text(_LEFT - 8, _TOP - 10, "cluster", "end")]
-    parts += [text(end, _TOP - 24, "largest", "start"), text(end, _TOP - 10, "gap", "start")]
-    for k in range(0, len(facts.clusters), math.ceil(_APART / wide)):
-        # A name has as much room as its cells; bold letters are wider.
-        word = clipped(facts.cluster_names[k], wide - 4, 13) if facts.named else str(k)
-        parts.append(text(_LEFT + wide * (k + 0.5), _TOP - 10, word, "middle", font_weight="600"))
-    for i, row in enumerate(shown):
-        at = _TOP + high * i
-        name = clipped(names.get(row, facts.columns[row[0]].name), _LEFT - 16)
-        parts.append(text(_LEFT - 8, at + high / 2 + 3, name, "end"))
-        gap = max(apart[j] for j in row)
-        parts.append(text(end, at + high / 2 + 3, f"{gap:.1f}", "start"))
-        for k, cluster in enumerate(facts.clusters):
-            area = (_LEFT + wide * k, at, wide - 2, high - 2)
-            if row in names:
-                every = [other.entries[j].mean for other in facts.clusters for j in row]
-                parts += _curve([cluster.entries[j] for j in row], every, *area)
-            else:
-                parts += _cell(cluster.entries[row[0]], *area)
-    bottom = _TOP + high * len(shown)
-    parts += _legend(bottom + 14, marks=high == _LOW)
+    rows: list[HeatRow] = [
+        (
+            names.get(row, facts.columns[row[0]].name),
+            f"{gaps[row]:.1f}",
+            functools.partial(_profile_cell, facts, row),
+        )
+        for row in shown
+    ]
+    heads = facts.cluster_names if facts.named else facts.labels
+    parts, bottom = heat_map("cluster", heads, rows, "from all persons")
     of_curves = " (trajectories as curves)" if names.keys() & shown else ""
     described = (
         f"{len(shown)} columns{of_curves} by {len(facts.clusters)} clusters, the columns with the "
@@ -81,22 +71,65 @@ def draw_profile(facts: Facts) -> Figure:
         f"{titled(name)}: {', '.join(differences(cluster))}"
         for name, cluster in zip(facts.cluster_names, facts.clusters, strict=True)
     )
-    return Figure(parts, bottom + 56, "Profile of the clusters", described)
+    return Figure(parts, bottom, "Profile of the clusters", described)
 
 
-def _cell(entry: ClusterColumn, x: float, y: float, wide: float, high: float) -> list[str]:
+def heat_map(
+    corner: str, heads: Sequence[str], rows: Sequence[HeatRow], differ: str
+) -> tuple[list[str], float]:
+    """Return a cell for each row and head, and where the drawing ends.
+
+    Parameters
+    ----------
+    corner : str
+        What the heads are.
+    heads : sequence of str
+    rows : sequence of HeatRow
+        Each has a name, the largest gap, and what draws the cell of a head at x, y, width, height.
+    differ : str
+        What the differences are from, for the legend.
+    """
+    wide = min(_WIDEST, (WIDTH - _LEFT - _RIGHT) / len(heads))
+    high = _HIGH if wide >= _READABLE else _LOW
+    end = _LEFT + wide * len(heads) + 8
+    parts = [text(_LEFT - 8, _TOP - 10, corner, "end")]
+    parts += [text(end, _TOP - 24, "largest", "start"), text(end, _TOP - 10, "gap", "start")]
+    for k in range(0, len(heads), math.ceil(_APART / wide)):
+        # A name has as much room as its cells; bold letters are wider.
+        word = clipped(heads[k], max(wide, _APART) - 4, 13)
+        parts.append(text(_LEFT + wide * (k + 0.5), _TOP - 10, word, "middle", font_weight="600"))
+    for i, (name, gap, draw) in enumerate(rows):
+        at = _TOP + high * i
+        parts.append(text(_LEFT - 8, at + high / 2 + 3, clipped(name, _LEFT - 16), "end"))
+        parts.append(text(end, at + high / 2 + 3, gap, "start"))
+        for k in range(len(heads)):
+            parts += draw(k, _LEFT + wide * k, at, wide - 2, high - 2)
+    bottom = _TOP + high * len(rows)
+    return [*parts, *_legend(bottom + 14, differ, marks=high == _LOW)], bottom + 56
+
+
+def _profile_cell(facts: Facts, row: tuple[int, ...], k: int, *area: float) -> list[str]:
+    entries = [facts.clusters[k].entries[j] for j in row]
+    if len(row) == 1:
+        return heat_cell(mean_of(entries[0]), entries[0].difference, *area)
+    every = [other.entries[j].mean for other in facts.clusters for j in row]
+    return _curve(entries, every, *area)
+
+
+def heat_cell(
+    value: str, away: float | None, x: float, y: float, wide: float, high: float
+) -> list[str]:
     """Return a cell with its value and difference; too narrow for them, with a mark."""
-    fill, ink = difference_colour(entry.difference)
+    fill, ink = difference_colour(away)
     parts = [tag("rect", x=x, y=y, width=wide, height=high, fill=fill)]
-    middle, away = x + wide / 2, entry.difference
+    middle = x + wide / 2
     if high < _HIGH - 2:
         if away is not None and abs(away) >= NOTABLE:
             parts.append(_arrowhead(middle, y + high / 2, up=away > 0, ink=ink))
         return parts
-    mean = mean_of(entry)
-    if words_width(mean, 12) <= wide + 4:
+    if words_width(value, 12) <= wide + 4:
         lift = 15 if away is not None else high / 2 + 4
-        parts.append(text(middle, y + lift, mean, "middle", fill=ink, font_weight="600"))
+        parts.append(text(middle, y + lift, value, "middle", fill=ink, font_weight="600"))
     if away is not None:
         parts.append(text(middle, y + high - 5, signed(away), "middle", fill=ink))
     return parts
@@ -155,7 +188,7 @@ def _arrowhead(x: float, y: float, *, up: bool, ink: str) -> str:
     return tag("path", d=way, fill=ink)
 
 
-def _legend(y: float, *, marks: bool) -> list[str]:
+def _legend(y: float, differ: str, *, marks: bool) -> list[str]:
     """Return the scale of the colours; with what the marks of narrow cells mean."""
     count = round(2 * _FULL / _STEP) + 1
     parts, wide, high = [], 34.0, 16.0
@@ -171,7 +204,7 @@ def _legend(y: float, *, marks: bool) -> list[str]:
             label = f"{away:+.0f}{beyond}" if away else "0"
             parts.append(text(x + wide / 2, y + high + 16, label, "middle"))
     parts.append(text(_LEFT - 8, y + 12, "standard deviations", "end"))
-    parts.append(text(_LEFT + wide * count + 8, y + 12, "from all persons", "start"))
+    parts.append(text(_LEFT + wide * count + 8, y + 12, differ, "start"))
     return parts
 
 
