@@ -32,7 +32,7 @@ from rich.table import Table
 
 from fedclust.client import Client
 from fedclust.durable_files import write_atomically
-from fedclust.result.session_terms import session_terms
+from fedclust.result.session_terms import SessionTerms
 from fedclust.wire.errors import FedclustError
 from fedclust.wire.models import RoundInfo, SessionCreate, SessionInfo
 
@@ -380,7 +380,9 @@ def _show_terms(sessions: Sequence[SessionInfo], url: str, out: Console) -> None
     for session in sessions:
         site = session.definition.sites[0]
         table = Table.grid("heading", "line", padding=(0, 2))
-        for heading, line in session_terms(session.definition, ANALYST, site, url).text():
+        p = session.definition.policy.min_group_size
+        terms = SessionTerms(url, site, ANALYST, session.definition, p)
+        for heading, line in terms.text():
             if line not in shown:
                 table.add_row(heading, line)
             shown.add(line)

@@ -11,7 +11,7 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
-from fedclust.methods.common.description import counted
+from fedclust.schema.display import counted
 from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
 from fedclust.site.journal import has_joined
 from fedclust.site.state import SiteState

@@ -209,7 +209,6 @@ def _with_points(
     asked: dict[str, int], table: CheckedTable, p: int, prepared: Prepared, charges: Charges
 ) -> CheckedTable:
     """Add what the outcomes cost, what a table has left, and what is charged and not answered."""
-    asked = points_of(plan.outcomes, table.features)
     if not asked or table.persons < p or prepared.draft is None:
         return table
     question, record = Question("", "", "", "", asked, ()), prepared.draft.record

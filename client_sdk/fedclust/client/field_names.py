@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from pydantic import ValidationError
 
-from fedclust import errors
 from fedclust.definition import DefinitionError
 from fedclust.schema.field_names import field_errors, field_path
 from fedclust.wire import errors
