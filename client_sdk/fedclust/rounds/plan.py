@@ -164,10 +164,9 @@ def check_evidence(method: AnyMethod, config: RunConfig) -> None:
 
 def _check_model_count(config: RunConfig) -> None:
     """Raise RuleViolation where the resampled models would not fit into one message."""
-    wanted, n_models = config.options.n_clusters, config.options.resampled_models
-    if wanted is None or not n_models:
+    ks, n_models = config.options.ks, config.options.resampled_models
+    if not ks or not n_models:
         return
-    ks = (wanted,) if isinstance(wanted, int) else wanted
     # The answer has a table of K x K for each model, and perhaps one more.
     per_model, per_table = sum(ks) * len(config.columns), sum(k**2 for k in ks)
     most = min(MAX_NUMBERS // per_model, MAX_NUMBERS // per_table - 1)

@@ -44,7 +44,7 @@ def aggregation_seconds(plan: Plan, phase: str, n_sites: int, n_bytes: int) -> f
         The size of all their answers.
     """
     reading = n_bytes * _BYTE_S
-    ks = _numbers_of_clusters(plan)
+    ks = plan.options.ks or (_SOME_CLUSTERS,)
     if phase == evidence.NAME:
         return reading + _closing_seconds(plan, ks, n_sites, plan.options.resampled_models)
     if phase not in {each.name for each in plan.method.phases}:
@@ -63,7 +63,7 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
     most_seconds : float
         How long a round may take.
     """
-    ks, n_models = _numbers_of_clusters(plan), plan.options.resampled_models
+    ks, n_models = plan.options.ks or (_SOME_CLUSTERS,), plan.options.resampled_models
     seconds = _closing_seconds(plan, ks, n_sites, n_models)
     if seconds <= most_seconds:
         return
@@ -96,13 +96,6 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
         f"{advice}",
         f"/{names[0]}",
     )
-
-
-def _numbers_of_clusters(plan: Plan) -> tuple[int, ...]:
-    wanted = plan.options.n_clusters
-    if wanted is None:
-        return (_SOME_CLUSTERS,)
-    return (wanted,) if isinstance(wanted, int) else wanted
 
 
 def _models_of_one_k(plan: Plan, n_sites: int, n_models: int) -> int:

@@ -24,6 +24,12 @@ class MethodOptions(Model):
         n_clusters: int | tuple[int, ...] | None
 
     @property
+    def ks(self) -> tuple[int, ...]:
+        """Every K, ascending; none where the method chooses K."""
+        wanted = self.n_clusters
+        return wanted if isinstance(wanted, tuple) else () if wanted is None else (wanted,)
+
+    @property
     def evaluated(self) -> bool:
         """Whether a closing round measures the quality of the final centroids."""
         return False

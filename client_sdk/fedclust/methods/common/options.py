@@ -148,11 +148,6 @@ class SweptOptions(EvaluatedOptions):
             raise ValueError("a sweep has several numbers of clusters")
         return self.n_clusters
 
-    @property
-    def ks(self) -> tuple[int, ...]:
-        """Every K, ascending."""
-        return (self.n_clusters,) if isinstance(self.n_clusters, int) else self.n_clusters
-
 
 # --- Variants -------------------------------------------------------------------------------------
 
