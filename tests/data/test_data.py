@@ -42,7 +42,6 @@ def test_columns_are_found_by_name_and_come_in_the_sessions_order(tmp_path: Path
     expected = [[40, 1, 200.5], [np.nan, 0, np.nan], [7, 1, -100]]
     np.testing.assert_array_equal(table.X, expected)
     assert table.ids == ("A1", "A2", "A3")
-    assert table.persons is None
     assert table.X.dtype == np.float64
     assert table.X.flags.c_contiguous
 
@@ -151,24 +150,13 @@ def test_identifiers_may_not_be_features(tmp_path: Path) -> None:
     assert fault(path, person="who").column == "who"
 
 
-def test_persons_are_numbered_from_a_column_or_from_values(tmp_path: Path) -> None:
+def test_each_row_needs_a_person(tmp_path: Path) -> None:
     path = csv(tmp_path, "who,age,sex,chol\nb,1,0,2\na,1,0,2\nb,3,0,2\n")
-    table = load(path, FEATURES, person="who")
-    assert table.persons.tolist() == [0, 1, 0]
-    for values in (["b", "a", "b"], np.array([7, 3, 7]), pd.Series(["b", "a", "b"])):
-        other = load(path, FEATURES, person=values)
-        assert other.persons.tolist() == [0, 1, 0]
-        assert other.digest() == table.digest()
+    for values in ("who", ["b", "a", "b"], np.array([7, 3, 7]), pd.Series(["b", "a", "b"])):
+        assert load(path, FEATURES, person=values, id_column="who").ids == ("b", "a", "b")
     assert fault(path, person=["b", "a"]).rule == "persons"
     missing = fault(csv(tmp_path, "who,age,sex,chol\nb,1,0,2\n,1,0,2\n"), person="who")
     assert (missing.rule, missing.row) == ("persons", 3)
-
-
-def test_the_person_column_may_also_name_the_rows(tmp_path: Path) -> None:
-    path = csv(tmp_path, "who,age,sex,chol\nb,1,0,2\na,1,0,2\n")
-    table = load(path, FEATURES, person="who", id_column="who")
-    assert table.ids == ("b", "a")
-    assert table.persons is not None
 
 
 # --- arrays and DataFrames ------------------------------------------------------------------------
@@ -258,14 +246,11 @@ def test_a_dataframe_that_does_not_fit(
 
 def test_anything_else_has_another_digest() -> None:
     X = np.array([[1, 0, 2.5], [3, 1, 4.0]])
-    person = np.array([0, 1])
     names = ("age", "sex", "chol")
     tables = [
         Table(X, names),
         Table(X[::-1].copy(), names),
         Table(X, names[::-1]),
-        Table(X, names, person),
-        Table(X, names, person * 0),
         Table(X + np.array([0, 0, 1e-12]), names),
         Table(X[:1], names),
     ]

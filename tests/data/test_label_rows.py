@@ -89,7 +89,7 @@ def test_values_outside_the_bounds_are_used_and_unknown_ones_give_no_label(
     low = int(result.cluster_centers_[:, 0].argmin())
     with pytest.warns(DataWarning) as caught:
         assert result.predict(rows).tolist() == [low, 1 - low, -1, -1]
-    unknown, outside = (str(each.message) for each in caught)
+    outside, unknown = (str(each.message) for each in caught)
     assert "column 's': 1 row has a value that the session does not know" in unknown
     assert "other" not in unknown.partition("Say in")[0]
     assert "column 'x': 2 of its 3 values lie outside the session's bounds: check" in outside

@@ -65,10 +65,14 @@ w;NA;212;2,0
 
 
 def raw(source: Any, *features: Feature, **options: Any) -> list[list[float]]:
-    """Return each feature's values as the reader yields them: numbers, or places of levels."""
+    """Return each feature's values: numbers, or places of levels, -1 for none."""
     rows = RowSource(source, features, **options)
     columns = zip(*(rows.session_values(block) for block in rows.scan()), strict=True)
-    return [np.concatenate(column).tolist() for column in columns]
+    found = zip(features, map(np.concatenate, columns), strict=True)
+    return [
+        (np.nan_to_num(values, nan=-1) if feature.kind == "categorical" else values).tolist()
+        for feature, values in found
+    ]
 
 
 def fault(source: Any, *features: Feature, **options: Any) -> DataError:

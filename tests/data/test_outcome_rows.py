@@ -172,7 +172,6 @@ def test_outcomes_are_columns_of_their_own() -> None:
     table = load(given, FEATURES, outcomes=ALL)
     np.testing.assert_array_equal(table.X, given[["x", "y"]])
     assert [each.name for each in outcome_columns(ALL)] == ["died", "ward", "stay", "t"]
-    np.testing.assert_array_equal(table.outcomes[:, [0, 2, 3]], given[["died", "stay", "t"]])
     assert table.columns == ("x", "y")
     assert table.features == ("x", "y", "died", "ward", "stay", "t")
     assert table.cells.shape == (300, 4)
@@ -250,9 +249,9 @@ def test_outcomes_without_values_and_unknown_codes_are_said() -> None:
 
 
 @pytest.mark.parametrize("protection", ["groups", "none"])
-def test_the_digest_covers_the_values_of_outcomes(protection: str) -> None:
+def test_the_digest_covers_the_cells_of_outcomes(protection: str) -> None:
     asked, given = plan(DIED, STAY, protection=protection), rows(8)
-    other = given.assign(stay=given["stay"] + 1e-9)
+    other = given.assign(stay=given["stay"] + 1)
     digests = [session_rows(asked, each).digest() for each in (given, given.copy(), other)]
     assert digests[0] == digests[1] != digests[2]
 

@@ -273,14 +273,14 @@ def expected(lost: Sequence[tuple[int, str]] = ()) -> tuple[np.ndarray, np.ndarr
     for row, column in lost:
         clean.loc[row, column] = None
     table = load(clean, FEATURES, outcomes=(DIED,))
-    assert table.outcomes is not None
-    return table.X, table.outcomes
+    assert table.cells is not None
+    return table.X, table.cells
 
 
 def read(path: Path, mapping: Path) -> tuple[np.ndarray, np.ndarray]:
     table = load(Dataset(path, mapping=mapping), FEATURES, outcomes=(DIED,))
-    assert table.outcomes is not None
-    return table.X, table.outcomes
+    assert table.cells is not None
+    return table.X, table.cells
 
 
 @pytest.mark.parametrize("name", MESSY)

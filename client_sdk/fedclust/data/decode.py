@@ -11,7 +11,7 @@ import decimal
 import json
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -117,7 +117,7 @@ class Decoded:
     """
 
     values: NDArray[np.float64] = field(repr=False)
-    wrong: dict[Wrong, NDArray[np.intp]] = field(default_factory=dict)
+    wrong: Mapping[Wrong, Sequence[int] | NDArray[np.intp]] = field(default_factory=dict)
 
 
 class Decoder:
@@ -168,10 +168,8 @@ class Decoder:
             return self._numeric(cells)
         if isinstance(cells, np.ndarray) and cells.dtype.kind in "mM":
             given = np.flatnonzero(~np.isnat(cells))
-            found = Decoded(np.full(len(cells), np.nan))
-            if len(given):
-                found.wrong["not-a-number", _A_DATE] = given
-            return found
+            wrong = {("not-a-number", _A_DATE): given} if len(given) else {}
+            return Decoded(np.full(len(cells), np.nan), wrong)
         return self._decode_each(cells if isinstance(cells, list) else cells.tolist())
 
     def close(self, codes: Sequence[str]) -> None:
@@ -215,8 +213,7 @@ class Decoder:
                 wrong.setdefault(value, []).append(index)
                 value = math.nan
             values[index] = value
-        places = {why: np.array(rows, dtype=np.intp) for why, rows in wrong.items()}
-        return Decoded(values, places)
+        return Decoded(values, wrong)
 
     def _decode_plain(self, cells: list[str]) -> Decoded | None:
         """Read a chunk of plain numbers at once; None if there is anything else."""

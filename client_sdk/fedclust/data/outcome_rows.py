@@ -42,33 +42,6 @@ def with_outcomes(features: Sequence[Feature], outcomes: Sequence[Outcome]) -> t
     return (*features, *further)
 
 
-def held_outcomes(
-    outcomes: Sequence[Outcome],
-    features: Sequence[Feature],
-    there: Sequence[str],
-    held: Sequence[str],
-) -> tuple[str, ...]:
-    """Return the names of the outcomes that a site answers.
-
-    Parameters
-    ----------
-    outcomes, features
-        The session's.
-    there : sequence of str
-        The columns that the source has.
-    held : sequence of str
-        The features that the site has. An outcome that is a feature too is answered where the site
-        has the feature, because joining names it once.
-    """
-    names = {feature.name for feature in features}
-    return tuple(
-        outcome.name
-        for outcome in outcomes
-        if all(column.name in there for column in outcome.columns)
-        and (outcome.name not in names or outcome.name in held)
-    )
-
-
 # --- cells ----------------------------------------------------------------------------------------
 
 
@@ -160,11 +133,6 @@ class OutcomeBlock:
     X: FloatArray = field(repr=False)
     takes_part: BoolArray = field(repr=False)
     cells: CellArray = field(repr=False)
-
-
-def outcomes_of_rows(X: FloatArray, cells: CellArray) -> OutcomeBlock:
-    """Return rows that are persons of their own, for ``protection: none``."""
-    return OutcomeBlock(X, np.ones(len(X), dtype=np.bool_), cells)
 
 
 def taking_part(plan: Plan, points: Points) -> BoolArray:

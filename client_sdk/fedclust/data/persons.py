@@ -23,7 +23,7 @@ from fedclust.data.decode import rule_differences
 from fedclust.data.mapping import Dataset, same_unit
 from fedclust.data.outcome_rows import CellArray, cells_of_persons, differing_outcomes
 from fedclust.data.readings import FeatureReading, values_of_rows
-from fedclust.data.row_source import RowBlock, RowSource, as_indices, column_mark, matrix_of, spread
+from fedclust.data.row_source import RowBlock, RowSource, matrix_of
 from fedclust.data.row_warnings import RowWarnings
 from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
 from fedclust.protection.columns import SourceColumn
@@ -91,27 +91,24 @@ class SitePersons:
 
     Attributes
     ----------
-    source : str
-        Its name in messages.
+    rows : RowSource
+        The source as it was read.
     columns : tuple of SiteColumn
         In the order of the session's features, without those that the site lacks.
     readings : tuple of FeatureReading
         How each of the session's features is derived from a column.
     n_rows, n_persons : int
-    min_present : float
-        A feature that a smaller share of persons have counts as lacking.
     sample : tuple of SourceColumn
         All persons, or a sample of the whole source.
     warnings : tuple of str
         What about the rows is allowed but probably a mistake; without values.
     """
 
-    source: str
+    rows: RowSource = field(repr=False)
     columns: tuple[SiteColumn, ...]
     readings: tuple[FeatureReading, ...]
     n_rows: int
     n_persons: int
-    min_present: float
     sample: tuple[SourceColumn, ...] = field(repr=False)
     _blocks: Callable[[], Iterator[PersonBlock]] = field(repr=False)
     warnings: tuple[str, ...] = ()
@@ -160,7 +157,7 @@ class SitePersons:
             own = np.full(block.n, np.nan)
             if reading.column is not None:
                 own = values_of_rows(reading, given[reading.column], codes[reading.column])
-            values.append(as_indices(reading.feature, own))
+            values.append(own)
         return matrix_of([reading.feature for reading in self.readings], values)
 
     def codes(self) -> dict[str, tuple[str, ...] | None]:
@@ -202,6 +199,12 @@ def slice_block(block: PersonBlock, part: slice) -> PersonBlock:
     return PersonBlock(len(range(block.n)[part]), keys, sources, block.cells[part])
 
 
+def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """Return hashed numbers: the first half of the SplitMix64 finaliser."""
+    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
+    return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+
+
 class PersonSample:
     """The rows of some persons, drawn from the whole source."""
 
@@ -226,18 +229,15 @@ class PersonSample:
         self._values, self._persons = [rows[:, kept]], [persons[kept]]
         self._held = int(kept.sum())
 
-    def values(self) -> FloatArray:
-        """Return the rows (d, n)."""
-        return np.concatenate(self._values, axis=1)
-
     def sources(
         self,
         columns: Sequence[SiteColumn],
-        values: Sequence[FloatArray],
+        renumber: Callable[[SiteColumn, FloatArray], FloatArray],
     ) -> tuple[SourceColumn, ...]:
-        """Return the persons of the sample, given their rows' values in each column."""
+        """Return the persons of the sample; ``renumber`` numbers codes as in their column."""
         persons = np.unique(np.concatenate(self._persons), return_inverse=True)[1]
-        sources = [c.source(v) for c, v in zip(columns, values, strict=True)]
+        rows = zip(columns, np.concatenate(self._values, axis=1), strict=True)
+        sources = [column.source(renumber(column, values)) for column, values in rows]
         return person_values(sources, persons, voted_columns(columns))
 
 
@@ -381,7 +381,7 @@ def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> No
         if before is None:
             continue
         name, unit = reading.feature.name, _unit(rows, reading)
-        rule = rows.rule(name).text()
+        rule = rows.decoders[name].rule.text()
         if rule != before.rule:
             options = rule_differences(rule, before.rule) or "another kind of values"
             message = f"it was first read with {options}, and released values cannot change: give "
@@ -444,7 +444,8 @@ class _Reader:
             keys = person_names(origin, n, self.given if self.given is not None else keys)
         found = self._persons(columns, values, np.concatenate(cells), keys or None, origin)
         self.warnings = row_warnings.warn(self._differing)
-        return self._site_persons(columns, n, found.n, found.sources, lambda: iter([found]))
+        people = found.n, found.sources, lambda: iter([found])
+        return SitePersons(self.rows, columns, self.readings, n, *people, self.warnings)
 
     def _persons(
         self,
@@ -477,13 +478,12 @@ class _Reader:
         """Read all rows once to describe the columns; each use reads them again."""
         row_warnings, sample = RowWarnings(self.rows), PersonSample()
         distinct = [np.empty(0) for _ in self.places]
-        marks = [0] * len(self.places)
-        seen, n_rows, last = array("q"), 0, None
+        seen, n_rows, last, mark = array("q"), 0, None, hashlib.blake2b()
         for block in self.rows.scan(_ROWS):
             row_warnings.add(block)
             values = [block.values[j] for j in self.places]
             distinct = [_collect_distinct(*each) for each in zip(distinct, values, strict=True)]
-            marks = self._add_marks(marks, block)
+            self._mark(mark, block)
             keys = self._keys(block)
             persons = np.arange(n_rows, n_rows + len(block))
             if keys is not None:
@@ -503,22 +503,16 @@ class _Reader:
                 raise self._scattered_error(seen)
         self.warnings = row_warnings.warn()
         columns = self._columns([len(each) == 2 for each in distinct])
-        sampled = sample.sources(
-            columns,
-            [self._renumber(*each) for each in zip(columns, sample.values(), strict=True)],
-        )
+        sampled = sample.sources(columns, self._renumber)
         for column in columns:
             if column.codes is not None:
                 self.rows.decoders[self._feature_of(column)].close(column.codes)
-        expected = n_rows, marks, n_persons
-
-        def blocks() -> Iterator[PersonBlock]:
-            return self._stream(columns, expected)
-
-        return self._site_persons(columns, n_rows, n_persons, sampled, blocks)
+        expected = n_rows, mark.digest(), n_persons
+        people = n_persons, sampled, lambda: self._stream(columns, expected)
+        return SitePersons(self.rows, columns, self.readings, n_rows, *people, self.warnings)
 
     def _stream(
-        self, columns: Sequence[SiteColumn], expected: tuple[int, list[int], int]
+        self, columns: Sequence[SiteColumn], expected: tuple[int, bytes, int]
     ) -> Iterator[PersonBlock]:
         """Yield the persons in blocks of nearly equal size."""
         count = max(1, expected[2] // _PERSONS)
@@ -527,11 +521,11 @@ class _Reader:
         sizes = np.diff(ends, prepend=0).tolist()
         waiting: list[PersonBlock] = []
         kept: tuple[list[FloatArray], CellArray, list[str]] | None = None
-        n_rows, marks = 0, [0] * len(columns)
+        n_rows, mark = 0, hashlib.blake2b()
         for block in self.rows.scan(_ROWS):
             self.rows.refuse()
             n_rows += len(block)
-            marks = self._add_marks(marks, block)
+            self._mark(mark, block)
             values, cells = [block.values[j] for j in self.places], self.rows.cells(block)
             keys = self._keys(block)
             if self.grouped and keys is not None:
@@ -552,7 +546,7 @@ class _Reader:
                 yield slice_block(joined, slice(0, size))
         if kept is not None:
             waiting.append(self._persons(columns, *kept, self.origin))
-        if (n_rows, marks) != expected[:2]:
+        if (n_rows, mark.digest()) != expected[:2]:
             message = "it holds other rows than when it was read first; run the command again when "
             message += "nothing writes to it. A query needs an ORDER BY that leaves no ties, and a "
             message += "Dask graph that draws or shuffles a persist()"
@@ -560,13 +554,11 @@ class _Reader:
         if waiting:
             yield join_blocks(waiting)
 
-    def _add_marks(self, marks: list[int], block: RowBlock) -> list[int]:
-        found = []
-        for mark, place in zip(marks, self.places, strict=True):
+    def _mark(self, mark: hashlib.blake2b, block: RowBlock) -> None:
+        """Hash the values of a block: another order of the rows, or other codes, differ."""
+        for place in self.places:
             codes = self.rows.coded(self.rows.features[place].name)
-            own = column_mark(block.start, value_words(codes, block.values[place]))
-            found.append((mark + own) % 2**64)
-        return found
+            mark.update(value_words(codes, block.values[place]).tobytes())
 
     def _keys(self, block: RowBlock) -> list[str] | None:
         """Return the person of each row of a block; None if the source names none."""
@@ -625,26 +617,6 @@ class _Reader:
 
     def _feature_of(self, column: SiteColumn) -> str:
         return next(r.feature.name for r in self.readings if r.column == column.name)
-
-    def _site_persons(
-        self,
-        columns: tuple[SiteColumn, ...],
-        n_rows: int,
-        n_persons: int,
-        sample: tuple[SourceColumn, ...],
-        blocks: Callable[[], Iterator[PersonBlock]],
-    ) -> SitePersons:
-        return SitePersons(
-            self.origin.source,
-            columns,
-            self.readings,
-            n_rows,
-            n_persons,
-            self.rows.min_present,
-            sample,
-            blocks,
-            self.warnings,
-        )
 
 
 def _collect_distinct(found: FloatArray, values: FloatArray) -> FloatArray:

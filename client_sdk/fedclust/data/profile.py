@@ -143,15 +143,10 @@ class _Column:
 
     def add(self, own: NDArray[Any], values: NDArray[Any]) -> None:
         """Add rows, given the column's own values and the session's."""
-        if self.feature.kind == "categorical":
-            given = values[values >= 0]
-            self.levels += np.bincount(given, minlength=len(self.levels))
-            self.n += len(given)
-            return
         given = values[~np.isnan(values)]
         lower, upper = limits(self.feature)
-        if self.feature.kind == "binary":
-            self.levels += np.array([(given == 0).sum(), (given == 1).sum()])
+        if self.feature.kind != "numeric":
+            self.levels += np.bincount(given.astype(np.int64), minlength=len(self.levels))
         else:
             self.ids.add(values)
             if len(self.outside) < _MOST_OUTSIDE:
@@ -232,11 +227,11 @@ def profile(
         ),
     )
     refused = missing
-    shares = np.array([column.n / n if n else 0.0 for column in columns.values()])
+    shares = np.array([columns[each.name].n / n if n else 0.0 for each in features])
     try:
         if refused is None:
             rows.refuse()
-            rows.held(shares, lacking, rows.min_present)
+            rows.held(shares, rows.min_present)
     except DataError as error:
         refused = error
     used = rows.used
@@ -287,7 +282,7 @@ def _read_columns(
             column.add(own, values)
             column.unknown += unknown_codes(reading, own, rows.coded(reading.feature.name))
             if place < rows.n_features:
-                complete &= values >= 0 if values.dtype.kind == "i" else ~np.isnan(values)
+                complete &= ~np.isnan(values)
         n += len(block)
         n_complete += int(complete.sum())
     return columns, cells, n, n_complete
@@ -573,8 +568,7 @@ class AbsenceCounts:
         )
         absent = {}
         for place in range(self._n_features):
-            own = values[place]
-            missing = own < 0 if own.dtype.kind == "i" else np.isnan(own)
+            missing = np.isnan(values[place])
             if missing.any():
                 absent[place] = missing
         self._n += len(values[0])

@@ -24,8 +24,6 @@ from fedclust.data.mapping import (
 from fedclust.data.outcome_rows import (
     CellArray,
     cells_of_rows,
-    held_outcomes,
-    outcome_columns,
     with_outcomes,
 )
 from fedclust.data.readings import FeatureReading, values_of_rows
@@ -157,6 +155,7 @@ class RowSource:
         outcomes: Sequence[Outcome] = (),
     ) -> None:
         self.n_features, self.outcomes = len(features), tuple(outcomes)
+        self._lacking = lacking
         features = with_outcomes(features, outcomes)
         dataset = as_dataset(source)
         options, written = dataset.options, dataset.options.resolved()
@@ -190,7 +189,7 @@ class RowSource:
             read = functools.partial(_read_trajectory, dataset, written)
             self.reader = TrajectoryReader(self.reader, long, read, lacking)
         try:
-            self.columns = self._find_columns(lacking)
+            self.columns = self._find_columns()
         except DataError:
             self.reader.close()
             raise
@@ -269,28 +268,34 @@ class RowSource:
             others = len({fault.column for fault in found}) - 1
             raise found[0].error(self.origin, others)
 
-    def held(self, shares: NDArray[np.float64], lacking: bool, least: float) -> tuple[str, ...]:
-        """Return the features that the site has, given the share of values in each column (c,).
+    def held(
+        self, shares: NDArray[np.float64], least: float, what: str = "of its rows have a value"
+    ) -> tuple[str, ...]:
+        """Return the features that the site has, and the outcomes that it answers.
 
-        And the outcomes for which it has columns, whatever their share.
+        Parameters
+        ----------
+        shares : (n features,) float64
+            Of each feature, of ``what``.
+        least : float
+            With a smaller share the site does not have a feature.
+        what : str
+            For messages.
 
         Raises
         ------
         DataError
-            If it has none; or, without ``lacking``, if a share is below ``least``.
+            If it has none; or, in a source that may lack none, if a share is below ``least``.
         """
-        named = [
-            (feature.name, share)
-            for feature, share in zip(self.features, shares.tolist(), strict=True)
-        ][: self.n_features]
-        if not lacking:
-            for name, share in named:
-                if share < least:
-                    message = too_few_text(f"{share:.1%} of its rows have a value", least)
-                    column = self.local[name]
-                    raise self.origin.fault("too-few-present", message, column=column)
-            return self.declared([name for name, _ in named])
-        found = tuple(name for name, share in named if share > 0 and share >= least)
+        named = zip(self.features[: self.n_features], shares.tolist(), strict=True)
+        found = []
+        for feature, share in named:
+            if not self._lacking and share < least:
+                message = too_few_text(f"{share:.1%} {what}", least)
+                column = self.local[feature.name]
+                raise self.origin.fault("too-few-present", message, column=column)
+            if not self._lacking or (share > 0 and share >= least):
+                found.append(feature.name)
         if not found:
             message = "it has none of the session's features"
             if not self.own_columns:
@@ -299,10 +304,23 @@ class RowSource:
         return self.declared(found)
 
     def declared(self, held: Sequence[str]) -> tuple[str, ...]:
-        """Return the features that the site has, and the outcomes that it answers."""
-        features = self.features[: self.n_features]
-        answered = held_outcomes(self.outcomes, features, self.columns, held)
+        """Return the features that the site has, and the outcomes that it answers.
+
+        An outcome that is a feature too is answered where the site has the feature, because joining
+        names it once.
+        """
+        names = {feature.name for feature in self.features[: self.n_features]}
+        answered = (name for name in self.answered if name not in names or name in held)
         return tuple(dict.fromkeys((*held, *answered)))
+
+    @property
+    def answered(self) -> dict[str, tuple[str, ...]]:
+        """By outcome the columns here that it is read from, if there are all of them."""
+        return {
+            outcome.name: tuple(self.local[column.name] for column in outcome.columns)
+            for outcome in self.outcomes
+            if all(column.name in self.columns for column in outcome.columns)
+        }
 
     @property
     def own_columns(self) -> tuple[str, ...]:
@@ -310,25 +328,18 @@ class RowSource:
         names = [feature.name for feature in self.features[: self.n_features]]
         return tuple(name for name in names if name in self.columns)
 
-    def rule(self, feature: str) -> ColumnRule:
-        """Return how a feature's column is read."""
-        return self.decoders[feature].rule
-
     def coded(self, feature: str) -> Sequence[str] | None:
         """Return the codes of a feature's column so far; None for numbers."""
         decoder = self.decoders.get(feature)
         return decoder.codes if decoder is not None and decoder.rule.coded else None
 
-    def session_values(self, block: RowBlock) -> tuple[NDArray[Any], ...]:
+    def session_values(self, block: RowBlock) -> tuple[NDArray[np.float64], ...]:
         """Return each column's values (n,) in the session's units and levels.
 
-        Float64, NaN where missing or unknown; of a categorical feature int64, the index of the
-        level, -1 where missing or unknown. Values outside the bounds are not changed.
+        NaN where missing or unknown; of a categorical feature the index of the level. Values
+        outside the bounds are not changed.
         """
-        return tuple(self._session_value(block, place) for place in range(len(self.readings)))
-
-    def _session_value(self, block: RowBlock, place: int) -> NDArray[Any]:
-        return as_indices(self.features[place], self._converted(block, place))
+        return tuple(self._converted(block, place) for place in range(len(self.readings)))
 
     def _converted(self, block: RowBlock, place: int) -> NDArray[np.float64]:
         reading = self.readings[place]
@@ -336,14 +347,8 @@ class RowSource:
 
     def matrix(self, block: RowBlock) -> NDArray[np.float64]:
         """Return a block's rows in the session's columns (n, d), NaN where missing."""
-        values = [self._session_value(block, place) for place in range(self.n_features)]
+        values = [self._converted(block, place) for place in range(self.n_features)]
         return matrix_of(self.features[: self.n_features], values)
-
-    def outcome_values(self, block: RowBlock) -> NDArray[np.float64]:
-        """Return the columns that outcomes are read from (n, c), NaN where missing."""
-        names = [column.name for column in outcome_columns(self.outcomes)]
-        found = [self._converted(block, self._place[name]) for name in names]
-        return np.column_stack([np.empty((len(block), 0)), *found])
 
     def cells(self, block: RowBlock) -> CellArray:
         """Return the cell of each row of a block in each outcome (n, q)."""
@@ -383,9 +388,9 @@ class RowSource:
             text_advice=advice,
         )
 
-    def _find_columns(self, lacking: bool) -> tuple[str, ...]:
+    def _find_columns(self) -> tuple[str, ...]:
         """Return the names that have a column; DataError if a required one is missing."""
-        needed = set() if lacking else {each.name for each in self.features[: self.n_features]}
+        needed = {each.name for each in self.features[: 0 if self._lacking else self.n_features]}
         for outcome in self.outcomes:
             # Joining names a feature that is an outcome too once, so the site answers it.
             if outcome.name in needed:
@@ -442,14 +447,9 @@ def _read_trajectory(
     rows.refuse()
 
 
-def as_indices(feature: Feature, values: NDArray[np.float64]) -> NDArray[Any]:
-    """Return values as :meth:`RowSource.session_values` has them: of levels their indices."""
-    if feature.kind != "categorical":
-        return values
-    return np.where(np.isnan(values), -1.0, values).astype(np.int64)
-
-
-def matrix_of(features: Sequence[Feature], values: Sequence[NDArray[Any]]) -> NDArray[np.float64]:
+def matrix_of(
+    features: Sequence[Feature], values: Sequence[NDArray[np.float64]]
+) -> NDArray[np.float64]:
     """Return values as :meth:`RowSource.session_values` has them as the matrix (n, d) to label."""
     # Values below the bound may have no logarithm.
     clipped = [
@@ -457,20 +457,3 @@ def matrix_of(features: Sequence[Feature], values: Sequence[NDArray[Any]]) -> ND
         for feature, own in zip(features, values, strict=True)
     ]
     return encode_features(features, clipped)
-
-
-def column_mark(start: int, values: NDArray[np.uint64]) -> int:
-    """Return a hash of a column's values (n,) in this order, the first in row ``start``.
-
-    The hashes of consecutive blocks add up, modulo 2^64, to that of all rows. Each value is
-    multiplied by an odd number derived from its row, so that other values, or another order, give
-    another sum.
-    """
-    places = spread(np.arange(start, start + len(values), dtype=np.uint64)) | np.uint64(1)
-    return int(np.einsum("i,i->", places, values))
-
-
-def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Return hashed numbers: the first half of the SplitMix64 finaliser."""
-    mixed = (numbers + np.uint64(1)) * np.uint64(0x9E3779B97F4A7C15)
-    return (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import ClassVar, Final, TypeAlias
 
 import numpy as np
@@ -21,8 +21,7 @@ from fedclust.data.advice import (
 from fedclust.data.chunks import DataWarning
 from fedclust.data.readings import FeatureReading, limits
 from fedclust.data.row_source import RowBlock, RowSource
-from fedclust.numeric.array_types import FloatArray
-from fedclust.schema.display import counted
+from fedclust.methods.common.description import counted
 from fedclust.schema.encoding import columns_of, transformed
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import ClusterProfile
@@ -71,57 +70,142 @@ def typical_values(
     }
 
 
-class NewRowWarnings:
-    """Warns of values outside the bounds, of columns in another unit, and of unknown codes.
+class RowWarnings:
+    """Notices in rows what is allowed but probably a mistake.
 
-    Of rows that took no part, so that nobody has checked them. Medians are of the first block.
+    Values outside the session's bounds, unknown codes, identifiers among the features, and outcomes
+    without a value.
+
+    Parameters
+    ----------
+    rows : RowSource
+    missing : bool
+        Whether unknown codes count as missing values; else a group may release them.
     """
 
-    def __init__(self, rows: RowSource, typical: TypicalValues) -> None:
-        self._rows, self._typical = rows, typical
-        self._unknown = UnknownCodes(rows)
-        self._numbers = [
-            (place, reading)
-            for place, reading in enumerate(rows.readings)
-            if reading.column is not None and reading.feature.kind == "numeric"
-        ]
-        #: Values outside the bounds, and all values.
-        self._counts = np.zeros((len(self._numbers), 2), dtype=np.int64)
-        self._medians: list[float] | None = None
+    def __init__(self, rows: RowSource, *, missing: bool = False) -> None:
+        self._rows, self._missing = rows, missing
+        self._outside, self._unknown = [0] * len(rows.readings), [0] * len(rows.readings)
+        self._without = [outcome.name for outcome in rows.outcomes]
+        self._ids = {
+            place: IdDetector()
+            for place, reading in enumerate(rows.readings[: rows.n_features])
+            if reading.feature.kind == "numeric" and rows.reader.named and reading.column
+        }
 
     def add(self, block: RowBlock) -> None:
         """Examine a block of rows."""
-        self._unknown.add(block)
-        medians = []
-        for counts, (place, reading) in zip(self._counts, self._numbers, strict=True):
-            own = reading.converted(block.values[place])
-            own = own[~np.isnan(own)]
-            counts += [_count_outside(reading.feature, own), len(own)]
-            medians.append(float(np.median(own)) if len(own) >= _LEAST_VALUES else np.nan)
-        self._medians = self._medians or medians
+        for place, reading in enumerate(self._rows.readings):
+            if reading.column is None:
+                continue
+            values, codes = block.values[place], self._rows.coded(reading.feature.name)
+            self._unknown[place] += unknown_codes(reading, values, codes).total()
+            if place in self._ids:
+                self._ids[place].add(values)
+            lower, upper = limits(reading.feature)
+            if np.isfinite(lower) or np.isfinite(upper):
+                own = reading.converted(values)
+                self._outside[place] += int(np.count_nonzero((own < lower) | (own > upper)))
+        for outcome, cells in zip(self._rows.outcomes, self._rows.cells(block).T, strict=True):
+            if outcome.name in self._without and (cells < len(outcome.cells) - 1).any():
+                self._without.remove(outcome.name)
 
-    def warn(self) -> None:
-        """Issue a DataWarning for each column with something to look at."""
-        self._unknown.warn()
-        medians = self._medians or []
-        for (outside, n), (_, reading), median in zip(
-            self._counts.tolist(), self._numbers, medians, strict=True
-        ):
-            text = ""
-            if outside:
-                lie = "lies" if outside == 1 else "lie"
-                text = f"{outside} of its {counted(n, 'value')} {lie} outside the session's bounds"
-            far, fitting = self._other_unit(reading.feature, median)
-            if far and 2 * outside <= n:
-                text += "; the median" if text else "the median of its values"
-                text += f" lies more than {_FAR:.0f} standard deviations from the session's mean"
-            if far or 2 * outside > n:
-                text += ": check that it is the right column, and that it is in "
-                text += reading.feature.unit or "the session's unit"
-                text += f". {fitting}" if fitting else ""
-            if text:
-                said = f"{self._rows.origin.source}, column {reading.column!r}: {text}"
-                warnings.warn(said, DataWarning, stacklevel=4)
+    def warn(self, of_persons: Sequence[str] = ()) -> tuple[str, ...]:
+        """Issue the warnings, each a DataWarning, and return them without the source's name.
+
+        ``of_persons``: further ones, of what the rows of a person hold.
+        """
+        found = [
+            f"column {reading.column!r}: {text}"
+            for place, reading in enumerate(self._rows.readings)
+            for text in self._texts(place, reading)
+        ]
+        found += [*self._unvalued_texts(), *of_persons]
+        for said in found:
+            warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
+        return tuple(found)
+
+    def _texts(self, place: int, reading: FeatureReading) -> Iterator[str]:
+        if self._outside[place]:
+            text = outside_text(self._outside[place])
+            if reading.feature.kind == "numeric":
+                said = self._rows.said_of(reading.feature.name)
+                text += f" {on_one_line(sentinel_advice(said, 'NUMBER'))}"
+            yield text
+        yield from self._unknown_texts(place, reading)
+        if place in self._ids and self._ids[place].suspicious:
+            yield IdDetector.MESSAGE
+
+    def _unknown_texts(self, place: int, reading: FeatureReading) -> Iterator[str]:
+        if count := self._unknown[place]:
+            text = unknown_text(count, reading.feature)
+            if self._missing:
+                text = f"{counted(count, 'row')} {'has' if count == 1 else 'have'} a value that "
+                text += "the session does not know, and it counts as missing. "
+                text += level_advice(reading.feature)
+            yield on_one_line(text)
+
+    def _unvalued_texts(self) -> Iterator[str]:
+        """Yield a sentence for each outcome that the site would answer and that has no value.
+
+        A wrong name looks like an outcome without a column. For one without a value, points of the
+        allowance buy nothing.
+        """
+        rows = self._rows
+        answered = rows.declared(rows.own_columns)
+        for outcome in rows.outcomes:
+            said = "no row has a value, and its points would be spent all the same"
+            if outcome.name not in answered:
+                names = [each.name for each in outcome.columns if each.name not in rows.columns]
+                if any(rows.rules[name].lacking for name in names):
+                    continue
+                lacked = list_names([rows.local[name] for name in names])
+                said = f"there is no column {lacked}, and this site takes part without it"
+            elif outcome.name not in self._without:
+                continue
+            yield f"outcome {outcome.name!r}: {said}"
+
+
+class NewRowWarnings(RowWarnings):
+    """Warns of rows that took no part, so that nobody has checked them.
+
+    Also of columns that seem to be in another unit: medians are those of the first block.
+    """
+
+    def __init__(self, rows: RowSource, typical: TypicalValues) -> None:
+        super().__init__(rows, missing=True)
+        self._typical, self._n = typical, [0] * len(rows.readings)
+        self._medians: dict[int, float] = {}
+
+    def add(self, block: RowBlock) -> None:
+        """Examine a block of rows."""
+        super().add(block)
+        for place, reading in enumerate(self._rows.readings):
+            if reading.feature.kind == "numeric":
+                own = reading.converted(block.values[place])
+                own = own[~np.isnan(own)]
+                self._n[place] += len(own)
+                median = float(np.median(own)) if len(own) >= _LEAST_VALUES else np.nan
+                self._medians.setdefault(place, median)
+
+    def _texts(self, place: int, reading: FeatureReading) -> Iterator[str]:
+        yield from self._unknown_texts(place, reading)
+        if reading.column is None or reading.feature.kind != "numeric":
+            return
+        outside, n, text = self._outside[place], self._n[place], ""
+        if outside:
+            lie = "lies" if outside == 1 else "lie"
+            text = f"{outside} of its {counted(n, 'value')} {lie} outside the session's bounds"
+        far, fitting = self._other_unit(reading.feature, self._medians[place])
+        if far and 2 * outside <= n:
+            text += "; the median" if text else "the median of its values"
+            text += f" lies more than {_FAR:.0f} standard deviations from the session's mean"
+        if far or 2 * outside > n:
+            text += ": check that it is the right column, and that it is in "
+            text += reading.feature.unit or "the session's unit"
+            text += f". {fitting}" if fitting else ""
+        if text:
+            yield text
 
     def _other_unit(self, feature: Feature, median: float) -> tuple[bool, str]:
         """Return whether a median is far from what is typical, and which factors would fit."""
@@ -136,126 +220,6 @@ class NewRowWarnings:
         if not apart[0] > _FAR:
             return False, ""
         return True, fitting_units(feature.name, (apart[1:] <= _FITS).tolist())
-
-
-def _count_outside(feature: Feature, values: FloatArray) -> int:
-    lower, upper = limits(feature)
-    return int(np.count_nonzero((values < lower) | (values > upper)))
-
-
-class UnknownCodes:
-    """Counts codes that the session does not know, where they count as missing values."""
-
-    def __init__(self, rows: RowSource) -> None:
-        self._rows = rows
-        self.counts = [0] * len(rows.readings)
-
-    def add(self, block: RowBlock) -> None:
-        """Count in a block of rows."""
-        for place, (reading, values) in enumerate(
-            zip(self._rows.readings, block.values, strict=True)
-        ):
-            if reading.column is not None:
-                codes = self._rows.coded(reading.feature.name)
-                self.counts[place] += unknown_codes(reading, values, codes).total()
-
-    def warn(self) -> None:
-        """Issue a DataWarning for each feature with such codes."""
-        for count, reading in zip(self.counts, self._rows.readings, strict=True):
-            if count:
-                rows = f"{counted(count, 'row')} {'has' if count == 1 else 'have'} a value"
-                said = f"{self._rows.origin.source}, column {reading.column!r}: {rows} that the "
-                said += "session does not know, and it counts as missing. "
-                said += on_one_line(level_advice(reading.feature))
-                warnings.warn(said, DataWarning, stacklevel=4)
-
-
-class UnvaluedOutcomes:
-    """Notices outcomes without a column, unless the mapping says so, and those without a value.
-
-    A wrong name looks like the former. For the latter, points of the allowance buy nothing.
-    """
-
-    def __init__(self, rows: RowSource) -> None:
-        self._rows = rows
-        self._without = [outcome.name for outcome in rows.outcomes]
-
-    def add(self, block: RowBlock) -> None:
-        """Examine a block of rows."""
-        for outcome, cells in zip(self._rows.outcomes, self._rows.cells(block).T, strict=True):
-            if outcome.name in self._without and (cells < len(outcome.cells) - 1).any():
-                self._without.remove(outcome.name)
-
-    def texts(self) -> list[str]:
-        """Return a sentence for each of those that the site would answer."""
-        rows, found = self._rows, []
-        answered = rows.declared(rows.own_columns)
-        for outcome in rows.outcomes:
-            said = "no row has a value, and its points would be spent all the same"
-            if outcome.name not in answered:
-                names = [each.name for each in outcome.columns if each.name not in rows.columns]
-                if any(rows.rules[name].lacking for name in names):
-                    continue
-                lacked = list_names([rows.local[name] for name in names])
-                said = f"there is no column {lacked}, and this site takes part without it"
-            elif outcome.name not in self._without:
-                continue
-            found.append(f"outcome {outcome.name!r}: {said}")
-        return found
-
-
-class RowWarnings:
-    """Counts values outside the session's bounds and unknown codes.
-
-    Notices identifiers among the features, and outcomes without a value.
-    """
-
-    def __init__(self, rows: RowSource) -> None:
-        self._rows = rows
-        self._outside = dict.fromkeys(rows.columns, 0)
-        self._unknown, self._unvalued = UnknownCodes(rows), UnvaluedOutcomes(rows)
-        self._ids = {
-            feature.name: IdDetector()
-            for feature in rows.features[: rows.n_features]
-            if feature.kind == "numeric" and rows.reader.named and feature.name in rows.columns
-        }
-
-    def add(self, block: RowBlock) -> None:
-        """Count in a block of rows."""
-        self._unknown.add(block)
-        self._unvalued.add(block)
-        for reading, values in zip(self._rows.readings, block.values, strict=True):
-            name = reading.feature.name
-            if reading.column is None:
-                continue
-            if name in self._ids:
-                self._ids[name].add(values)
-            if any(np.isfinite(limits(reading.feature))):
-                self._outside[name] += _count_outside(reading.feature, reading.converted(values))
-
-    def warn(self, of_persons: Sequence[str] = ()) -> tuple[str, ...]:
-        """Issue the warnings, each a DataWarning, and return them without the source's name.
-
-        ``of_persons``: further ones, of what the rows of a person hold.
-        """
-        found = []
-        for reading, unknown in zip(self._rows.readings, self._unknown.counts, strict=True):
-            name = reading.feature.name
-            texts = []
-            if self._outside.get(name):
-                text = outside_text(self._outside[name])
-                if reading.feature.kind == "numeric":
-                    text += f" {on_one_line(sentinel_advice(self._rows.said_of(name), 'NUMBER'))}"
-                texts.append(text)
-            if unknown:
-                texts.append(on_one_line(unknown_text(unknown, reading.feature)))
-            if name in self._ids and self._ids[name].suspicious:
-                texts.append(IdDetector.MESSAGE)
-            found += [f"column {reading.column!r}: {text}" for text in texts]
-        found += [*self._unvalued.texts(), *of_persons]
-        for said in found:
-            warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
-        return tuple(found)
 
 
 class IdDetector:

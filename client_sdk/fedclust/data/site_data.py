@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import too_few_text
-from fedclust.data.outcome_rows import OutcomeBlock, outcomes_of_rows, taking_part
+from fedclust.data.outcome_rows import OutcomeBlock, taking_part
 from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
 from fedclust.data.row_source import RowSource
@@ -68,7 +67,12 @@ def site_data(
     """
     if plan.policy.protection == "none":
         assert isinstance(rows, Table)  # noqa: S101  (session_rows)
-        opened = _opened(plan, source)
+        opened = RowSource(
+            source,
+            plan.features,
+            lacking=plan.policy.missing == "mask",
+            outcomes=plan.outcomes,
+        )
         for each in opened.long:
             message = "with protection: none each row counts as a person, and the rows of "
             message += f"{each.of.name!r} are values of a person; give a table with a row for each "
@@ -76,36 +80,14 @@ def site_data(
             raise opened.origin.fault("persons", message, column=each.sources[2])
         counted: tuple[OutcomeBlock, ...] = ()
         if rows.cells is not None:
-            counted = (outcomes_of_rows(rows.X, rows.cells),)
+            counted = (OutcomeBlock(rows.X, np.ones(len(rows.X), dtype=np.bool_), rows.cells),)
         return row_points(np.clip(rows.X, *own_bounds(plan.columns))), rows.features, counted
     lacking = plan.policy.missing == "mask"
     persons = read_persons(
         source, plan.features, person=person, lacking=lacking, outcomes=plan.outcomes
     )
     points, counted = form_counted(plan, persons, p)
-    return points, declared(plan, source, held_features(plan, persons, points)), counted
-
-
-def declared(plan: Plan, source: Any, held: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the features that a site has, and the outcomes that it answers."""
-    return _opened(plan, source).declared(held) if plan.outcomes else held
-
-
-def own_columns(plan: Plan, source: Any) -> dict[str, tuple[str, ...]]:
-    """Return by outcome the source's columns that it is read from, where it has them all."""
-    if not plan.outcomes:
-        return {}
-    rows = _opened(plan, source)
-    return {
-        outcome.name: tuple(rows.local[column.name] for column in outcome.columns)
-        for outcome in plan.outcomes
-        if all(column.name in rows.columns for column in outcome.columns)
-    }
-
-
-def _opened(plan: Plan, source: Any) -> RowSource:
-    lacking = plan.policy.missing == "mask"
-    return RowSource(source, plan.features, lacking=lacking, outcomes=plan.outcomes)
+    return points, held_features(plan, persons, points), counted
 
 
 def no_points(plan: Plan) -> Points:
@@ -162,11 +144,13 @@ def point_of_group(table: ProtectedTable) -> IntArray:
 
 def table_points(persons: SitePersons, table: ProtectedTable) -> Points:
     """Return a site's table as points in the session's columns; DataError if it does not fit."""
-    return session_points(table, persons.readings, persons.codes(), persons.source)
+    return session_points(table, persons.readings, persons.codes(), persons.rows.origin.source)
 
 
 def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str, ...]:
     """Return the features that the site has, by the header and what its groups release.
+
+    And the outcomes that it answers.
 
     Raises
     ------
@@ -174,22 +158,12 @@ def held_features(plan: Plan, persons: SitePersons, points: Points) -> tuple[str
         If it has none; or, in a session that needs every feature, if a smaller share of persons
         than ``min_present`` are in groups that release one.
     """
-    lacking = plan.policy.missing == "mask"
-    held = []
+    shares = []
     for reading in persons.readings:
         name = reading.feature.name
         places = [j for j, column in enumerate(plan.columns) if column.feature == name]
         released = ~np.isnan(points.X[:, places]).any(axis=1)
-        share = points.sizes[released].sum() / points.n if points.n else 1.0
-        if reading.column is None or (lacking and (not share or share < persons.min_present)):
-            continue
-        if share < persons.min_present:
-            what = f"{share:.1%} of the persons are in groups that release it"
-            message = too_few_text(what, persons.min_present)
-            raise DataError(persons.source, "too-few-present", message, column=reading.column)
-        held.append(name)
-    if not held:
-        message = "it has none of the session's features; docs/data.md says how columns of other "
-        message += "names are found"
-        raise DataError(persons.source, "no-features", message)
-    return tuple(held)
+        there = float(reading.column is not None)
+        shares.append(points.sizes[released].sum() / points.n if points.n else there)
+    rows, what = persons.rows, "of the persons are in groups that release it"
+    return rows.held(np.array(shares), rows.min_present, what)

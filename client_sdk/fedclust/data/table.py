@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import warnings
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,17 +13,12 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.chunks import DataWarning, Origin
+from fedclust.data.chunks import Origin
 from fedclust.data.mapping import Dataset, as_dataset
 from fedclust.data.outcome_rows import CellArray
 from fedclust.data.persons import person_names
-from fedclust.data.row_source import BLOCK, RowSource
-from fedclust.data.row_warnings import (
-    NewRowWarnings,
-    TypicalValues,
-    UnknownCodes,
-    UnvaluedOutcomes,
-)
+from fedclust.data.row_source import BLOCK, RowSource, matrix_of
+from fedclust.data.row_warnings import NewRowWarnings, RowWarnings, TypicalValues
 from fedclust.data.sources import open_reader
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature, Outcome
@@ -47,26 +41,19 @@ class Table:
     features : tuple of str
         Features that the source has, the columns of the others are NaN; and outcomes for which it
         has the columns.
-    persons : (n,) int64 or None
-        Which person a row belongs to, numbered by first appearance.
     ids : tuple of str or None
         Row identifiers for the label file. Never features, never sent.
     columns : tuple of str
         Features with a column in the source, even an empty one. New rows are labelled by these, so
         that a row's label does not depend on the other rows.
-    outcomes : (n, c) float64 or None
-        The columns that outcomes are read from: numbers in the session's unit, or indices of
-        levels; NaN where missing. None without outcomes.
     cells : (n, q) int8 or None
         The cell of each row in each outcome; None without outcomes.
     """
 
     X: NDArray[np.float64] = field(repr=False)
     features: tuple[str, ...]
-    persons: NDArray[np.int64] | None = field(default=None, repr=False)
     ids: tuple[str, ...] | None = field(default=None, repr=False)
     columns: tuple[str, ...] = ()
-    outcomes: NDArray[np.float64] | None = field(default=None, repr=False)
     cells: CellArray | None = field(default=None, repr=False)
 
     def blocks(self) -> Iterator[tuple[NDArray[np.float64], Sequence[str] | None]]:
@@ -74,15 +61,13 @@ class Table:
         yield self.X, self.ids
 
     def digest(self) -> str:
-        """Return the SHA-256 of these rows, persons and features."""
+        """Return the SHA-256 of these rows and features."""
         digest = hashlib.sha256(repr((self.features, self.X.shape)).encode())
         for start in range(0, len(self.X), BLOCK):
             rows = self.X[start : start + BLOCK]
             digest.update(canonical_bytes(rows))
-        if self.persons is not None:
-            digest.update(b"persons" + self.persons.astype("<i8").tobytes())
-        if self.outcomes is not None:
-            digest.update(b"outcomes" + canonical_bytes(self.outcomes))
+        if self.cells is not None:
+            digest.update(self.cells.tobytes())
         return digest.hexdigest()
 
 
@@ -141,7 +126,7 @@ class LabelRows:
         digest = hashlib.sha256(declared.encode())
         rows = self._opened()
         for block in rows.scan():
-            values = np.column_stack([rows.matrix(block), rows.outcome_values(block)])
+            values = np.column_stack([rows.matrix(block), rows.cells(block)])
             digest.update(canonical_bytes(values))
         rows.refuse()
         return digest.hexdigest()
@@ -189,7 +174,7 @@ def load(
         A table's columns are found by name, and others are ignored.
     features : sequence of Feature
     person : str or sequence of length n, optional
-        Column that says which person a row belongs to, or its values.
+        Column that says which person a row belongs to, or its values: each row needs one.
     id_column : str, optional
         Column that names the rows in the label file.
     lacking : bool
@@ -199,8 +184,8 @@ def load(
         Whether these are rows to label that took no part: ``min_present`` does not apply to them,
         and a DataWarning also counts the values outside the session's bounds.
     tell_unknown : bool
-        Whether a DataWarning says how many rows have a level that the session does not know; it
-        counts as a missing value.
+        Whether a DataWarning says what is probably a mistake: see
+        :class:`fedclust.data.row_warnings.RowWarnings`.
     outcomes : sequence of Outcome
         To be read too; they are not columns of ``X``.
 
@@ -220,48 +205,36 @@ def load(
         raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}
     numbers, parts = array("q"), []
-    others: list[NDArray[np.float64]] = []
     own_cells: list[CellArray] = []
-    present = np.zeros(len(rows.features), dtype=np.int64)
-    checks = NewRowWarnings(rows, {}) if new else UnknownCodes(rows)
-    unvalued = UnvaluedOutcomes(rows)
+    present = np.zeros(len(features), dtype=np.int64)
+    checks = NewRowWarnings(rows, {}) if new else RowWarnings(rows, missing=True)
     for block in rows.scan():
         checks.add(block)
         for name, cells in kept.items():
             cells += block.text[name]
         if person is not None:
             numbers.extend(block.numbers or ())
-        present += [
-            np.count_nonzero(each >= 0 if each.dtype.kind == "i" else ~np.isnan(each))
-            for each in rows.session_values(block)
-        ]
-        parts.append(rows.matrix(block))
-        unvalued.add(block)
+        values = rows.session_values(block)[: len(features)]
+        present += [np.count_nonzero(~np.isnan(each)) for each in values]
+        parts.append(matrix_of(features, values))
         if outcomes:
-            others.append(rows.outcome_values(block))
             own_cells.append(rows.cells(block))
     rows.refuse()
     if tell_unknown:
         checks.warn()
-        for said in unvalued.texts():
-            warnings.warn(f"{rows.origin.source}, {said}", DataWarning, stacklevel=3)
     X = np.concatenate(parts)
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
-    persons = None
     if person is not None:
-        values = kept[person] if isinstance(person, str) else person
-        persons = _number_persons(origin, len(X), values)
+        person_names(origin, len(X), kept[person] if isinstance(person, str) else person)
     ids = tuple(kept[id_column]) if id_column is not None else None
-    held = rows.held(present / len(X), lacking, 0.0 if new else rows.min_present)
+    held = rows.held(present / len(X), 0.0 if new else rows.min_present)
     # The methods must not see values of a feature that counts as lacking.
     X[:, [column.feature not in held for column in columns_of(tuple(features))]] = np.nan
     return Table(
         X,
         held,
-        persons,
         ids,
         rows.own_columns,
-        np.concatenate(others) if others else None,
         np.concatenate(own_cells) if own_cells else None,
     )
 
@@ -274,12 +247,6 @@ def read_text_column(source: Source, column: str) -> tuple[str, ...]:
     for chunk in reader.chunks((), (column,), BLOCK):
         cells += chunk.text[column]
     return tuple(cells)
-
-
-def _number_persons(origin: Origin, n: int, values: Any) -> NDArray[np.int64]:
-    numbers: dict[str, int] = {}
-    keys = person_names(origin, n, values)
-    return np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
 
 
 #: A file with the columns ``new`` and ``old``, or the old id of each new one.

@@ -28,10 +28,8 @@ from fedclust.data.outcome_rows import (
 from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons, slice_block
 from fedclust.data.row_source import BLOCK
 from fedclust.data.site_data import (
-    declared,
     held_features,
     no_points,
-    own_columns,
     point_of_group,
     site_data,
     table_points,
@@ -242,8 +240,7 @@ def prepare(
     except TooFewPersons:
         return Prepared(no_points(plan), rows.features, p)
     takes_part = taking_part(plan, points)[point_of_group(table)]
-    held = declared(plan, given.source, held_features(plan, persons, points))
-    columns = own_columns(plan, given.source)
+    held, columns = held_features(plan, persons, points), persons.rows.answered
     released = set(cohort.rules())
     return Prepared(
         points,
@@ -470,7 +467,10 @@ def draft_table(
     )
     asked = {each.feature.name for each in wanted.readings}
     readings = tuple(each for each in persons.readings if each.feature.name in asked)
-    return dataclasses.replace(persons, readings=readings, warnings=wanted.warnings), draft
+    found = dataclasses.replace(
+        persons, rows=wanted.rows, readings=readings, warnings=wanted.warnings
+    )
+    return found, draft
 
 
 def recognize(store: CohortStore, given: SiteRows, now: datetime) -> Recognition | None:
