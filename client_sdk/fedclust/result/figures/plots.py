@@ -85,7 +85,34 @@ class Plots:
 
     def trajectory(self, trajectory: str | None = None) -> Figure:
         """Draw a trajectory's mean by time and cluster; ``trajectory``: one of several."""
-        return draw_trajectory(self._facts, trajectory)
+        facts = self._facts
+        curves = {each.name: each for each in curves_of(facts)}
+        name = next(iter(curves), None) if trajectory is None else trajectory
+        if name not in curves:
+            known = f"; it has {', '.join(map(repr, curves))}" if curves else ""
+            message = f"the session has no trajectory {trajectory or ''}".rstrip()
+            raise UsageError(f"{message} with a grid of times to draw{known}")
+        found, column = curves[name], {each.name: j for j, each in enumerate(facts.columns)}
+        places = [column[each.name] for each in found.columns]
+        series = {
+            facts.cluster_names[k]: [
+                (time, cluster.entries[j].mean)
+                for time, j in zip(found.grid or (), places, strict=True)
+            ]
+            for k, cluster in enumerate(facts.clusters)
+        }
+        described = (
+            f"{titled(own)}: " + ", ".join(f"{short(mean)} at {time:g}" for time, mean in points)
+            for own, points in series.items()
+        )
+        time_unit, unit = (f" [{each}]" if each else "" for each in (found.time_unit, found.unit))
+        return line_chart(
+            f"{name} by cluster",
+            f"time{time_unit}",
+            f"{name}{unit}",
+            {titled(own): points for own, points in series.items()},
+            description=joined(described),
+        )
 
     def tree(self) -> Figure:
         """Draw the top of the tree of clusters, the persons of its leaves, and where it is cut."""
@@ -119,11 +146,53 @@ class Plots:
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
-        return draw_convergence(self._facts)
+        facts = self._facts
+        values = [
+            (each.round, each.inertia) for each in facts.result.history if each.inertia is not None
+        ]
+        if len(values) < 2:
+            raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
+        every = [inertia for _, inertia in values]
+        if max(every) - min(every) <= ROUNDING * max(every):
+            raise UsageError("the inertia is the same in every round: there is no line to draw")
+        (begin, before), (end, after) = values[0], values[-1]
+        described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
+        return line_chart(
+            "Inertia by round", "round", "inertia", {"inertia": values}, description=described
+        )
 
     def choice(self) -> Figure:
         """Draw silhouette and agreement of starts by K, and mark each K clearer than one cloud."""
-        return draw_choice(self._facts)
+        facts = self._facts
+        sweep = facts.result.sweep or ()
+        lines = {
+            "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
+            "agreement of starts": [(each.n_clusters, each.start_agreement) for each in sweep],
+        }
+        values = [value for points in lines.values() for _, value in points if value is not None]
+        if len(sweep) < 2 or not values:
+            raise UsageError("one number of clusters was tried: there is nothing to compare")
+        ps = {
+            each.n_clusters: each.result.one_cloud.p
+            for each in sweep
+            if each.result.one_cloud is not None and each.result.one_cloud.p is not None
+        }
+        words = joined(
+            f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, agreement of "
+            f"starts {short(e.start_agreement)}"
+            + (f", {p_text(ps[e.n_clusters])} against one cloud" if e.n_clusters in ps else "")
+            for e in sweep
+        )
+        clear = [float(k) for k, p in ps.items() if p <= CLEAR]
+        return line_chart(
+            "Choosing the number of clusters",
+            f"number of clusters ({chosen_text(facts.result)})",
+            "",
+            lines,
+            description=f"{words} {facts.result.recommendation or ''}".strip(),
+            y_range=(min(0.0, *values), max(1.0, *values)),
+            marked=("clearer than a cloud", clear) if ps else None,
+        )
 
 
 def drawn_figures(plots: Plots) -> dict[str, Figure]:
@@ -133,105 +202,3 @@ def drawn_figures(plots: Plots) -> dict[str, Figure]:
         with suppress(UsageError):
             found[name] = getattr(plots, name)()
     return found
-
-
-# --- small charts ---------------------------------------------------------------------------------
-
-
-def draw_trajectory(facts: Facts, trajectory: str | None = None) -> Figure:
-    """Draw the mean of a trajectory at the times of its grid, with a line for each cluster.
-
-    Raises
-    ------
-    UsageError
-        The session has no trajectory, or none of this name, with a grid of two times or more.
-    """
-    curves = {each.name: each for each in curves_of(facts)}
-    name = next(iter(curves), None) if trajectory is None else trajectory
-    if name not in curves:
-        known = f"; it has {', '.join(map(repr, curves))}" if curves else ""
-        message = f"the session has no trajectory {trajectory or ''}".rstrip()
-        raise UsageError(f"{message} with a grid of times to draw{known}")
-    found, column = curves[name], {each.name: j for j, each in enumerate(facts.columns)}
-    places = [column[each.name] for each in found.columns]
-    series = {
-        facts.cluster_names[k]: [
-            (time, cluster.entries[j].mean)
-            for time, j in zip(found.grid or (), places, strict=True)
-        ]
-        for k, cluster in enumerate(facts.clusters)
-    }
-    described = (
-        f"{titled(own)}: " + ", ".join(f"{short(mean)} at {time:g}" for time, mean in points)
-        for own, points in series.items()
-    )
-    time_unit, unit = (f" [{each}]" if each else "" for each in (found.time_unit, found.unit))
-    return line_chart(
-        f"{name} by cluster",
-        f"time{time_unit}",
-        f"{name}{unit}",
-        {titled(own): points for own, points in series.items()},
-        description=joined(described),
-    )
-
-
-def draw_convergence(facts: Facts) -> Figure:
-    """Draw the inertia of every round that has one.
-
-    Raises
-    ------
-    UsageError
-        Fewer than two rounds have an inertia, or all have the same.
-    """
-    values = [
-        (each.round, each.inertia) for each in facts.result.history if each.inertia is not None
-    ]
-    if len(values) < 2:
-        raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
-    every = [inertia for _, inertia in values]
-    if max(every) - min(every) <= ROUNDING * max(every):
-        raise UsageError("the inertia is the same in every round: there is no line to draw")
-    (begin, before), (end, after) = values[0], values[-1]
-    described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
-    return line_chart(
-        "Inertia by round", "round", "inertia", {"inertia": values}, description=described
-    )
-
-
-def draw_choice(facts: Facts) -> Figure:
-    """Draw silhouette and agreement of starts by K, and mark each K clearer than one cloud.
-
-    Raises
-    ------
-    UsageError
-        The result does not hold what it would show.
-    """
-    sweep = facts.result.sweep or ()
-    lines = {
-        "simplified silhouette": [(e.n_clusters, e.simplified_silhouette) for e in sweep],
-        "agreement of starts": [(each.n_clusters, each.start_agreement) for each in sweep],
-    }
-    values = [value for points in lines.values() for _, value in points if value is not None]
-    if len(sweep) < 2 or not values:
-        raise UsageError("one number of clusters was tried: there is nothing to compare")
-    ps = {
-        each.n_clusters: each.result.one_cloud.p
-        for each in sweep
-        if each.result.one_cloud is not None and each.result.one_cloud.p is not None
-    }
-    words = joined(
-        f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, agreement of "
-        f"starts {short(e.start_agreement)}"
-        + (f", {p_text(ps[e.n_clusters])} against one cloud" if e.n_clusters in ps else "")
-        for e in sweep
-    )
-    clear = [float(k) for k, p in ps.items() if p <= CLEAR]
-    return line_chart(
-        "Choosing the number of clusters",
-        f"number of clusters ({chosen_text(facts.result)})",
-        "",
-        lines,
-        description=f"{words} {facts.result.recommendation or ''}".strip(),
-        y_range=(min(0.0, *values), max(1.0, *values)),
-        marked=("clearer than a cloud", clear) if ps else None,
-    )
