@@ -156,14 +156,8 @@ def _site_names(sites: Mapping[str, Places], x: Axis, y: Axis) -> list[str]:
     marks = sorted(((y(float(p[1])), x(float(p[0])), name) for name, p in sites.items()))
     marks = marks if len(marks) <= MOST_NAMED_SITES else []
     begin = _TOP + 12 + 2.4 * _LINE
-    heights: list[float] = []
-    for place, _, _ in marks:
-        heights.append(max(place + 4, heights[-1] + _LINE if heights else begin))
-    least = begin + _LINE * (MOST_NAMED_SITES - 1)
-    for i in reversed(range(len(heights))):
-        heights[i] = least = min(heights[i], least)
-        least -= _LINE
-    for (down, across, name), at in zip(marks, heights, strict=True):
+    for i, (down, across, name) in enumerate(marks):
+        at = begin + _LINE * i
         way = f"M{across:.1f} {down:.1f}L{_RIGHT:.1f} {at - 4:.1f}H{_ASIDE - 4:.1f}"
         parts.append(tag("path", d=way, fill="none", stroke="#777777"))
         parts.append(text(_ASIDE, at, clipped(name, WIDTH - _ASIDE - 8), "start"))
