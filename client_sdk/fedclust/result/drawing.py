@@ -238,13 +238,13 @@ def frame(x: Axis, y: Axis, x_name: str, y_name: str, across: Sequence[float]) -
     return [*parts, text(0, 0, y_name, "middle", transform=turn)]
 
 
-def grid(x: Axis, top: float, bottom: float, name: str) -> list[str]:
-    """Return the lines of an axis from ``top`` to ``bottom``; below them its numbers and name."""
+def grid(x: Axis, top: float, bottom: float) -> list[str]:
+    """Return the lines of an axis from ``top`` to ``bottom``, and below them its numbers."""
     parts = []
     for mark in ticks(x.least, x.most):
         parts.append(line(x(mark), top, x(mark), bottom))
         parts.append(text(x(mark), bottom + 16, short(mark), "middle"))
-    return [*parts, text((x.low + x.high) / 2, bottom + 34, name, "middle")]
+    return parts
 
 
 def line(x1: float, y1: float, x2: float, y2: float) -> str:

@@ -47,7 +47,7 @@ class _Bar:
 def _bars(bars: Sequence[_Bar], x: Axis, name: str) -> tuple[list[str], float]:
     """Return bars over an axis that begins at 0, and where they end."""
     bottom = _TOP + _STEP * len(bars)
-    parts = grid(x, _TOP, bottom, name)
+    parts = grid(x, _TOP, bottom)
     for i, bar in enumerate(bars):
         at, begin = _TOP + _STEP * i, 0.0
         word = clipped(bar.name, x.low - 16, 13)
@@ -58,6 +58,7 @@ def _bars(bars: Sequence[_Bar], x: Axis, name: str) -> tuple[list[str], float]:
                 begin += length
         if bar.after:
             parts.append(text(x(begin) + 4, at + 17, bar.after, "start"))
+    parts.append(text((x.low + x.high) / 2, bottom + 34, name, "middle"))
     return parts, bottom
 
 

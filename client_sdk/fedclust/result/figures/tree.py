@@ -63,8 +63,7 @@ def draw_tree(facts: Facts) -> Figure:
     bottom = _TOP + _STEP * n_leaves
     x = Axis(0.0, float(heights.max()) * 1.02 or 1.0, WIDTH - _LABELS, _LEFT)
     y = _TOP + _STEP * (across + 0.5)
-    name = "height in the scaled space; at the right the cluster and the persons of each leaf"
-    parts = grid(x, _TOP, bottom, name)
+    parts = grid(x, _TOP, bottom)
     cluster = [{int(k)} for k in tree.clusters]
     for number, pair in enumerate(tree.merges.tolist()):
         node = n_leaves + number
@@ -92,6 +91,8 @@ def draw_tree(facts: Facts) -> Figure:
         if all(abs(place - other) >= _NAME for other in named):
             parts.append(text(place, _TOP - 12, f"K = {k}", "middle"))
             named.append(place)
+    name = "height in the scaled space; at the right the cluster and the persons of each leaf"
+    parts.append(text(_LEFT, bottom + 34, name, "start"))
     last = ", ".join(short(float(height)) for height in tree.heights[::-1][:5])
     described = f"{n_leaves} leaves of {tree.n_cells} cells. The last merges are at {last}. "
     described += joined(f"K = {k} is cut at {short(height)}" for k, height in cuts.items())
