@@ -277,21 +277,15 @@ def _cluster_columns(
         # A spread that is only rounding gives no difference.
         apart = mean - float(profile.overall_means[j])
         difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
-        if column.kind == "binary":
-            found.append(
-                ClusterColumn(column, measure, as_mean(mean, column), difference=difference)
-            )
-            continue
-        spread = float(profile.deviations[k, j])
-        plain = column.transform == "none"
+        spread, number = float(profile.deviations[k, j]), column.kind == "numeric"
         found.append(
             ClusterColumn(
                 column,
                 measure,
-                mean=_undone(mean, column),
-                deviation=spread if plain else None,
-                low=_undone(mean - spread, column),
-                high=_undone(mean + spread, column),
+                mean=_undone(mean, column) if number else as_mean(mean, column),
+                deviation=spread if number and column.transform == "none" else None,
+                low=_undone(mean - spread, column) if number else None,
+                high=_undone(mean + spread, column) if number else None,
                 difference=difference,
             )
         )

@@ -84,36 +84,24 @@ _SEEN: dict[int, tuple[tuple[Feature, ...], tuple[Column, ...]]] = {}
 def _columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:
     found: list[Column] = []
     for number, feature in enumerate(features):
-        if feature.kind == "categorical":
-            found += [
-                Column(
-                    name=f"{feature.name}={level}",
-                    feature=feature.name,
-                    unit=feature.unit,
-                    kind="binary",
-                    level=level,
-                    lower=0.0,
-                    upper=1.0,
-                    weight=feature.weight,
-                    block=number,
-                )
-                for level in feature.levels or ()
-            ]
-            continue
-        binary, bound = feature.kind == "binary", _BOUND[feature.transform]
+        several, binary = feature.kind == "categorical", feature.kind != "numeric"
+        bound = _BOUND[feature.transform]
         lower, upper = (0.0, 1.0) if binary else (feature.lower, feature.upper)
-        found.append(
+        found += [
             Column(
-                name=feature.name,
+                name=feature.name if level is None else f"{feature.name}={level}",
                 feature=feature.name,
                 unit=feature.unit,
                 kind="binary" if binary else "numeric",
+                level=level,
                 lower=None if lower is None else bound(lower),
                 upper=None if upper is None else bound(upper),
                 transform=feature.transform,
                 weight=feature.weight,
+                block=number if several else None,
             )
-        )
+            for level in ((feature.levels or ()) if several else (None,))
+        ]
     return tuple(found)
 
 
