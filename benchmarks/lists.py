@@ -103,7 +103,6 @@ def _reads(direct: DirectApi, waiting: Waiting, place: Path) -> dict[str, Callab
         reads[f"sessions of a study, {name}"] = sessions_of(actor, study="study-01")
         reads[f"studies, {name}"] = partial(studies.list_studies, co, actor)
         reads[f"completed, {name}"] = partial(list_completed, co, actor)
-    reads["all sessions"] = partial(admin.list_all_sessions, co, OPERATOR)
     past = now - timedelta(days=1500)
     searches = {
         "none": AuditSearch(),

@@ -69,7 +69,7 @@ def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
         server.restart()
         # Behind the check at the start, before any connection has read the page.
         overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
-        refused = api.request("GET", "/v1/admin/sessions", server.operator_token)
+        refused = api.request("GET", "/v1/sessions", server.operator_token)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"]
         answer = ready(server)

@@ -173,7 +173,7 @@ def test_definitions_of_the_version_before(tmp_path: Path) -> None:
         assert problem["type"].endswith("version-unsupported")
         assert "Create the session again" in problem["detail"]
         api.ok("GET", "/v1/admin/overview", api.operator)
-        assert len(api.ok("GET", "/v1/admin/sessions", api.operator)["items"]) == len(states())
+        assert len(api.ok("GET", "/v1/sessions", api.operator)["items"]) == len(states())
 
         api.begin("ada", "anew", SITES)
         assert api.finish("anew", SITES) == "completed"

@@ -105,7 +105,6 @@ EXPECTED: dict[str, Access | str] = {
     "watch_events": _SEEN,
     "get_audit_head": _ANY_TOKEN,
     "get_overview": Access(_NOBODY, _NOBODY, _NO_OBJECT),
-    "list_admin_sessions": Access(_NOBODY, _NOBODY, _NO_OBJECT),
     "list_audit": Access(_NOBODY, _NOBODY, _NO_OBJECT),
 }
 #: What is sent where a body is needed. Roles are decided before it is read.
@@ -324,7 +323,11 @@ def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> N
         "late",
         "refused_task",
         "points_short",
+        "standing",
     }
+    for caller in ("lima", "bob"):
+        session = populated.api.ok("GET", "/v1/sessions/of-bob", caller)
+        assert [site["standing"] for site in session["sites"]] == [None] * 3
     rounds = populated.api.ok("GET", "/v1/sessions/of-bob/rounds", "lima")
     for site in rounds["items"][0]["sites"]:
         shown = {key for key, value in site.items() if value is not None}

@@ -54,5 +54,5 @@ def test_a_damaged_session_is_refused_and_has_failed(running: Running) -> None:
     refused(running.api.request("GET", path, "ada"))
     found = listed(running, path)
     assert (found["state"], found["stopped_because"]) == ("failed", "stored_data_damaged")
-    assert running.api.ok("GET", "/v1/admin/sessions", "operator")["items"]
+    assert running.api.ok("GET", "/v1/sessions", "operator")["items"]
     assert running.api.ok("GET", "/v1/admin/overview", "operator")

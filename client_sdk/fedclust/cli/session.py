@@ -34,8 +34,6 @@ from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import OneK, SessionOptions, WorthOptions, read_time
 from fedclust.cli.session_screen import (
     late_first,
-    overview_fields,
-    overviews,
     risk_of_exclusion,
     session_row,
     show_session,
@@ -120,20 +118,17 @@ def show_all(
     ] = None,
     as_json: o.AsJson = False,
 ) -> None:
-    """List sessions: state, round, number of answers; sessions with late sites come first.
+    """List sessions: state, round, number of answers, and which sites are late since when.
 
-    Operators also see since when sites are late.
+    Sessions with late sites come first.
     """
     with connection.client() as client:
-        known = overviews(client, state=state)
-        found = late_first(list(client.sessions(state, study)), known)
+        found = late_first(client.sessions(state, study))
     if as_json:
-        print_json(
-            [{**each.model_dump(mode="json"), **overview_fields(known, each)} for each in found]
-        )
+        print_json([each.model_dump(mode="json") for each in found])
         return
     headings = ["session", "method", "state", "round", "joined", "answered", "late", "why"]
-    rows = [session_row(each, known.get(each.name)) for each in found]
+    rows = [session_row(each) for each in found]
     if any(each.study for each in found):
         headings.insert(1, "study")
         rows = [[row[0], each.study, *row[1:]] for each, row in zip(found, rows, strict=True)]
@@ -149,8 +144,7 @@ def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = F
     """
     with connection.client() as client:
         info, rounds = client.session(session), tuple(client.rounds(session))
-        known = overviews(client, session=session)
-    show_session(info, rounds, as_json, known)
+    show_session(info, rounds, as_json)
 
 
 @o.command(app, "start", "fedclust session start heart-2026")

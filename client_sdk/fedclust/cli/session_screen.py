@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
-from types import MappingProxyType
-from typing import Any
 
 from rich.filesize import decimal
 
@@ -15,23 +13,24 @@ from fedclust.cli.console import (
     show_facts,
     show_records,
 )
-from fedclust.client import Client
 from fedclust.result.session_terms import feature_text
 from fedclust.result.worth_asking import asked_of_sites
-from fedclust.schema.model import Model
 from fedclust.schema.session_display import standing
-from fedclust.schema.times import Timestamp, time_span
+from fedclust.schema.times import time_span
 from fedclust.wire.models import (
     RoundInfo,
     SessionEntry,
     SessionInfo,
+    SitePresence,
 )
 
 
-def session_row(info: SessionEntry, overview: AdminSessionView | None) -> list[object]:
+def session_row(info: SessionEntry) -> list[object]:
     """Return a session's line in a list of sessions."""
     joined = sum(site.state == "joined" for site in info.sites)
     late = ", ".join(site.name for site in info.sites if site.late)
+    if late and info.deadline:
+        late += f" since {ago(info.deadline, datetime.now(UTC))}"
     return [
         info.name,
         info.definition.algorithm if info.definition else "(unreadable)",
@@ -39,26 +38,15 @@ def session_row(info: SessionEntry, overview: AdminSessionView | None) -> list[o
         info.round,
         f"{joined} of {len(info.sites)}",
         sum(bool(site.answered) for site in info.sites) if info.round else None,
-        overview.late(datetime.now(UTC)) if overview else late,
+        late,
         info.failure or info.stopped_because,
     ]
 
 
-def overview_fields(known: Mapping[str, AdminSessionView], info: SessionEntry) -> dict[str, Any]:
-    """Return what only operators can read about a session, for ``--json``."""
-    overview = known.get(info.name)
-    return {} if overview is None else {"standing": overview.model_dump(mode="json")}
-
-
-def show_session(
-    info: SessionInfo,
-    rounds: tuple[RoundInfo, ...],
-    as_json: bool,
-    known: Mapping[str, AdminSessionView] = MappingProxyType({}),
-) -> None:
-    """Print a session, its rounds and its sites, with what operators can read in ``known``."""
+def show_session(info: SessionInfo, rounds: tuple[RoundInfo, ...], as_json: bool) -> None:
+    """Print a session, its rounds and its sites."""
     if as_json:
-        shown = {**info.model_dump(mode="json"), **overview_fields(known, info)}
+        shown = info.model_dump(mode="json")
         print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
         return
     frozen = info.definition
@@ -88,7 +76,7 @@ def show_session(
             "ended": info.ended_at and f"{info.ended_at:%Y-%m-%d %H:%M:%S} UTC",
         }
     )
-    _show_sites(info, known.get(info.name))
+    _show_sites(info)
     if rounds:
         show_records(list(map(_round_row, rounds)))
 
@@ -121,93 +109,39 @@ def _round_row(info: RoundInfo) -> dict[str, object]:
     }
 
 
-def _show_sites(info: SessionInfo, overview: AdminSessionView | None) -> None:
-    common = {
-        site.name: {
-            "site": site.name,
-            "takes part": standing(site),
-            "answered": _yes_or_no(site.answered),
-        }
-        for site in info.sites
-    }
-    if overview is None:
-        show_records([{**common[s.name], "late": _yes_or_no(s.late)} for s in info.sites])
-        return
+def _show_sites(info: SessionInfo) -> None:
     now = datetime.now(UTC)
-    show_records(
-        [
-            {
-                **common[each.name],
-                "late since": ago(each.late_since, now),
-                "last seen": f"{ago(each.last_seen_at, now)} ago" if each.last_seen_at else "never",
-                "sdk": each.sdk_version,
-                "refused": each.refusals or None,
-                "in": decimal(each.bytes_in),
-                "out": decimal(each.bytes_out),
-            }
-            for each in sorted(overview.sites, key=lambda site: site.late_since is None)
-            if each.name in common  # others were invited between the two requests
-        ]
-    )
+
+    def row(site: SitePresence) -> dict[str, object]:
+        stands, common = site.standing, {"site": site.name, "takes part": standing(site)}
+        common["answered"] = _yes_or_no(site.answered)
+        if stands is None:
+            return {**common, "late": _yes_or_no(site.late)}
+        seen = stands.last_seen_at
+        return {
+            **common,
+            "late since": ago(info.deadline, now) if site.late else "",
+            "last seen": f"{ago(seen, now)} ago" if seen else "never",
+            "sdk": stands.sdk_version,
+            "refused": stands.refusals or None,
+            "in": decimal(stands.bytes_in),
+            "out": decimal(stands.bytes_out),
+        }
+
+    show_records(list(map(row, sorted(info.sites, key=lambda site: not site.late))))
 
 
 def _yes_or_no(answer: bool | None) -> str:
     return "" if answer is None else "yes" if answer else "no"
 
 
-class AdminSiteView(Model):
-    """What the command shows of an ``AdminSite``: a site in a session, as operators read it."""
-
-    name: str
-    late_since: Timestamp | None
-    last_seen_at: Timestamp | None
-    sdk_version: str | None
-    refusals: int
-    bytes_in: int
-    bytes_out: int
-
-
-class AdminSessionView(Model):
-    """What the command shows of an ``AdminSession``: a session, as operators read it."""
-
-    name: str
-    deadline: Timestamp | None
-    late_since: Timestamp | None
-    refusals: int
-    bytes_in: int
-    bytes_out: int
-    sites: tuple[AdminSiteView, ...]
-
-    def late(self, now: datetime) -> str:
-        """Return the late sites and since when, or an empty text."""
-        if self.late_since is None:
-            return ""
-        names = ", ".join(site.name for site in self.sites if site.late_since is not None)
-        return f"{names} since {ago(self.late_since, now)}" if names else ""
-
-
-def overviews(
-    client: Client, state: str | None = None, session: str | None = None
-) -> dict[str, AdminSessionView]:
-    """Return the overviews by session; empty unless the token is an operator's."""
-    if client.whoami().role != "operator":
-        return {}
-    found = client.admin(AdminSessionView, "sessions", state=state, session=session, limit="200")
-    return {each.name: each for each in found}
-
-
-def late_first(
-    sessions: list[SessionEntry], known: dict[str, AdminSessionView]
-) -> list[SessionEntry]:
+def late_first(sessions: Iterable[SessionEntry]) -> list[SessionEntry]:
     """Return sessions with late sites first, those late for the longest time at the top."""
 
     def key(info: SessionEntry) -> tuple[bool, datetime]:
-        overview = known.get(info.name)
-        if overview is not None:
-            late = overview.late_since if any(site.late_since for site in overview.sites) else None
-            return late is None, late or datetime.max.replace(tzinfo=UTC)
-        late_now = info.state == "running" and any(site.late for site in info.sites)
-        return not late_now, datetime.max.replace(tzinfo=UTC)
+        late = info.state == "running" and any(site.late for site in info.sites)
+        since = info.deadline if late else None
+        return not late, since or datetime.max.replace(tzinfo=UTC)
 
     return sorted(sessions, key=key)
 

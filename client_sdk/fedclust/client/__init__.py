@@ -475,7 +475,7 @@ class Client:
         ----------
         model : type
         what : str
-            ``sessions`` or ``audit``: the end of the path.
+            ``audit``: the end of the path.
         query
         """
         return self._pages(model, _path("admin", what), **query)

@@ -253,11 +253,29 @@ def _read_if_known(value: Any) -> Any:
         return None
 
 
+class SiteStanding(Model):
+    """What operators see of a site in a session besides. Byte counts are of bodies, each once.
+
+    ``last_seen_at`` is the last time in any session, to the minute; ``sdk_version`` that of the
+    last join. ``refusals`` counts the answers of the site that were refused.
+    """
+
+    last_seen_at: Timestamp | None
+    sdk_version: str | None
+    table_id: str | None
+    separate_groups: bool
+    other_persons: bool
+    refusals: int
+    bytes_in: int
+    bytes_out: int
+
+
 class SitePresence(Model):
     """What others see of a site: its name, and whether it takes part and has answered.
 
     ``refused_task`` is the rule that a task broke, if the site refused it. ``points_short`` is
-    whether the site answers no outcomes, because its allowance has too few points.
+    whether the site answers no outcomes, because its allowance has too few points. Only operators
+    who read a session or list sessions see ``standing``.
     """
 
     name: Slug
@@ -266,6 +284,7 @@ class SitePresence(Model):
     late: bool | None = None
     refused_task: str | None = None
     points_short: bool = False
+    standing: SiteStanding | None = None
 
 
 class SessionEntry(Model):
@@ -274,6 +293,8 @@ class SessionEntry(Model):
     ``definition`` is null if the stored one is damaged; the SDK also shows null where another
     version wrote it. ``cannot_start`` says why the method cannot serve the sites that have joined,
     and what to change; only analysts and operators who read a single recruiting session see it.
+    ``deadline`` is that of the round that collects answers now. ``scrubbed_at`` is when the
+    session's payloads were deleted.
     """
 
     name: Slug
@@ -284,8 +305,10 @@ class SessionEntry(Model):
     ended_at: Timestamp | None = None
     stopped_because: str | None = None
     failure: str | None = None
+    scrubbed_at: Timestamp | None = None
     cannot_start: str | None = None
     round: int | None = None
+    deadline: Timestamp | None = None
     study: Slug | None = None
     definition: Annotated[Definition | None, BeforeValidator(_read_if_known)]
     definition_sha256: Sha256

@@ -181,7 +181,7 @@ def sees_tables(actor: Actor, site: str) -> bool:
 
 
 def sees_account_details(actor: Actor) -> bool:
-    """Whether others' e-mail addresses and token metadata (never a secret) are shown."""
+    """Whether others' e-mail addresses, token metadata (never a secret) and traffic are shown."""
     return actor.role is Role.OPERATOR
 
 

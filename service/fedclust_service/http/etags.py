@@ -22,8 +22,12 @@ TAGGED: dict[int | str, dict[str, Any]] = {
     200: _TAG,
     304: {"description": "The client has it.", **_TAG},
 }
-#: What says when somebody was last seen. A change is not refused because of it.
-_SEEN: Any = {"last_seen_at": True, "tokens": {"__all__": {"last_used_at": True}}}
+#: What says when somebody was last seen, and what a site has sent: no reason to refuse a change.
+_SEEN: Any = {
+    "last_seen_at": True,
+    "tokens": {"__all__": {"last_used_at": True}},
+    "sites": {"__all__": {"standing": True}},
+}
 #: Only for the API's description: the functions below read the headers, which may be repeated.
 IfNoneMatch = Annotated[
     str | None, Header(alias="If-None-Match", description="The last ETag; `*` stands for any.")

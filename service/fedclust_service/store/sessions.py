@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, literal, select, update
+from sqlalchemy import Connection, Select, bindparam, delete, func, select, update
 
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
@@ -103,19 +103,14 @@ class Sessions(Repository):
         site: str | None = None,
         state: SessionState | None = None,
         study: str | None = None,
-        name: str | None = None,
         after_id: int | None = None,
-        definitions: bool = True,
     ) -> Sequence[Session]:
         """Return at most ``limit`` sessions, newest first, after the id ``after_id``.
 
-        Without ``definitions`` that of each is empty: they are most of what a session holds. Only
-        sessions of the creator ``created_by``, in the state ``state``, of the study ``study``, of
-        the name ``name``, and in which ``site`` has a participation of any state.
+        Only sessions of the creator ``created_by``, in the state ``state``, of the study ``study``,
+        and in which ``site`` has a participation of any state.
         """
-        empty = literal(b"").label("definition")
-        columns = [empty if c.name == "definition" and not definitions else c for c in _S]
-        query = select(*columns).order_by(_S.id.desc()).limit(limit)
+        query = select(tables.sessions).order_by(_S.id.desc()).limit(limit)
         if created_by is not None:
             query = query.where(_S.created_by == created_by)
         if site is not None:
@@ -126,8 +121,6 @@ class Sessions(Repository):
             query = query.where(_S.state == state)
         if study is not None:
             query = query.where(_S.study == study)
-        if name is not None:
-            query = query.where(_S.name == name)
         if after_id is not None:
             query = query.where(_S.id < after_id)
         return self._list(Session, query)

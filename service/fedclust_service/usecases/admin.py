@@ -1,4 +1,4 @@
-"""Pages for operators: the coordinator's state, its sessions, the audit trail.
+"""Pages for operators: the coordinator's state, the audit trail.
 
 Everything comes from the database at the time of the request, so all workers answer the same and a
 crash loses nothing. Never a payload, a count of rows or a token.
@@ -10,19 +10,18 @@ import platform
 import shutil
 import threading
 from collections.abc import Mapping
-from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedclust.result.provenance import server_version
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
-from fedclust_service.domain.overview import Attendance, Attention
+from fedclust_service.domain.overview import Attention
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.domain.session import SessionState
 from fedclust_service.store import StoreError, Tx
 from fedclust_service.store import backup as copies
 from fedclust_service.usecases.attention import (
@@ -36,50 +35,6 @@ from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
 
 _COPYING = threading.Lock()
-
-
-class AdminSite(Model):
-    """One site in one session. Byte counts are of bodies, without HTTP headers."""
-
-    name: str
-    state: Literal["invited", "joined", "left", "excluded", "refused"]
-    refused_task: str | None
-    answered: bool | None
-    late_since: Timestamp | None
-    last_seen_at: Timestamp | None
-    sdk_version: str | None
-    table_id: str | None
-    separate_groups: bool
-    other_persons: bool
-    refusals: int
-    bytes_in: int
-    bytes_out: int
-
-
-class AdminSession(Model):
-    """One session as operators see it."""
-
-    name: str
-    algorithm: str
-    state: Literal["recruiting", "running", "held", "completed", "failed", "cancelled"]
-    created_by: str
-    created_at: Timestamp
-    started_at: Timestamp | None
-    ended_at: Timestamp | None
-    scrubbed_at: Timestamp | None
-    stopped_because: str | None
-    failure: str | None
-    round: int | None
-    phase: str | None
-    round_state: Literal["collecting", "aggregating", "closed", "failed"] | None
-    deadline: Timestamp | None
-    late_since: Timestamp | None
-    asked: int
-    answered: int
-    refusals: int
-    bytes_in: int
-    bytes_out: int
-    sites: tuple[AdminSite, ...]
 
 
 class Versions(Model):
@@ -219,28 +174,6 @@ def _skew(co: Coordinator) -> ClockSkew:
     )
 
 
-@reads("admin.read", "admin.sessions")
-def list_all_sessions(
-    tx: Tx,
-    _: Actor,
-    limit: int = 50,
-    cursor: str | None = None,
-    *,
-    state: SessionState | None = None,
-    name: str | None = None,
-) -> Page[AdminSession]:
-    """List all sessions with their sites, newest first (operators)."""
-    after = read_cursor(cursor, row_number)
-    rows = tx.sessions.list(
-        limit=limit + 1, definitions=False, after_id=after, state=state, name=name
-    )
-    ids = [each.id for each in rows[:limit]]
-    known, standing = tx.overview.attendance(ids), tx.overview.standing(ids)
-    return page_of(
-        rows, limit, "id", lambda each: _admin_session(each, known[each.id], standing, tx.now)
-    )
-
-
 @reads("admin.read", "admin.audit")
 def list_audit(
     tx: Tx,
@@ -253,39 +186,3 @@ def list_audit(
     after = read_cursor(cursor, row_number)
     rows = tx.audit.list(limit + 1, after, search)
     return page_of(rows, limit, "id", lambda each: show(AdminAuditEntry, each))
-
-
-def _admin_session(
-    session: Session,
-    known: Attendance,
-    standing: Mapping[tuple[int, str], Any],
-    now: datetime,
-) -> AdminSession:
-    current, late = known.round, known.late_since(now)
-    sites = tuple(
-        show(
-            AdminSite,
-            standing[session.id, each.site],
-            name=each.site,
-            state=each.state,
-            refused_task=each.refused_task,
-            answered=each.answered if each.asked else None,
-            late_since=late if each.asked and not each.answered else None,
-        )
-        for each in known.sites
-    )
-    return show(
-        AdminSession,
-        session,
-        round=current.number if current else None,
-        phase=current.phase if current else None,
-        round_state=current.state if current else None,
-        deadline=current.deadline if current else None,
-        late_since=late,
-        asked=sum(site.asked for site in known.sites),
-        answered=sum(site.answered for site in known.sites),
-        refusals=sum(site.refusals for site in sites),
-        bytes_in=sum(site.bytes_in for site in sites),
-        bytes_out=sum(site.bytes_out for site in sites),
-        sites=sites,
-    )

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import json
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -29,9 +29,16 @@ from fedclust.wire.models import (
     SessionInfo,
     SessionPatch,
     SitePresence,
+    SiteStanding,
 )
-from fedclust_service.domain.access import Actor, AuditSearch, Role, require
-from fedclust_service.domain.overview import Attendance
+from fedclust_service.domain.access import (
+    Actor,
+    AuditSearch,
+    Role,
+    require,
+    sees_account_details,
+)
+from fedclust_service.domain.overview import Attendance, Presence
 from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
@@ -188,8 +195,9 @@ def _first_version(tx: Tx, name: str) -> int:
 NOT_COLLECTING = "No round of this session is collecting answers now."
 
 
+@reads("session.read", "session.list")
 def list_sessions(
-    co: Coordinator,
+    tx: Tx,
     actor: Actor,
     limit: int = 50,
     cursor: str | None = None,
@@ -198,31 +206,15 @@ def list_sessions(
     study: str | None = None,
 ) -> Page[SessionEntry]:
     """List the sessions that the actor may see, newest first."""
-    page = list_with_rounds(co, actor, limit, cursor, state=state, study=study)
-    return Page(items=tuple(entry for entry, _ in page.items), next=page.next)
-
-
-@reads("session.read", "session.list")
-def list_with_rounds(
-    tx: Tx,
-    actor: Actor,
-    limit: int = 50,
-    cursor: str | None = None,
-    *,
-    state: SessionState | None = None,
-    study: str | None = None,
-) -> Page[Any]:
-    """List the sessions that the actor may see, newest first, each with its attendance."""
     after = read_cursor(cursor, row_number)
     rows = tx.sessions.list(
         limit=limit + 1, state=state, study=study, after_id=after, **visible_to(actor)
     )
-    known = tx.overview.attendance([each.id for each in rows[:limit]])
-
-    def listed(each: Session) -> tuple[SessionEntry, Attendance]:
-        return _session_entry(each, known[each.id], tx.now), known[each.id]
-
-    return page_of(rows, limit, "id", listed)
+    ids = [each.id for each in rows[:limit]]
+    known, standing = tx.overview.attendance(ids), _standing(tx, actor, ids)
+    return page_of(
+        rows, limit, "id", lambda each: _session_entry(each, known[each.id], tx.now, standing)
+    )
 
 
 @reads("session.read", "session.completed")
@@ -252,7 +244,7 @@ def get_session(tx: Tx, actor: Actor, name: str) -> SessionInfo:
 
 
 def _info_for(tx: Tx, actor: Actor, session: Session) -> SessionInfo:
-    info = _session_info(tx, session)
+    info = _session_info(tx, session, actor)
     if actor.role is Role.SITE:
         return info
     why = unsuitable(session, tx.participations.list(session.id))
@@ -440,38 +432,50 @@ def _invitation(session: Session, site: str, now: datetime) -> Participation:
     return Participation(session.id, site, ParticipationState.INVITED, invited_at=now)
 
 
-def _session_info(tx: Tx, session: Session) -> SessionInfo:
+def _session_info(tx: Tx, session: Session, actor: Actor | None = None) -> SessionInfo:
     """Return one session as shown; raises as `definition_of` if its definition is unreadable."""
     definition_of(session)
-    return SessionInfo(**dict(_entry_of(tx, session)))
+    return SessionInfo(**dict(_entry_of(tx, session, actor)))
 
 
-def _entry_of(tx: Tx, session: Session) -> SessionEntry:
-    return _session_entry(session, tx.overview.attendance([session.id])[session.id], tx.now)
+def _entry_of(tx: Tx, session: Session, actor: Actor | None = None) -> SessionEntry:
+    known, standing = tx.overview.attendance([session.id]), _standing(tx, actor, [session.id])
+    return _session_entry(session, known[session.id], tx.now, standing)
 
 
-def _session_entry(session: Session, known: Attendance, now: datetime) -> SessionEntry:
+def _standing(tx: Tx, actor: Actor | None, ids: Sequence[int]) -> Mapping[tuple[int, str], Any]:
+    """Return how the sites of sessions stand, if the actor may see that."""
+    return tx.overview.standing(ids) if actor and sees_account_details(actor) else {}
+
+
+def _session_entry(
+    session: Session, known: Attendance, now: datetime, standing: Mapping[tuple[int, str], Any]
+) -> SessionEntry:
     """Return a session as lists show it."""
     current = known.round
     past = current is not None and now >= current.deadline
     definition: Definition | None = None
     with contextlib.suppress(DataDamaged, DefinitionError):
         definition = definition_of(session)
+
+    def presence(each: Presence) -> SitePresence:
+        there = standing.get((session.id, each.site))
+        return show(
+            SitePresence,
+            each,
+            name=each.site,
+            answered=each.answered if each.asked else None,
+            late=past and not each.answered if each.asked else None,
+            standing=None if there is None else show(SiteStanding, there),
+        )
+
     return show(
         SessionEntry,
         session,
         created_by=session.created_by.partition(":")[2],
         cannot_start=None,
         round=current.number if current is not None else None,
+        deadline=known.deadline,
         definition=definition,
-        sites=tuple(
-            show(
-                SitePresence,
-                each,
-                name=each.site,
-                answered=each.answered if each.asked else None,
-                late=past and not each.answered if each.asked else None,
-            )
-            for each in known.sites
-        ),
+        sites=tuple(map(presence, known.sites)),
     )

@@ -1,4 +1,4 @@
-"""Pages for operators: the coordinator, every session, the audit trail."""
+"""Pages for operators: the coordinator, the audit trail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from fedclust_service.http.dependencies import (
     CoordinatorOf,
     CursorOf,
     LimitOf,
-    StateOf,
     service_of,
 )
 from fedclust_service.http.describe import refusals
@@ -55,24 +54,6 @@ def get_overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.O
     far clocks differ, versions.
     """
     return admin.overview(co, actor, service_of(request).settings.data_dir)
-
-
-@router.get(
-    "/sessions", summary="Every session with its sites", openapi_extra=refusals("forbidden")
-)
-def list_admin_sessions(
-    actor: ActorOf,
-    co: CoordinatorOf,
-    limit: LimitOf = 50,
-    cursor: CursorOf = None,
-    state: StateOf = None,
-    session: NameOf = None,
-) -> Page[admin.AdminSession]:
-    """Operators, newest first. For each site: whether it has answered the latest round, since when
-    it is late, when it was last seen (in any session, to the minute), its SDK, its refused answers,
-    the bytes of its stored answers and of the tasks made for it, each once.
-    """
-    return admin.list_all_sessions(co, actor, limit, cursor, state=state, name=session)
 
 
 # One parameter for each field of the query.

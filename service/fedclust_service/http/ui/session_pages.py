@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import datetime
 
 from starlette.responses import Response
 
@@ -15,7 +14,6 @@ from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.feature import clustered
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.submissions import JSON
-from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
@@ -34,8 +32,6 @@ class _Line:
     """What a line of the list counts, so that the template has little to do."""
 
     entry: SessionEntry
-    deadline: datetime | None
-    late_since: datetime | None
     joined: int
     asked: int
     answered: int
@@ -54,12 +50,11 @@ def _list(page: PageRequest) -> Response:
     wanted, study = page.query("state"), page.query("study")
     state = next((each for each in SessionState if each.value == wanted), None)
     cursor = page.query("cursor")
-    found = sessions.list_with_rounds(page.co, page.actor, cursor=cursor, state=state, study=study)
-    now = page.co.clock.now()
+    found = sessions.list_sessions(page.co, page.actor, cursor=cursor, state=state, study=study)
     kept = {"state": state.value if state else "", "study": study or ""}
     return page.render(
         "sessions.html",
-        lines=[_line(page.actor.name, entry, known, now) for entry, known in found.items],
+        lines=[_line(page.actor.name, entry) for entry in found.items],
         states=[each.value for each in SessionState],
         filters=kept,
         filtered=any(kept.values()),
@@ -68,17 +63,15 @@ def _list(page: PageRequest) -> Response:
     )
 
 
-def _line(reader: str, entry: SessionEntry, known: Attendance, now: datetime) -> _Line:
-    sites, late_since = entry.sites, known.late_since(now)
-    late = [each.name for each in sites if each.late] if late_since else []
+def _line(reader: str, entry: SessionEntry) -> _Line:
+    sites = entry.sites
+    late = [each.name for each in sites if each.late and entry.deadline]
     own = next((each for each in sites if each.name == reader), None)
     state: str = "" if own is None else own.state
     if own is not None and own.state == "joined" and entry.state == "running":
         state = "answered" if own.answered else "late" if own.name in late else state
     return _Line(
         entry,
-        known.deadline,
-        late_since,
         joined=sum(each.state == "joined" for each in sites),
         asked=sum(each.answered is not None for each in sites),
         answered=sum(each.answered is True for each in sites),

@@ -20,8 +20,7 @@ from fedclust.schema.times import time_span
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.ui.page_request import PageRequest
-from fedclust_service.usecases import admin, rounds, sessions
-from fedclust_service.usecases.admin import AdminSession, AdminSite
+from fedclust_service.usecases import rounds, sessions
 
 #: The most rounds of which the page tells; the latest.
 SHOWN_ROUNDS = 25
@@ -41,21 +40,11 @@ _MISSING = {
 
 
 @dataclass(frozen=True)
-class SiteRow:
-    """A line of the table of sites; ``standing`` is for operators alone."""
-
-    site: SitePresence
-    standing: AdminSite | None
-    own: bool
-
-
-@dataclass(frozen=True)
 class SessionView:
     """One session with its latest rounds, as the reader may see it."""
 
     info: SessionInfo
     rounds: tuple[RoundInfo, ...]
-    standing: AdminSession | None
     actor: Actor
     now: datetime
 
@@ -131,14 +120,6 @@ class SessionView:
         """Whether no site takes part, so that the session may be deleted."""
         return self.info.started_at is None and not self.names("joined")
 
-    @property
-    def site_rows(self) -> list[SiteRow]:
-        """The table of sites."""
-        standing = {} if self.standing is None else {s.name: s for s in self.standing.sites}
-        return [
-            SiteRow(each, standing.get(each.name), self.own == each) for each in self.info.sites
-        ]
-
     @cached_property
     def chart(self) -> Markup | None:
         """Inertia by round, from two rounds on."""
@@ -199,11 +180,7 @@ def load_view(page: PageRequest) -> SessionView:
     if info.round is not None:
         after = str(max(0, info.round - SHOWN_ROUNDS))
         shown = rounds.list_rounds(co, actor, name, SHOWN_ROUNDS, after).items
-    standing = None
-    if actor.role is Role.OPERATOR:
-        found = admin.list_all_sessions(co, actor, 1, name=name).items
-        standing = found[0] if found else None
-    return SessionView(info, shown, standing, actor, co.clock.now())
+    return SessionView(info, shown, actor, co.clock.now())
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:
