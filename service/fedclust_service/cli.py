@@ -344,11 +344,12 @@ def db_current(settings: Settings) -> None:
     """Print the database's migration and the one of this program."""
     from fedclust_service.bootstrap import explain_store_errors
     from fedclust_service.store import migrate
+    from fedclust_service.store.tables import SCHEMA_REVISION
 
     with explain_store_errors(settings):
         found = migrate.current(settings.store_url)
     _say(f"database: {found or 'empty'}")
-    _say(f"program:  {migrate.newest_migration()}")
+    _say(f"program:  {SCHEMA_REVISION}")
 
 
 @audit.command("verify")

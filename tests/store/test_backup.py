@@ -23,7 +23,7 @@ from fedclust_service.store import (
     Unwritable,
     UrlRefused,
     backup,
-    migrate,
+    tables,
 )
 from support.clock import ManualClock
 
@@ -39,7 +39,7 @@ def copy(sqlite_url: str, tmp_path: Path, clock: ManualClock) -> Path:
     store.close()
     assert made.sha256 == sha256(made.path.read_bytes())
     assert made.size == made.path.stat().st_size
-    assert made.migration == migrate.newest_migration()
+    assert made.migration == tables.SCHEMA_REVISION
     return made.path
 
 

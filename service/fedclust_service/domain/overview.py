@@ -9,7 +9,7 @@ from typing import Literal, Self, TypeAlias
 
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
-from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.domain.session import ParticipationState
 
 AttentionKind: TypeAlias = Literal[
@@ -32,19 +32,6 @@ _MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
-class RoundOverview:
-    """A round without its task."""
-
-    id: int
-    number: int
-    phase: str
-    state: RoundState
-    opened_at: datetime
-    deadline: datetime
-    overdue_since: datetime | None
-
-
-@dataclass(frozen=True)
 class Presence:
     """A site in a session: whether the latest round asks or asked it, and whether it answered."""
 
@@ -58,9 +45,9 @@ class Presence:
 
 @dataclass(frozen=True)
 class Attendance:
-    """A session's latest round and its sites by name."""
+    """A session's latest round, without its task, and its sites by name."""
 
-    round: RoundOverview | None
+    round: Round | None
     sites: tuple[Presence, ...]
 
     @property
@@ -68,10 +55,6 @@ class Attendance:
         """The deadline of the round that collects answers now."""
         collects = self.round is not None and self.round.state is RoundState.COLLECTING
         return self.round.deadline if self.round is not None and collects else None
-
-    def late_since(self, now: datetime) -> datetime | None:
-        """Return the deadline of the round that collects answers, if it has passed."""
-        return self.deadline if self.deadline is not None and now >= self.deadline else None
 
 
 class Attention(Model):

@@ -33,15 +33,6 @@ _VERSION_TABLE = "alembic_version"
 _ADVISORY_LOCK = 0x6665_6463_6C75_7374
 
 
-def newest_migration() -> str:
-    """Return the newest migration of this program."""
-    from alembic.script import ScriptDirectory
-
-    found = ScriptDirectory.from_config(_alembic_config()).get_current_head()
-    assert found is not None  # noqa: S101  # there is at least the first
-    return found
-
-
 def current(url: str) -> str | None:
     """Return a database's migration; None if it has no tables of fedclust."""
     file = engines.sqlite_file(engines.parse_url(url))

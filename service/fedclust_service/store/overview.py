@@ -32,7 +32,6 @@ from fedclust_service.domain.overview import (
     Attention,
     AttentionKind,
     Presence,
-    RoundOverview,
     named,
     refusals_in_words,
 )
@@ -41,10 +40,10 @@ from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, unindexed
 from fedclust_service.store.principals import Tokens
+from fedclust_service.store.rounds import LISTED, make_round
 
 REFUSED = "submission.refused"
 _P = tables.participations.c
-_AT = ("id", "number", "phase", "state", "opened_at", "deadline", "overdue_since")
 _IDS: BindParameter[Any] = bindparam("ids", expanding=True)
 _ROUNDS: BindParameter[Any] = bindparam("rounds", expanding=True)
 
@@ -56,9 +55,7 @@ def _latest_rounds() -> Select[*tuple[Any, ...]]:
         .where(t.c.session_id.in_(_IDS))
         .group_by(t.c.session_id)
     )
-    return select(t.c.session_id, *(t.c[name] for name in _AT)).where(
-        tuple_(t.c.session_id, t.c.number).in_(newest)
-    )
+    return LISTED.where(tuple_(t.c.session_id, t.c.number).in_(newest))
 
 
 def _who_is_there() -> Select[int, str, str, str | None, bool, bool, str]:
@@ -87,7 +84,7 @@ class OverviewQueries(Repository):
 
     def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
         """Return each session's latest round and which of its sites were asked and answered."""
-        rounds = self._latest(ids)
+        rounds = {each.session_id: each for each in self._list(make_round, _LATEST, ids=ids)}
         latest = [each.id for each in rounds.values()]
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
         for row in self._all(_PRESENT, ids=ids, rounds=latest):
@@ -97,12 +94,6 @@ class OverviewQueries(Repository):
             there = Presence(site, state, refused, short, asked, answered)
             sites[session].append(there)
         return {each: Attendance(rounds.get(each), tuple(sites[each])) for each in ids}
-
-    def _latest(self, ids: Sequence[int]) -> dict[int, RoundOverview]:
-        return {
-            row["session_id"]: RoundOverview(**{name: row[name] for name in _AT})
-            for row in self._rows(_LATEST, ids=ids)
-        }
 
     def standing(self, ids: Sequence[int]) -> dict[tuple[int, str], Any]:
         """Return what operators see of the sites of sessions besides, by session id and site.

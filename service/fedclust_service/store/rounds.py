@@ -104,27 +104,25 @@ class Rounds(Repository):
 
     def get(self, session_id: int, number: int) -> Round | None:
         """Return one round of a session."""
-        return self._one(_round, _NUMBERED, session_id=session_id, number=number)
+        return self._one(make_round, _NUMBERED, session_id=session_id, number=number)
 
     def get_by_id(self, round_id: int) -> Round | None:
         """Return a round by id."""
-        return self._one(_round, _BY_ID, id=round_id)
+        return self._one(make_round, _BY_ID, id=round_id)
 
     def latest(self, session_id: int) -> Round | None:
         """Return the session's last round."""
-        return self._one(_round, _LATEST, session_id=session_id)
+        return self._one(make_round, _LATEST, session_id=session_id)
 
     def list(self, session_id: int, limit: int, after: int | None = None) -> Sequence[Round]:
         """Return at most ``limit`` rounds by number, after the number ``after``.
 
         ``common`` is empty in them: tasks may be long and lists do not show them.
         """
-        columns = [column for column in _R if column.name != "common"]
-        query = select(*columns, literal(b"").label("common")).where(_R.session_id == session_id)
-        query = query.order_by(_R.number).limit(limit)
+        query = LISTED.where(_R.session_id == session_id).order_by(_R.number).limit(limit)
         if after is not None:
             query = query.where(_R.number > after)
-        return self._list(_round, query)
+        return self._list(make_round, query)
 
     def numbers(self, session_id: int) -> dict[int, int]:
         """Return the number of each round of a session by its id, without reading tasks."""
@@ -156,7 +154,7 @@ class Rounds(Repository):
 
     def aggregating(self) -> Sequence[Round]:
         """Return the rounds to aggregate, leased or not, oldest first, without damaged ones."""
-        return self._readable("round", _AGGREGATING, list(_R), _round, self.get_by_id)
+        return self._readable("round", _AGGREGATING, list(_R), make_round, self.get_by_id)
 
     def waiting(self, now: datetime) -> Sequence[WaitingRound]:
         """Return the rounds of running sessions that are to be aggregated and that nobody holds."""
@@ -263,6 +261,8 @@ _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
 _DUE = select(_R.id).where(_R.state == RoundState.COLLECTING).order_by(_R.deadline, _R.id)
+#: Rounds without the long common part of their tasks.
+LISTED = select(*(column for column in _R if column.name != "common"), literal(b"").label("common"))
 _DUE_COLUMNS = [_R.id, _R.session_id, _R.number, _R.deadline, _R.overdue_since]
 _FREE = or_(_R.lease_token.is_(None), _R.lease_expires_at <= bindparam("_now"))
 _WAITING = (
@@ -294,10 +294,11 @@ def _lease_values(lease: Lease) -> dict[str, Any]:
     }
 
 
-def _round(**columns: Any) -> Round:
+def make_round(**columns: Any) -> Round:
+    """Return a row as a round."""
     token, holder, expires_at = (columns.pop(name) for name in _NO_LEASE)
     return Round(**columns, lease=None if token is None else Lease(token, holder, expires_at))
 
 
 #: A round, a site's part of its task, and the site's answer, as joined rows have them.
-ROUND_PARTS = (Part(_round, list(_R)), Part(Addressee, list(_A)), Part(Submission, SUMMARY))
+ROUND_PARTS = (Part(make_round, list(_R)), Part(Addressee, list(_A)), Part(Submission, SUMMARY))
