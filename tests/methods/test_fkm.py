@@ -15,7 +15,6 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.fkm import DefaultConfig, PaperConfig
 from fedclust.numeric import weighted_kmeans
-from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
@@ -94,26 +93,6 @@ def test_check_names_the_candidate_and_the_rule(
 
 
 PAPER = {"variant": "paper"}
-
-
-@pytest.mark.parametrize(
-    ("task", "options"),
-    [
-        (_candidates(np.zeros((1202, 2, 2))), {}),
-        (_candidates(np.zeros((9, 2, 2))), {}),
-        (_candidates(np.zeros((8, 200, 2))), {}),
-        (SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=200, n_init=3)), {}),
-        (_means(np.zeros((200, 2))), PAPER),
-    ],
-)
-def test_a_site_refuses_more_than_was_consented_to(task: SiteTask, options: Any) -> None:
-    check_method_task(fkm.METHOD, _candidates(np.zeros((8, 2, 2))), _config(), 0)
-    for agreed in (SEEDS, _means(np.zeros((2, 2)))):
-        check_method_task(fkm.METHOD, agreed, _config(**PAPER), 0)
-
-    with pytest.raises(RuleViolation) as caught:
-        check_method_task(fkm.METHOD, task, _config(**options), 0)
-    assert caught.value.rule == "task"
 
 
 # --- default variant: the coordinator -------------------------------------------------------------

@@ -14,7 +14,6 @@ from fedclust.methods import kfed
 from fedclust.methods.common import kmeans_rounds, local_kmeans
 from fedclust.methods.kfed import local_cells
 from fedclust.rounds import Plan
-from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
@@ -425,26 +424,6 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
 
     assert rounds.label(plan, mapped, rows, memory, "a").tolist() == [0, 1, -1, 1]
     assert rounds.label(plan, mapped, rows, memory, "a", new=True).tolist() == [0, 0, -1, 1]
-
-
-@pytest.mark.parametrize("options", [{}, {"variant": "paper"}])
-def test_a_site_makes_only_the_cells_that_the_definition_names(options: dict[str, Any]) -> None:
-    config = _config(n_clusters=4, **options)
-    _, task = kfed.start(config, 0)
-    check_method_task(kfed.METHOD, SiteTask("cells", task.common), config, 0)
-    changes: list[dict[str, Any]] = [
-        {"n_clusters": task.common.n_clusters + 1},
-        {"n_init": 7},
-        {"project": not task.common.project},
-        {"variant": "paper" if task.common.variant == "default" else "default"},
-    ]
-    for change in changes:
-        asked = SiteTask("cells", task.common.model_copy(update=change))
-        with pytest.raises(RuleViolation, match="another first task"):
-            check_method_task(kfed.METHOD, asked, config, 0)
-    more = SiteTask("refine", kmeans_rounds.StepTask(centroids=np.eye(5, 2)))
-    with pytest.raises(RuleViolation, match="4 clusters"):
-        check_method_task(kfed.METHOD, more, config, 0)
 
 
 @pytest.mark.parametrize("config", [{}, {"variant": "paper"}, {"refine": 1}])

@@ -12,7 +12,6 @@ import pytest
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.rounds import Plan
-from fedclust.rounds.stages import check_method_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
@@ -113,23 +112,6 @@ def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
 
     with pytest.raises(RuleViolation, match="band"):
         kmeans_rounds.check(task, payload, replace(_config(), size_band="<50"))
-
-
-@pytest.mark.parametrize(
-    ("phase", "common"),
-    [
-        ("cells", kmeans_rounds.CellsTask(n_clusters=200, n_init=3)),
-        ("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=30)),
-        ("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((200, 2)))),
-    ],
-)
-def test_a_site_refuses_more_than_was_consented_to(phase: str, common: Any) -> None:
-    cells = SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=2, n_init=3))
-    for agreed in (cells, _task([[0, 0], [9, 5]])):
-        check_method_task(lloyd.METHOD, agreed, _config(), 0)
-
-    with pytest.raises(RuleViolation, match="definition"):
-        check_method_task(lloyd.METHOD, SiteTask(phase, common), _config(), 0)
 
 
 def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:

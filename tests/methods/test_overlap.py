@@ -400,66 +400,21 @@ def _plan(**options: Any) -> Plan:
 SPACE = Space(np.zeros(4), np.ones(4), np.zeros(4))
 
 
-def _asked(phase: str, common: Any) -> SiteTask:
-    return SiteTask(phase, common, space=SPACE)
+def _federated(k: int) -> SiteTask:
+    ones = np.ones((k, 4))
+    common = overlap.FederatedTask(centroids=ones, mask=ones > 0, iterations=5)
+    return SiteTask("federated", common, space=SPACE)
 
 
-def _federated(k: int = 2, iterations: int = 5, d: int = 4) -> SiteTask:
-    ones = np.ones((k, d))
-    return _asked(
-        "federated",
-        overlap.FederatedTask(centroids=ones, mask=ones > 0, iterations=iterations),
-    )
-
-
-CELLS = _asked("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=None))
-
-
-def _site(plan: Plan, *tasks: SiteTask) -> None:
-    memory: dict[str, Any] = {}
-    X = np.random.default_rng(0).normal(size=(30, 4))
-    for number, task in enumerate(tasks):
-        _, memory = site_step(plan, task, row_points(X), "a", number, memory=memory)
-
-
-def test_a_site_answers_the_rounds_of_the_definition() -> None:
-    rounds = [_federated()] * 3
-    _site(_plan(), CELLS, *rounds)
-    _site(_plan(), *rounds)  # One that came late.
-
-
-@pytest.mark.parametrize(
-    ("tasks", "says"),
-    [
-        ([CELLS, CELLS], "phase 'cells' is over"),
-        ([_federated(), CELLS], "phase 'cells' is over"),
-        ([CELLS, *[_federated()] * 4], "allows 4 rounds"),
-        ([_federated(k=9)], "provides for 8 clusters"),
-        ([_federated(iterations=6)], "5 local iterations"),
-        ([_federated(d=3)], "shape 2 x 4"),
-        (
-            [_asked("cells", own_features.CellsTask(n_clusters=9, search=False, n_init=None))],
-            "another first task",
-        ),
-        (
-            [_asked("cells", own_features.CellsTask(n_clusters=2, search=True, n_init=None))],
-            "another first task",
-        ),
-        (
-            [_asked("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=9))],
-            "another first task",
-        ),
-    ],
-)
-def test_a_site_refuses_what_the_definition_does_not_say(tasks: Any, says: str) -> None:
-    with pytest.raises(RuleViolation, match=says):
-        _site(_plan(), *tasks)
-
-
-def test_without_masks_a_task_has_at_most_the_definitions_centroids() -> None:
-    policy = Policy(missing="impute", protection="none", min_sites=1)
-    with pytest.raises(RuleViolation, match="provides for 2 clusters"):
-        _site(replace(_plan(), policy=policy), _federated(k=3))
+@pytest.mark.parametrize(("missing", "most"), [("mask", 8), ("impute", 2)])
+def test_a_task_has_no_more_centroids_than_the_session_may_find(missing: Any, most: int) -> None:
+    """With masks, K for each part of the features that no site connects to another."""
+    plan = _plan()
+    plan = replace(plan, policy=plan.policy.model_copy(update={"missing": missing}))
+    points = row_points(np.random.default_rng(0).normal(size=(30, 4)))
+    site_step(plan, _federated(most), points, "a", 0)
+    with pytest.raises(RuleViolation, match=f"provides for {most} clusters"):
+        site_step(plan, _federated(most + 1), points, "a", 0)
 
 
 # --- the coordinator's step -----------------------------------------------------------------------

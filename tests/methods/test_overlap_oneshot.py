@@ -477,32 +477,6 @@ def test_full_covariances_need_exact_records() -> None:
 # --- what was consented to ------------------------------------------------------------------------
 
 
-def _ask(config: RunConfig, *tasks: dict[str, Any]) -> None:
-    plan = Plan(overlap_oneshot.METHOD, config.options, config.features, config.policy, seed=0)
-    memory: dict[str, Any] = {}
-    space = Space(np.zeros(3), np.ones(3), np.zeros(3))
-    X = np.random.default_rng(0).normal(size=(40, 3))
-    for number, asked in enumerate(tasks):
-        common = {"n_clusters": 2, "search": False, "n_init": None, "full": False, **asked}
-        task = SiteTask("gaussians", GaussiansTask(**common), space=space)
-        _, memory = site_step(
-            plan, task, Points(X, np.full(40, 5), np.full(3, 0.1)), "a", number, memory=memory
-        )
-
-
-@pytest.mark.parametrize(
-    "tasks", [[{}, {}], [{"n_clusters": 30}], [{"search": True}], [{"n_init": 7}], [{"full": True}]]
-)
-def test_a_site_answers_one_round_that_follows_the_definition(tasks: list[dict[str, Any]]) -> None:
-    config = _config(3, n_clusters=2)
-    _ask(config, {})
-
-    with pytest.raises(RuleViolation) as refused:
-        _ask(config, *tasks)
-
-    assert refused.value.rule == ("task-phase" if len(tasks) == 2 else "task")
-
-
 @pytest.mark.parametrize(
     ("options", "most"), [({}, MAX_FOUND_CLUSTERS), ({"n_clusters": 2}, 2 * 3)]
 )
