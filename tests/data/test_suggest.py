@@ -144,6 +144,16 @@ DUTCH = {
     "pain": CLEAN.pain,
     "Overleden": coded("died", "levend", "overleden"),
 }
+TURKISH = {
+    "Hasta No": range(N),
+    "Yaş": CLEAN.age,
+    "Kreatinin (mg/dl)": comma(CLEAN.creatinine),
+    "Kolesterol (mg/dl)": CLEAN.chol,
+    "Cinsiyet": coded("female", ("Erkek", "ERKEK"), ("Kadın", "KADIN")),
+    "Sigara": coded("smoker", "H", "E"),
+    "pain": CLEAN.pain,
+    "Ölüm": coded("died", ("Hayır", "HAYIR"), ("Evet", "EVET")),
+}
 POLISH = {
     "Nr karty": [f"KG/{i}/21" for i in range(N)],
     "Wiek [lata]": CLEAN.age,
@@ -238,6 +248,12 @@ MESSY = {
     "Dutch": Messy(
         csv("cp1252", ";", DUTCH), (("# sentinels = [999]", "sentinels = [999]"),), ((4, "age"),)
     ),
+    "Turkish": Messy(csv("cp1254", ";", TURKISH)),
+    "Polish, of Windows": Messy(
+        csv("cp1250", ";", POLISH),
+        (('# missing = ["brak danych"]', 'missing = ["brak danych"]'),),
+        ((0, "creatinine"),),
+    ),
     "Danish": Messy(csv("cp1252", ";", DANISH)),
     "Polish": Messy(
         csv("utf-8", ";", POLISH),
@@ -310,7 +326,7 @@ def test_a_messy_table_is_read_as_the_clean_one(name: str, tmp_path: Path) -> No
 
 
 def test_an_edit_each_is_enough() -> None:
-    assert sum(len(messy.edits) for messy in MESSY.values()) <= len(MESSY) == 16
+    assert sum(len(messy.edits) for messy in MESSY.values()) <= len(MESSY) == 18
 
 
 def suggested(place: Path, feature: Feature, **columns: Any) -> tuple[str, str]:
@@ -369,6 +385,14 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (LOS, {"los": [*range(5, 60), -8]}, 'may mean a missing value: "-8" 1'),
         (LOS, {"los": [*range(5, 60), 777, 9999]}, '"777" 1, "9999" 1'),
         (LOS, {"los": [*range(120)]}, ""),
+        (LOS, {"los": [0, *range(18, 90), 0]}, 'may mean a missing value: "0" 2'),
+        (LOS, {"los": [0, 0, 0, 0, *range(1, 60)]}, ""),
+        (AGE, {"age": [0, *range(18, 90)]}, 'may mean a missing value: "0" 1'),
+        (SMOKER, {"Sigara": ["Evet", "HAYIR", "hayır"]}, ""),
+        (SMOKER, {"Sigara": ["E", "H", "?"]}, 'not known: "?" 1'),
+        (FEMALE, {"Cinsiyet__(E/K)": ["E", "K"]}, ""),
+        (FEMALE, {"cinsiyet": ["Erkek", "KADIN"]}, ""),
+        (FEMALE, {"cinsiyet": ["E", "H", "K"]}, 'not known: "E" 1'),
         (TSH, {"tsh": [*range(60, 100)]}, "40 of 40 values lie outside the bounds"),
         (CREATININE, {"creatinine": ["1.1", "<0.2"]}, 'text in a number column: "<0.2" 1'),
         (TSH, {"tsh__(MU/l)": [1, 2]}, 'how does "MU/l" become "mU/l"?'),
@@ -490,6 +514,15 @@ def test_a_row_of_units_below_the_header_of_a_csv_file_is_named(tmp_path: Path) 
     )
     found = suggest_mapping([AGE, CREATININE, PAIN], path(tmp_path))
     assert "the first row holds units: delete it, or it counts as a person" in found.still_open
+
+
+def test_an_encoding_that_lacks_a_byte_is_not_chosen(tmp_path: Path) -> None:
+    # cp1252 lacks the byte of ť, and cp1250 that of ƒ.
+    for encoding, letter in (("cp1250", "ť"), ("cp1252", "ƒ")):
+        path = csv(
+            encoding, ";", {"Płeć" if letter == "ť" else "sexe": ["M", "K"], "n": [letter] * 2}
+        )
+        assert f'\nencoding = "{encoding}"\n' in suggest_mapping([FEMALE], path(tmp_path)).text
 
 
 def test_sentinels_that_were_given_are_written_and_not_proposed_again(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Collection
 from typing import Final
 
 #: Letters that are no letter with an accent.
-_STROKES: Final = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "a", "œ": "o"})
+_STROKES: Final = str.maketrans({"ø": "o", "ł": "l", "đ": "d", "æ": "a", "œ": "o", "ı": "i"})
 
 
 def folded(text: str) -> str:
@@ -20,23 +20,29 @@ def folded(text: str) -> str:
 
 
 #: Names of one measurement, in English, German, French, Spanish, Italian, Portuguese, Dutch,
-#: Swedish, Danish, Norwegian and Polish.
+#: Swedish, Danish, Norwegian, Polish and Turkish.
 _SYNONYMS: Final = (
-    "age alter lebensalter edad patientage alterjahre eta idade leeftijd ålder alder wiek",
-    "sex geschlecht gender sexe sexo sesso geslacht kön kjønn płeć",
-    "height grosse korpergrosse taille talla altezza statura altura lengte längd wzrost",
-    "weight gewicht korpergewicht poids peso vikt waga",
-    "bmi bodymassindex imc",
+    "age alter lebensalter edad patientage alterjahre eta idade leeftijd ålder alder wiek yaş",
+    "sex geschlecht gender sexe sexo sesso geslacht kön kjønn płeć cinsiyet",
+    "height grosse korpergrosse taille talla altezza statura altura lengte längd wzrost boy",
+    "weight gewicht korpergewicht poids peso vikt waga kilo ağırlık",
+    "bmi bodymassindex imc vki",
     (
         "creatinine kreatinin creatinin creat krea crea scr serumkreatinin creatinina "
         "serumcreatinine kreatinine kreatynina"
     ),
     (
         "chol cholesterol cholesterin totalcholesterol gesamtcholesterin colesterol colesterolo "
-        "kolesterol"
+        "kolesterol totalkolesterol"
     ),
-    "triglycerides triglyzeride triglyceride trig tg trigliceridos trigliceridi triglyceriden",
-    "glucose glukose blutzucker bz glycemie glucosa glykamie gluc glicemia glukos glukoza glucosio",
+    (
+        "triglycerides triglyzeride triglyceride trig tg trigliceridos trigliceridi "
+        "triglyceriden trigliserit"
+    ),
+    (
+        "glucose glukose blutzucker bz glycemie glucosa glykamie gluc glicemia glukos glukoza "
+        "glucosio glukoz"
+    ),
     "hba1c glycatedhemoglobin hemoglobinaglicada emoglobinaglicata hemoglobineglyquee",
     "bilirubin bilirubine bilirrubina bili bilirubina",
     "hemoglobin hamoglobin hb hgb hemoglobine hemoglobina emoglobina hemoglobiny",
@@ -45,57 +51,65 @@ _SYNONYMS: Final = (
     "ntprobnp probnp",
     "potassium kalium potasio potassio potas",
     "sodium natrium sodio",
-    "platelets thrombozyten plaquettes plaquetas plt piastrine trombocyten trombocyter",
-    "wbc leukozyten leukocytes leucocytes leucocitos leucociti leukocyten leukocyty",
+    "platelets thrombozyten plaquettes plaquetas plt piastrine trombocyten trombocyter trombosit",
+    "wbc leukozyten leukocytes leucocytes leucocitos leucociti leukocyten leukocyty lökosit",
     (
         "sbp systolic systolicbloodpressure systolicbp bpsys rrsys syst systolisch trestbps "
-        "systoliskt pasistolica tasistolica pressionesistolica cisnienieskurczowe skurczowe"
+        "systoliskt pasistolica tasistolica pressionesistolica cisnienieskurczowe skurczowe "
+        "sistolik"
     ),
     (
         "dbp diastolic diastolicbloodpressure diastolicbp bpdia rrdia diast diastolisch "
-        "diastoliskt padiastolica tadiastolica pressionediastolica rozkurczowe"
+        "diastoliskt padiastolica tadiastolica pressionediastolica rozkurczowe diyastolik"
     ),
-    "heartrate hr pulse puls herzfrequenz frequencecardiaque hartslag tetno",
-    "temp temperature temperatur temperatura temperatuur kroppstemp tcorporea",
+    "heartrate hr pulse puls herzfrequenz frequencecardiaque hartslag tetno nabız",
+    "temp temperature temperatur temperatura temperatuur kroppstemp tcorporea ateş",
     "ef lvef ejectionfraction ejektionsfraktion",
-    "diabetes dm diab diabete diabetesmellitus suikerziekte cukrzyca",
-    "hypertension hypertonie htn bluthochdruck hta hypertensie ipertensione nadcisnienie",
-    "smoker smoking raucher rauchen fumeur tabac fumador fumatore roker rökare ryger røyker",
+    "diabetes dm diab diabete diabetesmellitus suikerziekte cukrzyca diyabet",
+    (
+        "hypertension hypertonie htn bluthochdruck hta hypertensie ipertensione nadcisnienie "
+        "hipertansiyon"
+    ),
+    "smoker smoking raucher rauchen fumeur tabac fumador fumatore roker rökare ryger røyker sigara",
     (
         "died death dead deceased verstorben tod exitus mortality deces fallecido dth gestorben "
-        "deceduto decesso morto obito falecido overleden avliden död zgon"
+        "deceduto decesso morto obito falecido overleden avliden död zgon ölüm öldü"
     ),
     (
-        "los lengthofstay liegedauer verweildauer staydays degenza opnameduur vårdtid "
+        "los lengthofstay liegedauer verweildauer staydays degenza opnameduur vårdtid yatışsüresi "
         "czashospitalizacji"
     ),
 )
 #: Headers of the columns of a table with a row for each value: times by their unit.
 _TIMES: Final = {
-    "days": "day days tag tage jour jours dia dias giorno giorni dag dagen dygn dni dzien",
-    "hours": "hour hours hr hrs stunde stunden heure heures hora horas ora ore uur timmar timer",
-    "weeks": "week weeks woche wochen semaine semana",
-    "": "time zeit zeitpunkt temps tiempo tempo tijd tid czas offset visit date datum charttime",
+    "days": "day days tag tage jour jours dia dias giorno giorni dag dagen dygn dni dzien gün",
+    "hours": "hour hours hr hrs stunde stunden heure heures hora horas ora ore uur timmar timer "
+    "saat",
+    "weeks": "week weeks woche wochen semaine semana hafta",
+    "": "time zeit zeitpunkt temps tiempo tempo tijd tid czas zaman offset visit date datum tarih "
+    "charttime",
 }
 _PERSONS: Final = (
     "patient patientid pat patid patnr pid mrn subject subjectid subjid usubjid person personid "
     "patienten patientennr patientnummer paciente paziente pacjent case caseid fall fallnr cpr "
-    "pseudonym pseudo pseudonymid"
+    "hasta hastano pseudonym pseudo pseudonymid"
 )
-_VALUES: Final = "value wert messwert ergebnis result valor valeur valore waarde varde wartosc"
+_VALUES: Final = (
+    "value wert messwert ergebnis result valor valeur valore waarde varde wartosc değer sonuç"
+)
 #: Codes of one meaning. The pairs are the first two and the last two.
 _MEANINGS: Final = {
-    "no": "no n nein false 0 non falsch faux nee nej nie não",
-    "yes": "yes y ja j true 1 oui si wahr vrai tak sim",
-    "male": "male m mannlich mann man mand masculin masculino homme hombre h maschio",
+    "no": "no n nein false 0 non falsch faux nee nej nie não hayır",
+    "yes": "yes y ja j true 1 oui si wahr vrai tak sim evet",
+    "male": "male m mannlich mann man mand masculin masculino homme hombre h maschio erkek",
     "female": "female f w weiblich frau woman feminin femenino femme mujer vrouw femmina kvinna "
-    "kvinne kvinde k",
+    "kvinne kvinde k kadın",
 }
 #: Codes of a person who lives; other words for death are in the synonyms.
 _ALIVE: Final = frozenset(
-    ["alive", "living", "lebend", "lebt", "vivant", "vivo", "levend", "levande", "zyje"]
+    ["alive", "living", "lebend", "lebt", "vivant", "vivo", "levend", "levande", "zyje", "yasiyor"]
 )
-_DEAD: Final = frozenset(map(folded, ["tot", "mort", "décédé", "muerto"]))
+_DEAD: Final = frozenset(map(folded, ["tot", "mort", "décédé", "muerto", "ölü"]))
 _ROMAN: Final = ("", "I", "II", "III", "IV", "V", "VI")
 #: A word at most, then a number.
 _RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|I{1,3}|I?V|VI)")
@@ -107,7 +121,7 @@ _ABSENT_NUMBER: Final = re.compile(
 _ABSENT: Final = (
     "?|-|--|k.a.|ka|unbekannt|unknown|missing|fehlt|n.d.|nd|n.b.|nb|inconnu|desconocido|"
     "keine angabe|not known|not done|brak danych|brak|onbekend|okänd|ukendt|uoplyst|"
-    "ukjent|saknas|ignoto|sconosciuto|desconhecido|nieznane|nr|n.r.|s.d.|nvt"
+    "ukjent|saknas|ignoto|sconosciuto|desconhecido|nieznane|nr|n.r.|s.d.|nvt|bilinmiyor"
 )
 _MISSING_CODES: Final = frozenset(map(folded, _ABSENT.split("|")))
 _WORDS: Final = {folded(word): n for n, words in enumerate(_SYNONYMS) for word in words.split()}
@@ -115,17 +129,22 @@ _TIME_WORDS: Final = {folded(w): unit for unit, words in _TIMES.items() for w in
 _PERSON_WORDS: Final = frozenset(map(folded, _PERSONS.split()))
 _VALUE_WORDS: Final = frozenset(map(folded, _VALUES.split()))
 _CODES: Final = {folded(code): what for what, codes in _MEANINGS.items() for code in codes.split()}
+#: Turkish initials of evet and hayır, erkek and kadın: what they mean if there are no others.
+_TOGETHER: Final = {
+    frozenset("eh"): {"e": "yes", "h": "no"},
+    frozenset("ek"): {"e": "male", "k": "female"},
+}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
     r"(?:\s+in)?[\s_,;:-]+((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?:d?l|ml))?|%)$"
 )
 #: Units as people write them; of moles "a litre" is left out.
 _UNIT_WORDS: Final = (
-    "years year yrs yr jahre jahren jahr ans anos jaar lat lata anni år",
-    "days day tage jours dias dagen dni giorni dygn dagar",
-    "hours hour h hrs std stunden heures horas ore uur godziny timmar",
-    "minutes minute minuten minuti minutos minuter minuut",
-    "weeks week wochen semaines semanas weken settimane veckor tygodnie",
+    "years year yrs yr jahre jahren jahr ans anos jaar lat lata anni år yıl",
+    "days day tage jours dias dagen dni giorni dygn dagar gün",
+    "hours hour h hrs std stunden heures horas ore uur godziny timmar saat",
+    "minutes minute minuten minuti minutos minuter minuut dakika",
+    "weeks week wochen semaines semanas weken settimane veckor tygodnie hafta",
     "bpm 1/min /min beats/min",
     "mmol/l mmol",
     "umol/l umol",
@@ -176,9 +195,11 @@ def looks_missing(code: str) -> bool:
     return folded(code) in _MISSING_CODES or _ABSENT_NUMBER.fullmatch(code) is not None
 
 
-def meaning_of(code: str) -> str | None:
-    """Return what a code means in any session: "no", "yes", "male" or "female"."""
-    return _CODES.get(folded(code))
+def meanings_of(codes: Collection[str]) -> dict[str, str | None]:
+    """Return what each code of a column means in any session: "no", "yes", "male" or "female"."""
+    given = frozenset(folded(code) for code in codes if not looks_missing(code))
+    known = _TOGETHER.get(given, _CODES)
+    return {code: known.get(folded(code)) for code in codes}
 
 
 def death_of(code: str) -> int | None:

@@ -32,7 +32,7 @@ from fedclust.data.known_names import (
     is_unit,
     likeness,
     looks_missing,
-    meaning_of,
+    meanings_of,
     rank_of,
     same_measure,
     sex_counted,
@@ -59,6 +59,8 @@ _MOST_CELLS: Final = 100_000
 _MOST_CODES: Final = 40
 #: With one of these codes M may be mujer.
 _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
+#: Encodings of Windows in Western Europe, Central Europe and Turkey.
+_SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 #: What a column without a name is called, before its letter.
 _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
@@ -234,10 +236,19 @@ def _read(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> _Tabl
         return _read_as(
             dataset, features, rows_of, written.model_copy(update={"encoding": encoding})
         )
-    table = _read_as(dataset, features, rows_of, written.model_copy(update={"encoding": "cp1252"}))
+    tables: list[_Table] = []
+    for each in _SINGLE_BYTE:
+        tried = written.model_copy(update={"encoding": each})
+        try:
+            tables.append(_read_as(dataset, features, rows_of, tried))
+        except DataError:  # each of them lacks some bytes
+            if each == _SINGLE_BYTE[-1] and not tables:
+                raise
+    # The first of those that show most names like a feature's.
+    table = max(tables, key=lambda each: len(each.columns))
     table.notes.append(
-        "the file is not in UTF-8; with cp1252, are letters such as ä right? If not, give "
-        "encoding= (--encoding), such as cp1250 for Central Europe"
+        f"the file is not in UTF-8; with {table.written.encoding}, are letters such as ä, ł and ş "
+        "right? If not, give encoding= (--encoding)"
     )
     return table
 
@@ -417,20 +428,20 @@ def _codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter
     return codes, missing
 
 
-def _level(feature: Feature, code: str, codes: Iterable[str], score: int) -> str | int | None:
+def _level(feature: Feature, code: str, codes: Collection[str], score: int) -> str | int | None:
     """Return the level that a code certainly is; None if that is not certain."""
     if (
         feature.kind == "categorical"
         and len(ranked := _of_rank(feature.levels or (), code, codes)) == 1
     ):
         return ranked[0]
-    what = meaning_of(code)
+    meanings = meanings_of(codes)
+    what, meant = meanings[code], set(meanings.values())
     others = set(map(folded, codes))
     numbers = {each for each in codes if each.isdecimal() and not looks_missing(each)}
     unclear = not numbers <= {"0", "1"} or is_sex(feature.name)
     if code in ("0", "1") and unclear and code not in (feature.levels or ()):
         return None  # 1 and 2, or 0, 1 and 2, do not say which is which
-    meant = set(map(meaning_of, codes))
     if what in ("male", "female") and (
         ("m" in others and _MALE_WITH_MUJER & others) or not {"male", "female"} <= meant
     ):
@@ -446,7 +457,7 @@ def _level(feature: Feature, code: str, codes: Iterable[str], score: int) -> str
     levels = feature.levels or ()
     same = [level for level in levels if folded(level) == folded(code)]
     if not same and what is not None:
-        stand = {level: meaning_of(level) for level in levels if not level.isdecimal()}
+        stand = meanings_of([level for level in levels if not level.isdecimal()])
         pair = {"no", "yes"} if what in ("no", "yes") else {"male", "female"}
         if pair <= set(stand.values()):
             same = [level for level, other in stand.items() if other == what]
@@ -504,7 +515,7 @@ class _Writer:
             also = {
                 each
                 for each in in_brackets(match.column)
-                if each not in ("", unit) and not all(map(meaning_of, each.split("/")))
+                if each not in ("", unit) and not all(meanings_of(each.split("/")).values())
             }
             if also and match.score < 4:
                 said = list_names([*map(_toml, sorted(also))])
@@ -688,10 +699,12 @@ def _absent(
 ) -> NDArray[np.bool_]:
     """Return which distinct numbers look like codes of a missing value.
 
-    They are usual ones and outside the bounds, or beyond all others and far from these or more
-    frequent, or negative among others that are not, or far more frequent than any.
+    They are usual ones or 0, and outside the bounds, or beyond all others and far from these or
+    more frequent, or negative among others that are not, or far more frequent than any. A 0 must be
+    far below all others, as among ages: 0 is a usual count.
     """
-    usual = np.array([looks_missing(f"{value:.15g}") for value in own.tolist()])
+    zero = own == 0
+    usual: NDArray[np.bool_] = zero | [looks_missing(f"{value:.15g}") for value in own.tolist()]
     if usual.all():
         return usual & outside
     others, of_others = own[~usual], counts[~usual]
@@ -701,6 +714,8 @@ def _absent(
     far = (gap > np.ptp(others) / 4) | (counts > 2 * np.median(of_others))
     negative = (own < 0) & (others.min() >= 0)
     apart = ((gap > 0) & far) | negative | (counts > 3 * of_others.max())
+    step = np.median(np.diff(np.unique(others))) if len(others) > 1 else np.inf
+    apart[zero] = others.min() > max(2 * step, np.median(others) / 5)
     return np.asarray(usual & (outside | apart))
 
 
