@@ -21,7 +21,7 @@ from fedclust.data.advice import (
 from fedclust.data.chunks import DataWarning
 from fedclust.data.readings import FeatureReading, limits
 from fedclust.data.row_source import RowBlock, RowSource
-from fedclust.methods.common.description import counted
+from fedclust.schema.display import counted
 from fedclust.schema.encoding import columns_of, transformed
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import ClusterProfile

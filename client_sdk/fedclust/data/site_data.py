@@ -17,7 +17,6 @@ from fedclust.protection.table import ProtectedTable, TooFewPersons, form_by_blo
 from fedclust.rounds import Plan
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.scaling import own_bounds
-from fedclust.wire.errors import DataError
 
 
 def session_rows(
