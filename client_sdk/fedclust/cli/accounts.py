@@ -59,15 +59,13 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         email: Email = None,
         days: Days = 365,
         token_out: TokenOut = None,
-        as_json: o.AsJson = False,
     ) -> None:
         check_outputs(((token_out, is_token),), ())
         with connection.client() as client, _NAMES.applied():
             before = client.add(kind, slug(name), title, email=email)
             if before.tokens:
-                another = f"another token: fedclust {one} token {name}"
-                raise UsageError(f"the {one} {name} is registered already; {another}")
-            _give(name, client.issue_token(kind, name, days), token_out, as_json)
+                show(err, f"{name} was registered before; its other tokens stay valid")
+            _give(name, client.issue_token(kind, name, days), token_out)
 
     @o.command(
         app,
@@ -75,12 +73,12 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         f"fedclust {one} list --json",
         text=f"List all {kind}: when they were last seen, and which tokens are valid.",
     )
-    def show_all(connection: o.Connection, as_json: o.AsJson = False) -> None:
+    def show_all(connection: o.Connection) -> None:
         with connection.client() as client:
             found = list(client.principals(kind))
         headings = ["name", "title", "e-mail", "state", "last seen", "tokens"]
         none = f"no {kind} yet; to register one: fedclust {one} add NAME"
-        show_list(found, as_json, headings, _account_row, none)
+        show_list(found, headings, _account_row, none)
 
     @o.command(app, "token", f"fedclust {one} token {example} --days 30")
     def token(
@@ -88,26 +86,24 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         name: Name,
         days: Days = 365,
         token_out: TokenOut = None,
-        as_json: o.AsJson = False,
     ) -> None:
         """Issue one more token; the others stay valid until they are revoked."""
         check_outputs(((token_out, is_token),), ())
         with connection.client() as client:
-            _give(name, client.issue_token(kind, name, days), token_out, as_json)
+            _give(name, client.issue_token(kind, name, days), token_out)
 
     @o.command(app, "revoke", f"fedclust {one} revoke {example} TOKEN-ID")
     def revoke(
         connection: o.Connection,
         name: Name,
         token_id: Annotated[str, o.arg("Id of the token, as `list` shows it.")],
-        as_json: o.AsJson = False,
     ) -> None:
         """Revoke a token; it stops working at once."""
         with connection.client() as client:
             client.revoke_token(kind, name, token_id)
         # The coordinator is not asked again: the token may have been the one of this command.
         revoked = {"name": name, "id": token_id, "revoked": True}
-        conclude(f"{name}: token {token_id} is revoked", revoked, as_json)
+        conclude(f"{name}: token {token_id} is revoked", revoked)
 
     @o.command(
         app,
@@ -120,7 +116,6 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         name: Name,
         address: Annotated[str | None, o.arg("E-mail address; leave it out with --remove.")] = None,
         remove: Annotated[bool, o.opt("--remove", "Mail no more.")] = False,
-        as_json: o.AsJson = False,
     ) -> None:
         if (address is None) is not remove:
             raise UsageError("give either an ADDRESS or --remove")
@@ -129,14 +124,14 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         with connection.client() as client:
             known = client.change(kind, name, email=new)
         done = f"are mailed to {new}" if new else "are no longer mailed"
-        conclude(f"{name}: notifications {done}", known, as_json)
+        conclude(f"{name}: notifications {done}", known)
 
     def switch(name: str, text: str, done: str, *, disabled: bool) -> None:
         @o.command(app, name, f"fedclust {one} {name} {example}", text=text)
-        def change(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
+        def change(connection: o.Connection, name: Name) -> None:
             with connection.client() as client:
                 known = client.change(kind, name, disabled=disabled)
-            conclude(f"{name} is {done}", known, as_json)
+            conclude(f"{name} is {done}", known)
 
     stop, back = f"Make all tokens of the {one} stop working, until `enable`.", f"{one} enable"
     switch("disable", stop, f"disabled; fedclust {back} undoes it", disabled=True)
@@ -157,12 +152,12 @@ def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
     )
 
 
-def _give(name: str, issued: TokenIssued, path: Path | None, as_json: bool) -> None:
+def _give(name: str, issued: TokenIssued, path: Path | None) -> None:
     if path is not None:
         # Files are written 0600.
         write(path, f"{issued.token}\n".encode())
     shown = None if path else issued.token
-    if as_json:
+    if o.wants_json():
         known = {"name": name, "id": issued.id, "expires_at": f"{issued.expires_at:%Y-%m-%d}"}
         print_json({**known, "token": shown, "token_file": str(path) if path else None})
         return
@@ -182,12 +177,11 @@ sites = _group("sites", "site", "cleveland")
     "fedclust site tables cleveland",
     text="List what was accepted last of each protected table of the site NAME.",
 )
-def show_tables(connection: o.Connection, name: Name, as_json: o.AsJson = False) -> None:
+def show_tables(connection: o.Connection, name: Name) -> None:
     with connection.client() as client:
         found = list(client.site_tables(name))
     show_list(
         found,
-        as_json,
         ["table", "change", "head", "accepted"],
         lambda e: (e.table_id, e.number, e.head, f"{e.accepted_at:%Y-%m-%d %H:%M}"),
         f"{name} has joined no session with a protected table",
@@ -207,13 +201,12 @@ def accept_table(
     table: Annotated[str, o.opt("--table", "The table's id, as the site's refusal names it.")],
     number: Annotated[int, o.opt("--number", "Number of the table's last change there.")],
     head: Annotated[str, o.opt("--head", "Head of that change: 16 hexadecimal digits.")],
-    as_json: o.AsJson = False,
 ) -> None:
     refusal = "--table: an id has 32 hexadecimal digits; copy the whole id"
     chosen = checked(TableId, table, refusal)
     with connection.client() as client, _NAMES.applied():
         known = client.accept_table(name, chosen, number, head)
-    conclude(f"{name}: table {table} is accepted with {number} changes", known, as_json)
+    conclude(f"{name}: table {table} is accepted with {number} changes", known)
 
 
 analysts = _group("analysts", "analyst", "ada")

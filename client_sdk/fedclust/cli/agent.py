@@ -133,7 +133,6 @@ def add(
     outputs: o.Outputs,
     full: o.Full = False,
     yes: o.Consent = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Consent to a session and hand it to the agent; a running agent starts it by itself.
 
@@ -158,15 +157,14 @@ def add(
     )
     AgentEntries(SiteState()).put(entry)
     said = f"{session} is handed to the agent; next: fedclust agent, if none runs yet"
-    conclude(said, entry, as_json)
+    conclude(said, entry)
 
 
 @o.command(app, "list", "fedclust agent list --json")
-def show_all(as_json: o.AsJson = False) -> None:
+def show_all() -> None:
     """List the sessions that were handed to the agent, and their states."""
     show_list(
         AgentEntries(SiteState()).read(),
-        as_json,
         ["session", "state", "data", "consented", "last said"],
         lambda e: (e.session, e.state, e.data, f"{e.consented_at:%Y-%m-%d}", e.said),
         "no sessions; to hand one to the agent: fedclust agent add SESSION --data FILE",
@@ -174,14 +172,14 @@ def show_all(as_json: o.AsJson = False) -> None:
 
 
 @o.command(app, "remove", "fedclust agent remove heart-2026")
-def remove(session: o.Session, as_json: o.AsJson = False) -> None:
+def remove(session: o.Session) -> None:
     """Take a session back from the agent; the site stays in it until it leaves.
 
     A running agent answers no further round of it, and stops computing within half a minute.
     """
     AgentEntries(SiteState()).drop(session)
     said = f"{session}: the agent answers no more; fedclust participate can continue it"
-    conclude(said, {"session": session, "state": "removed"}, as_json)
+    conclude(said, {"session": session, "state": "removed"})
 
 
 def _print_line(text: str) -> None:

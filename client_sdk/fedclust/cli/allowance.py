@@ -21,11 +21,11 @@ _ApprovedBy = Annotated[str, o.opt("--approved-by", "Who approves this; entered 
 
 
 @o.command(app, "show", "fedclust allowance show", "fedclust allowance show --json")
-def show_all(as_json: o.AsJson = False) -> None:
+def show_all() -> None:
     """Show each table's points: spent, left, by session, and what they let anybody learn."""
     state = SiteState()
     tables = Charges(state).overview()
-    if as_json:
+    if o.wants_json():
         print_json([_facts(each) for each in tables])
         return
     for each in tables:
@@ -42,7 +42,6 @@ def raise_limit(
     points: Annotated[int, o.arg("Points to open.", min=1, max=MOST_RAISED)],
     approved_by: _ApprovedBy,
     yes: Annotated[bool, o.opt("--yes", "Open them without asking.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Open more points for a table, and for each table that shares them. This cannot be undone.
 
@@ -65,14 +64,13 @@ def raise_limit(
     said = "; ".join(
         f"table {name}: {each.left} of {each.limit} points left" for name, each in found.items()
     )
-    conclude(said, [_facts(each) for each in charges.overview() if each.table in found], as_json)
+    conclude(said, [_facts(each) for each in charges.overview() if each.table in found])
 
 
 @o.command(app, "role", 'fedclust allowance role died_30 --approved-by "board 2027-14"')
 def release_role(
     column: Annotated[str, o.arg("Name of the column at this site.")],
     approved_by: _ApprovedBy,
-    as_json: o.AsJson = False,
 ) -> None:
     """Let a column that was only ever an outcome be a feature too.
 
@@ -80,7 +78,7 @@ def release_role(
     """
     names = Charges(SiteState()).release_role(column, checked_name(approved_by), datetime.now(UTC))
     said = f"{column} may be a feature of table {', '.join(names)}: its groups will release it"
-    conclude(said, {"column": column, "tables": names}, as_json)
+    conclude(said, {"column": column, "tables": names})
 
 
 def _facts(found: TablePoints) -> dict[str, Any]:

@@ -34,7 +34,6 @@ def review(
     session: o.Session,
     data: o.Data,
     out_path: Annotated[Path, o.opt("--out", "HTML file to write the page to.")],
-    as_json: o.AsJson = False,
 ) -> None:
     """Write what a session asks of this site as an HTML page to print; send nothing of the rows.
 
@@ -51,7 +50,7 @@ def review(
         f"{out_path}: print it for the person who approves. Then: fedclust approve {session} "
         "--name NAME, with the code on the page"
     )
-    conclude(said, found, as_json)
+    conclude(said, found)
 
 
 @o.command(
@@ -77,7 +76,6 @@ def approve(
     withdraw: Annotated[
         bool, o.opt("--withdraw", "Take the approval back: this site sends nothing more.")
     ] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Record in the ledger who approved what the last review of a session asked for.
 
@@ -88,18 +86,16 @@ def approve(
         state = SiteState()
         approvals = Approvals(state)
         taken = approvals.withdraw(session, name)
-        conclude(_withdrawn(session, approvals.count_sent(session), state), taken, as_json)
+        conclude(_withdrawn(session, approvals.count_sent(session), state), taken)
         return
     with connection.site() as site:
-        record_approval(site.approvals, site.last_review(session), name, code, as_json)
+        record_approval(site.approvals, site.last_review(session), name, code)
 
 
-def record_approval(
-    approvals: Approvals, asked: Review, name: str, code: str | None, as_json: bool
-) -> None:
+def record_approval(approvals: Approvals, asked: Review, name: str, code: str | None) -> None:
     """Record that a person approves what a review asked for, after asking for its code."""
     session = asked.session
-    if not as_json:
+    if not o.wants_json():
         _show_review(asked)
     if code is None:
         # Typing the code proves that the page was read, so it is not shown here.
@@ -113,7 +109,7 @@ def record_approval(
             raise ConsentDeclined(_declined(session, held))
     approval = approvals.approve(asked, name, code)
     said = f"{session}: approved by {approval.approved_by}, code {approval.code}"
-    conclude(said, approval, as_json)
+    conclude(said, approval)
 
 
 def _withdrawn(session: str, n_sent: int, state: SiteState) -> str:

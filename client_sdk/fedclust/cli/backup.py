@@ -17,21 +17,18 @@ app = typer.Typer(rich_markup_mode=None)
 
 
 @o.command(app, "backup", "fedclust backup --out /backup/fedclust-2026-11-24.sqlite3")
-def backup_state(
-    out_path: Annotated[Path, o.opt("--out", "File to write.")], as_json: o.AsJson = False
-) -> None:
+def backup_state(out_path: Annotated[Path, o.opt("--out", "File to write.")]) -> None:
     """Write groups, key, journal, ledger, lists and settings to one file, and verify it.
 
     Sessions may run meanwhile. Keep the file as private as the rows: it holds the site's key.
     """
     found = back_up(SiteState(), out_path)
-    conclude(f"{out_path}: {_said(found)}; verified", found, as_json)
+    conclude(f"{out_path}: {_said(found)}; verified", found)
 
 
 @o.command(app, "restore", "fedclust restore --from /backup/fedclust-2026-11-24.sqlite3")
 def restore_state(
     source: Annotated[Path, o.opt("--from", "File that fedclust backup has written.")],
-    as_json: o.AsJson = False,
 ) -> None:
     """Restore a backup into a state directory without a state. Its site.toml stays.
 
@@ -41,7 +38,7 @@ def restore_state(
     """
     state = SiteState()
     found = restore(state, source)
-    conclude(f"{state.path}: {_said(found)}; restored", found, as_json)
+    conclude(f"{state.path}: {_said(found)}; restored", found)
 
 
 def _said(found: StateSummary) -> str:

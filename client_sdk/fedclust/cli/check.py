@@ -94,7 +94,6 @@ def check(
         ),
     ] = None,
     full: o.Full = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Match rows with a session's features and show what you would consent to; send nothing.
 
@@ -112,14 +111,14 @@ def check(
     def rows_for(body: SessionCreate) -> SourceRows:
         used = source
         if write_mapping is not None:
-            used = _suggested(body, source, line, write_mapping, quiet=as_json)
+            used = _suggested(body, source, line, write_mapping, quiet=o.wants_json())
         return SourceRows(used.rows(line.read), used, persons.given(used), line)
 
     if study is not None:
         with connection.site() as site, connection.client() as client:
             rows = SourceRows(source.rows(line.read), source, persons.given(source), line)
             found = _check_study(site, client, study, rows)
-        _conclude_study(study, found, as_json)
+        _conclude_study(study, found)
         return
     if definition is not None:
         body = read_definition_file(definition)
@@ -131,7 +130,7 @@ def check(
         accepted_plan(session, info)
         with connection.site() as site:
             done = _check_session(site, info, rows_for(info.definition))
-    _conclude(done, full, as_json)
+    _conclude(done, full)
 
 
 def _suggested(
@@ -154,8 +153,8 @@ def _suggested(
     return source.model_copy(update=update)
 
 
-def _conclude(done: RowCheck, full: bool, as_json: bool) -> None:
-    if as_json:
+def _conclude(done: RowCheck, full: bool) -> None:
+    if o.wants_json():
         print_json(done.facts())
     elif done.read:
         if isinstance(done.table, ConsentRequest):
@@ -286,8 +285,8 @@ def _of_study(
     return _OfStudy(info, found, found.refused)
 
 
-def _conclude_study(study: str, found: list[_OfStudy], as_json: bool) -> None:
-    if as_json:
+def _conclude_study(study: str, found: list[_OfStudy]) -> None:
+    if o.wants_json():
         print_json({"study": study, "sessions": [each.facts() for each in found]})
     else:
         _show_study(study, found)

@@ -77,7 +77,6 @@ def create(
     persons: o.Persons,
     data: o.Data,
     wanted: _Columns,
-    as_json: o.AsJson = False,
 ) -> None:
     """Form groups before a first session, or add newcomers to the groups; nothing is sent.
 
@@ -97,7 +96,7 @@ def create(
         raise PersonsRefused(
             Path(source.data).name, "too-few-persons", f"{error}. No groups were formed"
         ) from None
-    if as_json:
+    if o.wants_json():
         done = {"change": vars(draft.change), "recognition": vars(draft.recognition)}
         print_json({**_cohort_facts(draft.record), **done})
         return
@@ -122,11 +121,11 @@ def _form_table(state: SiteState, given: SiteRows, asked: Sequence[Feature], p: 
 
 
 @o.command(app, "show", "fedclust cohort show", "fedclust cohort show --json")
-def show_all(as_json: o.AsJson = False) -> None:
+def show_all() -> None:
     """Show each table: id, numbers of persons and groups, columns; no person and no value."""
     state = SiteState()
     records = CohortStore(state).records()
-    if as_json:
+    if o.wants_json():
         print_json([_cohort_facts(record) for record in records.values()])
         return
     for record in records.values():
@@ -138,7 +137,6 @@ def show_all(as_json: o.AsJson = False) -> None:
 @o.command(app, "withdraw", "fedclust cohort withdraw", "fedclust cohort withdraw --yes < id.txt")
 def withdraw(
     yes: Annotated[bool, o.opt("--yes", "Withdraw without asking.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Withdraw a person: the person's group is no longer used. This cannot be undone.
 
@@ -151,7 +149,7 @@ def withdraw(
         raise ConsentDeclined("nobody was withdrawn")
     tables = CohortStore(SiteState()).withdraw(person, datetime.now(UTC))
     said = f"withdrawn from {tables} table(s); remove the person's rows from the file as well"
-    conclude(said, {"tables": tables}, as_json)
+    conclude(said, {"tables": tables})
 
 
 def _cohort_facts(record: CohortRecord) -> dict[str, Any]:

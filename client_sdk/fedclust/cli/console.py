@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import Any, NoReturn, TypeVar
 
@@ -29,6 +30,8 @@ from fedclust.wire import codec, errors
 from fedclust.wire.submissions import BINARY
 
 T = TypeVar("T")
+#: Whether the command that runs prints JSON for a script.
+JSON: ContextVar[bool] = ContextVar("JSON", default=False)
 #: Standard error. A failure to write there (no reader, a full disk) is ignored.
 err = Console(stderr=True, highlight=False, soft_wrap=True)
 #: Standard output. The command ends when its reader closes the pipe (``| head``).
@@ -115,13 +118,12 @@ def show_records(rows: Sequence[Mapping[str, object]]) -> None:
 
 def show_list(
     found: Sequence[T],
-    as_json: bool,
     headings: Iterable[str],
     row: Callable[[T], Iterable[object]],
     none: str = "",
 ) -> None:
     """Print what a command lists: a row for each under headings, or JSON for a script."""
-    if as_json:
+    if JSON.get():
         print_json(found)
     else:
         show_table(headings, map(row, found), none=none)
@@ -134,9 +136,9 @@ def show_facts(facts: Mapping[str, object]) -> None:
             show(out, f"{name.replace('_', ' '):<16} {printable(value)}")
 
 
-def conclude(said: str, value: Any, as_json: bool) -> None:
+def conclude(said: str, value: Any) -> None:
     """Say what was done on standard error, or print a value as JSON for a script."""
-    if as_json:
+    if JSON.get():
         print_json(value)
     else:
         show(err, said)

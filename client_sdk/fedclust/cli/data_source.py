@@ -40,7 +40,6 @@ def add(
     data: o.Data,
     whose: o.WhoseRows,
     replace: Annotated[bool, o.opt("--replace", "Replace a source of the same name.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Register a data source, after reading the names of its columns. No row is stored.
 
@@ -63,15 +62,14 @@ def add(
     except DataError as error:
         show(err, f"warning: a session would refuse these rows: {error}")
     said = f"{MARK}{name}: {len(columns)} columns; next: fedclust check SESSION --data {MARK}{name}"
-    conclude(said, facts, as_json)
+    conclude(said, facts)
 
 
 @o.command(app, "list", "fedclust data list --json")
-def show_all(as_json: o.AsJson = False) -> None:
+def show_all() -> None:
     """List the registered data sources."""
     show_list(
         [_facts(name, source) for name, source in DataSources().read().items()],
-        as_json,
         ["name", "data", "id column", "person column"],
         lambda e: (f"{MARK}{e['name']}", e["data"], e["id_column"], e["person_column"]),
         "no data sources; to register one: fedclust data add NAME --data FILE",
@@ -79,7 +77,7 @@ def show_all(as_json: o.AsJson = False) -> None:
 
 
 @o.command(app, "show", "fedclust data show cohort")
-def show_one(name: Name, as_json: o.AsJson = False) -> None:
+def show_one(name: Name) -> None:
     """Show a data source, its options and the names of its columns; no value."""
     source = DataSources().get(name)
     columns: list[str] | None = None
@@ -89,7 +87,7 @@ def show_one(name: Name, as_json: o.AsJson = False) -> None:
     except DataError as error:
         unreadable = error
     facts = _facts(name, source, columns)
-    if as_json:
+    if o.wants_json():
         print_json(facts)
     else:
         options = {option: _text(value) for option, value in facts.pop("reading").items()}
@@ -102,13 +100,13 @@ def show_one(name: Name, as_json: o.AsJson = False) -> None:
 
 
 @o.command(app, "remove", "fedclust data remove cohort")
-def remove(name: Name, as_json: o.AsJson = False) -> None:
+def remove(name: Name) -> None:
     """Forget a data source. Its data stay as they are.
 
     A session that the agent answers with it waits until a source of that name is registered again.
     """
     DataSources().remove(name)
-    conclude(f"{MARK}{name} is no longer registered", {"name": name, "state": "removed"}, as_json)
+    conclude(f"{MARK}{name} is no longer registered", {"name": name, "state": "removed"})
 
 
 def _facts(name: str, source: DataSource, columns: list[str] | None = None) -> dict[str, Any]:

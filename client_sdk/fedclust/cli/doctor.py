@@ -83,7 +83,6 @@ def doctor(
         str | None,
         o.opt("--session", "Also check whether the file has this session's columns."),
     ] = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Check connection, token, versions, clock, disk and data; send nothing of the data.
 
@@ -96,10 +95,10 @@ def doctor(
     read = None if data is None else lambda: how.source(data, whose)
     for finding in _findings(connection, read, session, worst):
         found.append(finding)
-        if not as_json:
+        if not o.wants_json():
             style = {"warning": "yellow", "failed": "red"}.get(finding.state)
             show(out, f"{finding.state:<8} {finding.check:<12} {finding.said}", style)
-    conclude(_conclusion(found), found, as_json)
+    conclude(_conclusion(found), found)
     if worst:
         raise typer.Exit(exit_code(worst[0]))
 

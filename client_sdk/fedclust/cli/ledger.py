@@ -25,7 +25,6 @@ app = o.group("Show and verify the record of what left this site.")
 @o.command(app, "show", "fedclust ledger show --session heart-2026", "fedclust ledger show --json")
 def ledger_show(
     session: Annotated[str | None, o.opt("--session", "Only this session.")] = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Show each body that left this site, including those without an outcome yet."""
     state = SiteState()
@@ -35,7 +34,7 @@ def ledger_show(
         for answer, outcome in recorded_answers(state, session)
         if outcome is None
     ]
-    if as_json:
+    if o.wants_json():
         for line in lines:
             write_out(json.dumps(line, sort_keys=True) + "\n")
         return
@@ -64,7 +63,6 @@ def ledger_verify(
             "Ask the coordinator whether its audit trail still has the heads noted here.",
         ),
     ] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Verify the ledger's chain and compare it with the journal; exit code 8 for a fault.
 
@@ -89,7 +87,7 @@ def ledger_verify(
                 charges.look_after(client, datetime.now(UTC))
     lines, last = ledger.head()
     waiting = [] if faults else [open_text(each) for each in charges.open_charges()]
-    if as_json:
+    if o.wants_json():
         facts = {"lines": lines, "head": last, "heads_checked": checked}
         print_json({**facts, "open_charges": waiting, "faults": faults})
     elif not faults and not lines:
@@ -112,14 +110,13 @@ def ledger_verify(
 @o.command(app, "export", "fedclust ledger export --out ledger.jsonl")
 def ledger_export(
     out_path: Annotated[Path, o.opt("--out", "File to write, one JSON line for each entry.")],
-    as_json: o.AsJson = False,
 ) -> None:
     """Write the ledger as text; the SHA-256 of its last line is the head that verify prints."""
     if out_path.exists():
         raise errors.UsageError(f"{out_path} exists: name a new file")
     lines = list(Ledger(SiteState()).texts())
     write(out_path, "".join(f"{line}\n" for line in lines).encode())
-    conclude(f"{out_path}: {len(lines)} lines", {"lines": len(lines)}, as_json)
+    conclude(f"{out_path}: {len(lines)} lines", {"lines": len(lines)})
 
 
 def _noted_heads(ledger: Ledger) -> dict[str, dict[int, set[str]]]:

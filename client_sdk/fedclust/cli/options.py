@@ -18,6 +18,7 @@ from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from fedclust.cli.console import JSON
 from fedclust.cli.help_text import epilog
 from fedclust.cli.session_file import slug
 from fedclust.client import Client
@@ -32,6 +33,8 @@ from fedclust.wire.errors import UsageError
 
 #: How long a command that a person waits for is repeated: a coordinator restarts within it.
 PATIENCE_S: Final = 15.0
+#: Whether the command that runs prints JSON for a script.
+wants_json = JSON.get
 
 
 def opt(name: str, text: str, **more: Any) -> Any:
@@ -88,7 +91,6 @@ Report = Annotated[
 ]
 Full = Annotated[bool, opt("--full", "List every field that leaves and what it can identify.")]
 Consent = Annotated[bool, opt("--yes", "Consent to everything that is shown, without asking.")]
-AsJson = Annotated[bool, opt("--json", "Print JSON for a script.")]
 
 
 @dataclass(frozen=True)
@@ -384,18 +386,32 @@ _LAST: Final = (Persons, Reading, Connection)
 def command(
     app: typer.Typer, name: str | None, *examples: str, text: str | None = None
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Register a command, with examples for its help; ``text`` replaces its docstring there."""
+    """Register a command with ``--json``, and examples for its help.
+
+    ``text`` replaces its docstring there.
+    """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
-        run = with_groups(function)
+        run = with_groups(function, _AS_JSON)
         app.command(name, help=text, epilog=epilog(*examples))(run)
         return run
 
     return register
 
 
-def with_groups(function: Callable[..., None]) -> Callable[..., None]:
-    """Replace each parameter that is a group of options by these options."""
+_AS_JSON: Final = inspect.Parameter(
+    "as_json",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, opt("--json", "Print JSON for a script.")],
+)
+
+
+def with_groups(function: Callable[..., None], *further: inspect.Parameter) -> Callable[..., None]:
+    """Replace each parameter that is a group of options by these options.
+
+    ``further`` ones the function does not get.
+    """
     parameters = inspect.signature(function, eval_str=True).parameters.values()
     groups: dict[str, Any] = {
         each.name: each.annotation
@@ -409,11 +425,13 @@ def with_groups(function: Callable[..., None]) -> Callable[..., None]:
             shown.append(each.replace(kind=inspect.Parameter.KEYWORD_ONLY))
         elif each.annotation not in _LAST:
             shown += _options_of(each.annotation)
+    shown += further
     for kind in last:
         shown += _options_of(kind)
 
     @functools.wraps(function)
     def run(**given: Any) -> None:
+        JSON.set(given.pop("as_json", False))
         for name, kind in groups.items():
             given[name] = kind(**{field: given.pop(field) for field in field_names(kind)})
         function(**given)

@@ -98,7 +98,6 @@ def participate(
     outputs: o.Outputs,
     report: o.Report = None,
     interaction: _Interaction = _Interaction(),
-    as_json: o.AsJson = False,
 ) -> None:
     """Take part in a session, from consent to labels. Run the command again to resume it.
 
@@ -119,7 +118,7 @@ def participate(
         if interaction.preview or interaction.preview_out is not None:
             with line:
                 found = site.preview(session, rows, **given)
-            _show_preview(found, interaction.preview_out, as_json)
+            _show_preview(found, interaction.preview_out)
             return
         with line:
             result = _take_part(site, session, rows, given, interaction, line)
@@ -128,13 +127,13 @@ def participate(
         if report is not None:
             result.save_report(report)
     except UsageError as error:
-        show_site_result(result, as_json)
+        show_site_result(result)
         raise UsageError(
             f"{error}. The session is complete: run the same command again with a file that can be "
             "written; nothing is sent"
         ) from None
-    show_site_result(result, as_json)
-    if as_json:
+    show_site_result(result)
+    if o.wants_json():
         return
     if labels_out is not None and result.labels_ is not None:
         show(err, f"each row's cluster: {labels_out}")
@@ -187,13 +186,12 @@ def _take_part(
 def status(
     connection: o.Connection,
     session: Annotated[str | None, o.arg("Only this session; by default all.")] = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Show this site's sessions: state, round, and the submissions sent."""
     with connection.site() as site:
         found = site.status(session)
     headings = ["session", "state", "this site", "round", "sent", "in flight", "why", "approval"]
-    show_list(found, as_json, headings, astuple)
+    show_list(found, headings, astuple)
 
 
 @o.command(app, "leave", "fedclust leave heart-2026 --token-file token")
@@ -201,22 +199,21 @@ def leave(
     connection: o.Connection,
     session: o.Session,
     yes: Annotated[bool, o.opt("--yes", "Leave without asking.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Decline or leave a session. Earlier submissions still count. This cannot be undone."""
     if not agreed(yes, f"Shall this site leave {session} for good?"):
         return
     with connection.site() as site:
         site.leave(session)
-        (left,) = site.status(session) if as_json else (None,)
-    conclude(f"{session}: left; this site gets no further tasks", left, as_json)
+        (left,) = site.status(session) if o.wants_json() else (None,)
+    conclude(f"{session}: left; this site gets no further tasks", left)
 
 
-def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
+def _show_preview(preview: Preview, path: Path | None) -> None:
     if path is not None and preview.body is not None:
         write(path, preview.body)
         show(err, f"{len(preview.body)} bytes written to {path}; nothing was sent")
-    elif as_json:
+    elif o.wants_json():
         body = None if preview.body is None else base64.b64encode(preview.body).decode()
         digest = None if preview.body is None else codec.sha256(preview.body)
         print_json({**vars(preview), "body": body, "sha256": digest})
@@ -224,9 +221,9 @@ def _show_preview(preview: Preview, path: Path | None, as_json: bool) -> None:
         preview_screen(preview)
 
 
-def show_site_result(result: SessionResult, as_json: bool) -> None:
+def show_site_result(result: SessionResult) -> None:
     found = result.result
-    if as_json:
+    if o.wants_json():
         print_json(
             {
                 "session": result.definition.name,

@@ -63,7 +63,6 @@ def predict(
         ),
     ] = False,
     k: OneK = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Find the cluster of new rows, or of one patient, with a saved result; nothing is sent."""
     if value:
@@ -72,7 +71,7 @@ def predict(
                 "--value is for one patient: leave out --data, --out, --id-column and "
                 "--probabilities"
             )
-        _one_patient(_load(result, k), value, as_json)
+        _one_patient(_load(result, k), value)
         return
     if data is None or out_path is None:
         raise UsageError(
@@ -91,10 +90,10 @@ def predict(
     if source.id_column is None:
         show(err, "labels are named by row number only; give --id-column to name the rows")
     n_clusters = loaded.result.n_clusters
-    _conclude(found, out_path, "" if n_clusters is None else f" (K = {n_clusters})", as_json)
+    _conclude(found, out_path, "" if n_clusters is None else f" (K = {n_clusters})")
 
 
-def _conclude(found: Predictions, out_path: Path, sweep: str, as_json: bool) -> None:
+def _conclude(found: Predictions, out_path: Path, sweep: str) -> None:
     """Warn of rows that need attention, and say how many were labelled."""
     without = warn_unlabelled(found.labels)
     _warn_outside(found)
@@ -109,7 +108,7 @@ def _conclude(found: Predictions, out_path: Path, sweep: str, as_json: bool) -> 
         "repeated_ids": n_ids,
         "labels": str(out_path),
     }
-    conclude(f"{len(found) - without} rows labelled: {out_path}{sweep}", facts, as_json)
+    conclude(f"{len(found) - without} rows labelled: {out_path}{sweep}", facts)
 
 
 def _load(path: Path, k: int | None) -> SessionResult:
@@ -129,9 +128,9 @@ def _warn_outside(found: Predictions) -> None:
     show(err, f"warning: {lie} outside what the model saw, most often in {shown}")
 
 
-def _one_patient(loaded: SessionResult, values: list[str], as_json: bool) -> None:
+def _one_patient(loaded: SessionResult, values: list[str]) -> None:
     patient = TypedPatient.read(loaded, values)
-    if as_json:
+    if o.wants_json():
         print_json(patient.facts())
         return
     show_facts(patient.lines())

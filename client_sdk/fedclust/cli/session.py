@@ -71,7 +71,6 @@ def create(
     session: o.Session,
     options: SessionOptions,
     worth: WorthOptions,
-    as_json: o.AsJson = False,
 ) -> None:
     """Create a session. The same command, run again, returns the same session.
 
@@ -80,20 +79,20 @@ def create(
     """
     with connection.client() as client, options.names.applied():
         if worth.check:
-            _show_check(options.checked(session, client), worth, as_json)
+            _show_check(options.checked(session, client), worth)
             return
         info = client.create_session(options.definition(session, client))
-    show_session(info, (), as_json)
+    show_session(info, ())
     _warn_of_bounds(info.definition)
-    if not as_json:
+    if not o.wants_json():
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
         show(err, f"      `fedclust session watch {info.name}` shows their progress")
 
 
-def _show_check(found: SessionCreate, worth: WorthOptions, as_json: bool) -> None:
+def _show_check(found: SessionCreate, worth: WorthOptions) -> None:
     """Print a definition that is complete, what its outcomes cost, and whether to ask."""
     lines = worth_lines(found, persons=worth.persons, shares=worth.guesses())
-    if as_json:
+    if o.wants_json():
         print_json({"definition": found.model_dump(mode="json"), "worth_asking": lines})
         return
     show(out, f"{found.name}: the definition is complete; nothing was created")
@@ -116,7 +115,6 @@ def show_all(
     study: Annotated[
         str | None, o.opt("--study", "Only sessions of this study.", callback=o.slug_or_none)
     ] = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """List sessions: state, round, number of answers, and which sites are late since when.
 
@@ -124,7 +122,7 @@ def show_all(
     """
     with connection.client() as client:
         found = late_first(client.sessions(state, study))
-    if as_json:
+    if o.wants_json():
         print_json([each.model_dump(mode="json") for each in found])
         return
     headings = ["session", "method", "state", "round", "joined", "answered", "late", "why"]
@@ -136,7 +134,7 @@ def show_all(
 
 
 @o.command(app, "show", "fedclust session show heart-2026")
-def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
+def show_one(connection: o.Connection, session: o.Session) -> None:
     """Show one session: the hash of its definition, its sites and its rounds.
 
     For each site, operators also see since when it is late, when it was last seen, its version of
@@ -144,20 +142,20 @@ def show_one(connection: o.Connection, session: o.Session, as_json: o.AsJson = F
     """
     with connection.client() as client:
         info, rounds = client.session(session), tuple(client.rounds(session))
-    show_session(info, rounds, as_json)
+    show_session(info, rounds)
 
 
 @o.command(app, "start", "fedclust session start heart-2026")
-def start_now(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
+def start_now(connection: o.Connection, session: o.Session) -> None:
     """Start with the sites that have joined; at least the quorum must have joined."""
     with connection.client() as client:
         info = client.start_session(session)
     said = f"{session}: {info.state}, round {info.round}"
-    conclude(f"{said}\nnext: fedclust session watch {session}", info, as_json)
+    conclude(f"{said}\nnext: fedclust session watch {session}", info)
 
 
 @o.command(app, "retry", "fedclust session retry heart-2026")
-def retry(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
+def retry(connection: o.Connection, session: o.Session) -> None:
     """Have a held session try again; only operators may.
 
     A session is held when the process that aggregates one of its rounds has died too often. Look
@@ -165,15 +163,15 @@ def retry(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fals
     """
     with connection.client() as client:
         info = client.retry_session(session)
-    conclude(f"{session}: {info.state}", info, as_json)
+    conclude(f"{session}: {info.state}", info)
 
 
 @o.command(app, "cancel", "fedclust session cancel heart-2026")
-def cancel(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
+def cancel(connection: o.Connection, session: o.Session) -> None:
     """End a session without a result. This cannot be undone."""
     with connection.client() as client:
         info = client.cancel_session(session)
-    conclude(f"{session}: {info.state}", info, as_json)
+    conclude(f"{session}: {info.state}", info)
 
 
 @o.command(app, "delete", "fedclust session delete heart-2026")
@@ -181,7 +179,6 @@ def delete(
     connection: o.Connection,
     session: o.Session,
     yes: Annotated[bool, o.opt("--yes", "Delete without asking.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Delete a session that no site ever joined. Its name can be used again.
 
@@ -191,11 +188,11 @@ def delete(
         return
     with connection.client() as client:
         client.delete_session(session)
-    conclude(f"{session} is deleted", {"session": session, "deleted": True}, as_json)
+    conclude(f"{session} is deleted", {"session": session, "deleted": True})
 
 
 @o.command(app, "close", "fedclust session close heart-2026")
-def close(connection: o.Connection, session: o.Session, as_json: o.AsJson = False) -> None:
+def close(connection: o.Connection, session: o.Session) -> None:
     """Close the open round with the submissions so far; they must reach the quorum."""
     with connection.client() as client:
         info = client.session(session)
@@ -203,7 +200,7 @@ def close(connection: o.Connection, session: o.Session, as_json: o.AsJson = Fals
             detail = f"{session} is {info.state}: it has no round to close. fedclust session show "
             raise errors.from_problem(problem("wrong-state", f"{detail}{session} says more."))
         closed = client.close_round(session, info.round)
-    conclude(f"{session}: round {closed.number} is {closed.state}", closed, as_json)
+    conclude(f"{session}: round {closed.number} is {closed.state}", closed)
 
 
 @o.command(app, "exclude", "fedclust session exclude heart-2026 zurich")
@@ -212,7 +209,6 @@ def exclude(
     session: o.Session,
     site: Annotated[str, o.arg("Name of the site.", callback=slug)],
     yes: Annotated[bool, o.opt("--yes", "Exclude without asking.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Stop waiting for a site. Its earlier submissions still count. This cannot be undone.
 
@@ -224,7 +220,7 @@ def exclude(
             return
         client.exclude(session, site)
         info = client.session(session)
-    conclude(f"{session}: {site} is excluded", info, as_json)
+    conclude(f"{session}: {site} is excluded", info)
 
 
 @o.command(app, "invite", "fedclust session invite heart-2026 basel,geneva")
@@ -232,7 +228,6 @@ def invite(
     connection: o.Connection,
     session: o.Session,
     sites: Annotated[str, o.arg("Names of the sites, comma-separated.")],
-    as_json: o.AsJson = False,
 ) -> None:
     """Invite more sites. If the session has completed, they can read its result."""
     names = tuple(o.split_names(sites))
@@ -240,7 +235,7 @@ def invite(
         raise errors.UsageError("name the sites, for example: basel,geneva")
     with connection.client() as client, FieldNames({"/invite": "SITES"}).applied():
         info = client.patch_session(session, SessionPatch(invite=names))
-    conclude(f"{session}: {', '.join(names)} invited", info, as_json)
+    conclude(f"{session}: {', '.join(names)} invited", info)
 
 
 @o.command(app, "name", 'fedclust session name heart-2026 "Elderly,Cardiorenal,Young"')
@@ -248,7 +243,6 @@ def name_clusters(
     connection: o.Connection,
     session: o.Session,
     names: Annotated[str, o.arg("Names of the clusters in their order, comma-separated.")],
-    as_json: o.AsJson = False,
 ) -> None:
     """Name the clusters of a completed session's result, for all its readers.
 
@@ -258,9 +252,7 @@ def name_clusters(
     given = [name.strip() for name in names.split(",")]
     with connection.client() as client, FieldNames({"/cluster_names": "NAMES"}).applied():
         info = client.name_clusters(session, given)
-    conclude(
-        f"{session}: {sum(map(bool, given))} of {len(given)} clusters are named", info, as_json
-    )
+    conclude(f"{session}: {sum(map(bool, given))} of {len(given)} clusters are named", info)
 
 
 @o.command(app, "deadline", "fedclust session deadline heart-2026 2026-12-01T12:00Z")
@@ -269,7 +261,6 @@ def deadline(
     session: o.Session,
     until: Annotated[str, o.arg("Time in RFC 3339, with its offset from UTC.")],
     yes: Annotated[bool, o.opt("--yes", "Take a time that has passed.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Move the open round's deadline.
 
@@ -285,7 +276,7 @@ def deadline(
         return
     with connection.client() as client, FieldNames({"/deadline": "UNTIL"}).applied():
         info = client.patch_session(session, SessionPatch(deadline=aware))
-    conclude(f"{session}: the round's deadline is {aware:%Y-%m-%dT%H:%M:%SZ}", info, as_json)
+    conclude(f"{session}: the round's deadline is {aware:%Y-%m-%dT%H:%M:%SZ}", info)
 
 
 @o.command(
@@ -300,20 +291,19 @@ def watch(
             "--every", help="Seconds between requests while no live events arrive.", min=0.2
         ),
     ] = 2.0,
-    as_json: o.AsJson = False,
 ) -> None:
     """Follow a session until it ends; exit code 7 unless it completes."""
     # A watch of days outlives a coordinator's restart.
     with connection.client(give_up_after_s=3_600.0) as client:
         try:
-            info = Watcher(client, session, every, as_json).follow()
+            info = Watcher(client, session, every, o.wants_json()).follow()
         except KeyboardInterrupt:
             show(err, f"stopped watching; {session} continues")
             raise
     if info.state != "completed":
         reason = info.failure or info.stopped_because or info.state
         raise errors.SessionFailed(session, f"{info.state}: {reason}", info.failure)
-    if not as_json:
+    if not o.wants_json():
         show(err, f"next: fedclust session result {session}")
 
 
@@ -366,7 +356,6 @@ def result(
         ),
     ] = None,
     k: OneK = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Print the clusters, or write the result or a report of it to a file.
 
@@ -374,7 +363,7 @@ def result(
     """
     known = ((path, is_document), (report, is_report), (table, is_table), (result_out, is_result))
     check_outputs(known, ())
-    shape = _result_form(form, path, as_json=as_json)
+    shape = _result_form(form, path)
     _check_license(licence, shape)
     with connection.client() as client:
         found = client.result(session)
@@ -417,16 +406,16 @@ def _output(content: bytes, path: Path | None) -> None:
     show(err, f"{len(content)} bytes: {path}")
 
 
-def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
+def _result_form(form: str | None, path: Path | None) -> str:
     """Return the format of a result's output; UsageError for options that contradict."""
-    if as_json and form not in (None, "json"):
+    if o.wants_json() and form not in (None, "json"):
         raise errors.UsageError(f"--json and --format {form} contradict each other: give one")
     if path is None:
         if form == "binary" and sys.stdout.isatty():
             raise errors.UsageError("the binary form is not for a terminal: give --out")
         if form == "ro-crate":
             raise errors.UsageError("an RO-Crate is a file: give its name with --out")
-        return form or ("json" if as_json else "table")
+        return form or ("json" if o.wants_json() else "table")
     if form == "table":
         raise errors.UsageError(
             "--format table is for the screen: for a file give --format csv, json, binary, "
@@ -434,7 +423,7 @@ def _result_form(form: str | None, path: Path | None, *, as_json: bool) -> str:
         )
     if path.suffix.lower() == ".fedclust":
         raise errors.UsageError(f"--out {path}: for `fedclust predict` give --result-out {path}")
-    by_ending = {} if as_json else {".csv": "csv", ".zip": "ro-crate", ".bib": "bibtex"}
+    by_ending = {} if o.wants_json() else {".csv": "csv", ".zip": "ro-crate", ".bib": "bibtex"}
     return form or by_ending.get(path.suffix.lower(), "json")
 
 

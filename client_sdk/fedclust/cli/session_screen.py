@@ -8,11 +8,7 @@ from datetime import UTC, datetime, timedelta
 
 from rich.filesize import decimal
 
-from fedclust.cli.console import (
-    print_json,
-    show_facts,
-    show_records,
-)
+from fedclust.cli.console import JSON, print_json, show_facts, show_records
 from fedclust.result.session_terms import feature_text
 from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.session_display import standing
@@ -43,9 +39,9 @@ def session_row(info: SessionEntry) -> list[object]:
     ]
 
 
-def show_session(info: SessionInfo, rounds: tuple[RoundInfo, ...], as_json: bool) -> None:
+def show_session(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> None:
     """Print a session, its rounds and its sites."""
-    if as_json:
+    if JSON.get():
         shown = info.model_dump(mode="json")
         print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
         return

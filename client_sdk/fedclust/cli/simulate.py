@@ -92,7 +92,6 @@ def simulate(
         o.opt("--site-mapping", "NAME=FILE, the mapping file of one site, instead of --mapping."),
     ] = None,
     report: o.Report = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Run a method on files as if each were a site; a session gives the same result."""
     given, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
@@ -148,7 +147,7 @@ def simulate(
             write_labels(labels_dir / f"{name}.csv", labels, ids[name], sources[name].id_column)
     if report is not None:
         found.save_report(report)
-    if as_json:
+    if o.wants_json():
         print_json(_simulation_facts(found))
     else:
         show_result(found)

@@ -36,9 +36,7 @@ Study = Annotated[str, o.arg("Name of the study.", callback=slug)]
     '    --purpose "Which types of coronary patients do our hospitals share?"',
     "fedclust study create hearts --file study.json",
 )
-def create(
-    connection: o.Connection, study: Study, options: StudyOptions, as_json: o.AsJson = False
-) -> None:
+def create(connection: o.Connection, study: Study, options: StudyOptions) -> None:
     """Create a study. The same command, run again, returns the same study.
 
     Options override --file. A study never changes; --algorithm, --clusters, --min-sites,
@@ -46,27 +44,27 @@ def create(
     """
     with connection.client() as client, options.names.applied():
         info = client.create_study(options.definition(study))
-    _show(info, [], as_json)
-    if not as_json:
+    _show(info, [])
+    if not o.wants_json():
         show(err, f"next: fedclust session create NAME --study {info.name}")
 
 
 @o.command(app, "list", "fedclust study list", "fedclust study list --json")
-def show_all(connection: o.Connection, as_json: o.AsJson = False) -> None:
+def show_all(connection: o.Connection) -> None:
     """List studies, the newest first."""
     with connection.client() as client:
         found = list(client.studies())
     headings = ["study", "title", "sites", "sessions", "created by"]
     none = "no studies; to create one: fedclust study create NAME"
-    show_list(found, as_json, headings, _study_row, none)
+    show_list(found, headings, _study_row, none)
 
 
 @o.command(app, "show", "fedclust study show hearts")
-def show_one(connection: o.Connection, study: Study, as_json: o.AsJson = False) -> None:
+def show_one(connection: o.Connection, study: Study) -> None:
     """Show what a study's sessions have in common, and their states."""
     with connection.client() as client:
         info = client.study(study)
-        _show(info, [] if as_json else list(client.sessions(study=study)), as_json)
+        _show(info, [] if o.wants_json() else list(client.sessions(study=study)))
 
 
 @o.command(app, "delete", "fedclust study delete hearts")
@@ -74,14 +72,13 @@ def delete(
     connection: o.Connection,
     study: Study,
     yes: Annotated[bool, o.opt("--yes", "Delete without asking.")] = False,
-    as_json: o.AsJson = False,
 ) -> None:
     """Delete a study that has no session. Its name can be used again."""
     if not agreed(yes, f"Shall the study {study} be deleted?"):
         return
     with connection.client() as client:
         client.delete_study(study)
-    conclude(f"{study} is deleted", {"study": study, "deleted": True}, as_json)
+    conclude(f"{study} is deleted", {"study": study, "deleted": True})
 
 
 def _study_row(info: StudyInfo) -> tuple[object, ...]:
@@ -95,8 +92,8 @@ def _points(info: StudyInfo) -> str | None:
     return f"{points_asked(asked)}. {CHOOSE_FIRST}" if asked else None
 
 
-def _show(info: StudyInfo, sessions: list[SessionEntry], as_json: bool) -> None:
-    if as_json:
+def _show(info: StudyInfo, sessions: list[SessionEntry]) -> None:
+    if o.wants_json():
         print_json(info)
         return
     defaults = info.defaults and info.defaults.model_dump(mode="json", exclude_unset=True)

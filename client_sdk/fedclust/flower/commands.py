@@ -44,7 +44,6 @@ def new(
         Path | None,
         o.opt("--simulate", "A folder with NAME.csv for each site: write an app that simulates."),
     ] = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Write an app that flwr run takes, with the definition that the sites approve."""
     if importlib.util.find_spec("flwr") is None:
@@ -76,7 +75,7 @@ def new(
         text = (_TEMPLATES / f"{template}.txt").read_text("utf-8")
         write(folder / name, text.format(**facts).encode())
     write(folder / "session" / "definition.json", content)
-    conclude(f"{folder}: README.md says how to run it", sorted(written), as_json)
+    conclude(f"{folder}: README.md says how to run it", sorted(written))
 
 
 @o.command(
@@ -93,7 +92,6 @@ def review(
     data: o.Data,
     outputs: o.Outputs,
     out_path: Annotated[Path, o.opt("--out", "HTML file to write the page to.")],
-    as_json: o.AsJson = False,
 ) -> None:
     """Write what a session over Flower asks of this site as an HTML page to print.
 
@@ -105,7 +103,7 @@ def review(
     own = ReviewedSession(site=site, **o.answered_later(data, how, persons, outputs))
     found = review_session(SiteState(), own, definition.read_bytes(), out_path)
     said = f"{out_path}: print it for the person who approves. Then: fedclust flower approve"
-    conclude(said, found, as_json)
+    conclude(said, found)
 
 
 def review_session(state: SiteState, own: ReviewedSession, definition: bytes, out: Path) -> Review:
@@ -135,7 +133,6 @@ def approve(
     definition: Definition,
     name: Annotated[str, o.opt("--name", "Name of the person who approves.")],
     code: Annotated[str | None, o.opt("--code", "The code on the printed page.")] = None,
-    as_json: o.AsJson = False,
 ) -> None:
     """Record in the ledger who approved what the last review of a session asked for.
 
@@ -148,4 +145,4 @@ def approve(
         raise UsageError(f"{definition} was not reviewed here: fedclust flower review")
     approvals = Approvals(state)
     asked = approvals.last_review(PLACE, own.site, read_definition(content).name, digest)
-    record_approval(approvals, asked, name, code, as_json)
+    record_approval(approvals, asked, name, code)
