@@ -14,7 +14,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.result.comparison import Comparison, compare, comparison_sections
+from fedclust.result.comparison import Comparison, compare
 from fedclust.result.facts import Facts
 from fedclust.schema.result import ClusterProfile, Result
 from fedclust.wire.errors import UsageError
@@ -232,18 +232,18 @@ def test_sites_are_compared_where_both_sizes_are_visible() -> None:
     second = _facts([[0.0], [9.0]], (35, 25), site_sizes={**parts, "b": (10, 10)})
     found = compare(first, second)
     assert found.by_site == {"a": 0.0, "b": 0.25}
-    shown = {section.key: section.html for section in comparison_sections(first, second)}
+    shown = {section.key: section.html for section in compare(first, second).sections}
     assert "<td>25 %</td><td>25 % / 50 %</td><td>75 % / 50 %</td>" in shown["sites"]
     other = replace(second, result=second.result.model_copy(update={"site_sizes": {}}))
     assert compare(first, other).by_site == {}
-    assert "sites" not in {section.key for section in comparison_sections(first, other)}
+    assert "sites" not in {section.key for section in compare(first, other).sections}
 
 
 def test_the_sections_say_all_of_it_without_styles_or_markup_of_others() -> None:
     features = [{"name": HOSTILE, "unit": HOSTILE}, {"name": "crp"}]
     first = _facts([[0.0, 1.0], [9.0, 2.0]], (60, 40), features)
     second = _facts([[1.0, 1.0], [9.0, 2.0]], (50, 50), features, name="heart-2027")
-    shown = comparison_sections(first, second)
+    shown = compare(first, second).sections
     text = "".join(section.html for section in shown)
 
     assert [section.key for section in shown] == ["agreement", "matched"]
@@ -263,7 +263,7 @@ def test_the_sections_say_all_of_it_without_styles_or_markup_of_others() -> None
     assert "0 / 1" in described
     assert "(+0.50)" in described
     hebrew = [_facts([[0.0], [age]], features=[{"name": "גיל"}]) for age in (9.0, 8.0)]
-    assert "\u2068גיל\u2069 9 / 8 (-0.50)" in comparison_sections(*hebrew)[1].html
+    assert "\u2068גיל\u2069 9 / 8 (-0.50)" in compare(*hebrew).sections[1].html
     rich = compare(first, second)._repr_html_()
     assert "<script" not in rich
     assert "<svg" in rich

@@ -119,6 +119,16 @@ class Comparison:
             f"return among the {after} of the second, at most {most} {self.unit} apart."
         )
 
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """The parts of a page that compares the two, as `result.page.sections` has them."""
+        found = (
+            Section("agreement", "Agreement", _agreement(self)),
+            Section("matched", "Matched clusters", _matched(self)),
+            Section("sites", "Sites", _sites(self)),
+        )
+        return tuple(section for section in found if section.html)
+
     def figure(self) -> Figure:
         """Draw the matched clusters: a cell for each pair and column.
 
@@ -137,7 +147,7 @@ class Comparison:
         return "\n".join(cut(each, COLUMNS) for each in [*lines, *_unmatched(self)])
 
     def _repr_html_(self) -> str:
-        parts = (f"<p><b>{escape(s.title)}</b></p>{s.html}" for s in _sections(self))
+        parts = (f"<p><b>{escape(s.title)}</b></p>{s.html}" for s in self.sections)
         return f'<div class="fedclust">{STYLE}{"".join(parts)}</div>'
 
 
@@ -265,26 +275,6 @@ def _by_site(first: Facts, second: Facts, matched: Sequence[tuple[int, int]]) ->
 
 
 # --- what a page shows ----------------------------------------------------------------------------
-
-
-def comparison_sections(first: Facts, second: Facts) -> tuple[Section, ...]:
-    """Return the parts of a page that compares two results, as `result.page.sections` does.
-
-    Raises
-    ------
-    UsageError
-        As for :func:`compare`.
-    """
-    return _sections(compare(first, second))
-
-
-def _sections(comparison: Comparison) -> tuple[Section, ...]:
-    found = (
-        Section("agreement", "Agreement", _agreement(comparison)),
-        Section("matched", "Matched clusters", _matched(comparison)),
-        Section("sites", "Sites", _sites(comparison)),
-    )
-    return tuple(section for section in found if section.html)
 
 
 def _agreement(comparison: Comparison) -> str:

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from fedclust.client import Client
-from fedclust.result.comparison import comparison_sections
+from fedclust.result.comparison import compare
 from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots, drawn_figures
@@ -343,7 +343,7 @@ def test_two_results_stand_side_by_side(api: ApiCaller) -> None:
     me, before = reader(api, "ada"), reads_of(api, "swept")
     html = me.open("/ui/compare?first=swept&second=joined-up")
     page = Text(html)
-    expected = comparison_sections(first, second)
+    expected = compare(first, second).sections
     assert [key for key in page.words if key in {each.key for each in expected}] == [
         each.key for each in expected
     ]
@@ -407,7 +407,7 @@ def test_results_that_cannot_be_compared_are_refused_in_words(
     def refuse(*_: Facts) -> None:
         raise UsageError("the two results share no feature: choose others")
 
-    monkeypatch.setattr(comparison_pages, "comparison_sections", refuse)
+    monkeypatch.setattr(comparison_pages, "compare", refuse)
     page = Text(reader(api, "ada").open("/ui/compare?first=joined-up&second=swept"))
     assert "The two results share no feature: choose others" in " ".join(page.words[""])
     assert "agreement" not in page.words

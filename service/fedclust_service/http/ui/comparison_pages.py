@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from starlette.responses import Response
 
-from fedclust.result.comparison import comparison_sections
+from fedclust.result.comparison import compare
 from fedclust.result.markup import Section
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionInfo
@@ -94,7 +94,7 @@ def _compared(sides: Sequence[Side]) -> tuple[tuple[Section, ...], str | None]:
     """Return what there is to say, or why the two cannot be compared."""
     first, second = (side.shown.facts for side in sides)
     try:
-        return comparison_sections(first, second), None
+        return compare(first, second).sections, None
     except UsageError as error:
         return (), str(error)
 
