@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
 from fedclust.data.live_line import SLOW_S, SlowWork, duration, rows_read
@@ -88,6 +88,10 @@ class Preview:
         return shown
 
 
+#: What a preview takes over from an answer.
+_SHOWN = {field.name for field in fields(Preview)} & WrittenAnswer.model_fields.keys()
+
+
 @dataclass(frozen=True, repr=False)
 class SessionStatus:
     """The status of a session at its coordinator and in this site's journal.
@@ -130,16 +134,8 @@ def session_status(
 
 def as_preview(answer: WrittenAnswer, note: str = "") -> Preview:
     """Return an answer as it will be sent; ``note`` says on what it still depends."""
-    return Preview(
-        session=answer.session,
-        round=answer.round,
-        phase=answer.phase,
-        media=answer.media,
-        body=answer.body,
-        fields=answer.fields,
-        smallest_count=answer.smallest_count,
-        note=note,
-    )
+    shown = {name: value for name, value in dict(answer).items() if name in _SHOWN}
+    return Preview(**shown, note=note)
 
 
 def without_counts(answer: WrittenAnswer, request: ConsentRequest) -> Preview:

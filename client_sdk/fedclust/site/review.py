@@ -136,19 +136,17 @@ def write_review(
 
 def _consent_lines(request: ConsentRequest, *, short: bool) -> str:
     """Return lines of the consent screen by heading: those in short, or all others."""
-    warned = ' class="warning"'
+    warned, deep = ' class="warning"', ' class="deep"'
     parts = []
     for heading, lines in request.sections():
         if heading in TECHNICAL or (heading in SHORT) is not short:
             continue
-        shown = "".join(f"<p{_depth(line)}>{escape(line.strip())}</p>" for line in lines)
+        shown = "".join(
+            f"<p{deep * line.startswith(' ')}>{escape(line.strip())}</p>" for line in lines
+        )
         mark = warned if heading == "protection" and request.protection_none else ""
         parts.append(f"<dt>{escape(heading)}</dt><dd{mark}>{shown}</dd>")
     return f"<dl>{''.join(parts)}</dl>"
-
-
-def _depth(line: str) -> str:
-    return ' class="deep"' if line.startswith(" ") else ""
 
 
 def _own_figures(request: ConsentRequest, now: datetime) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
+    BaseModel,
     BeforeValidator,
     Field,
     StringConstraints,
@@ -28,7 +29,7 @@ from fedclust.schema.times import Timestamp
 from fedclust.wire.codec import CONTENT_TYPE, canonical_json, decode
 
 PROTOCOL_VERSION = 1
-M = TypeVar("M", bound=Model)
+M = TypeVar("M", bound=BaseModel)
 P = TypeVar("P")
 MAX_SEED = 2**53 - 1
 
@@ -579,7 +580,9 @@ class ResultDocument(Model):
         return Result.model_validate(self.result, extra="ignore")
 
 
-def read_reply(model: type[M], body: bytes, media: str) -> M:
+def read_reply(
+    model: type[M], body: bytes, media: str, extra: Literal["forbid", "ignore"] = "ignore"
+) -> M:
     """Read an answer in either form; CodecError or ValidationError.
 
     Unknown fields are ignored at every level. Only what a hash covers is read strictly, for nobody
@@ -587,5 +590,5 @@ def read_reply(model: type[M], body: bytes, media: str) -> M:
     tree until its digest is recomputed.
     """
     if media == CONTENT_TYPE:
-        return model.model_validate(decode(body), extra="ignore")
-    return model.model_validate_json(body, extra="ignore")
+        return model.model_validate(decode(body), extra=extra)
+    return model.model_validate_json(body, extra=extra)

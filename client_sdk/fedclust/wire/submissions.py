@@ -11,7 +11,7 @@ from fedclust.schema.field_names import UnknownField, field_errors
 from fedclust.schema.model import Model
 from fedclust.schema.task import Phase
 from fedclust.wire import codec
-from fedclust.wire.models import SubmissionHead
+from fedclust.wire.models import SubmissionHead, read_reply
 from fedclust.wire.problems import FieldError
 
 JSON = "application/json"
@@ -64,9 +64,7 @@ def read_body(
     ``unknown`` is that of :func:`fedclust.schema.field_names.field_errors`.
     """
     try:
-        if media == BINARY:
-            return model.model_validate(codec.decode(body), extra=extra)
-        return model.model_validate_json(body, extra=extra)
+        return read_reply(model, body, media, extra)
     except codec.CodecError as error:
         raise SubmissionError(
             [FieldError(pointer="", rule="binary-form", message=str(error))]
