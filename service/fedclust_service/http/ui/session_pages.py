@@ -50,7 +50,9 @@ def _list(page: PageRequest) -> Response:
     wanted, study = page.query("state"), page.query("study")
     state = next((each for each in SessionState if each.value == wanted), None)
     cursor = page.query("cursor")
-    found = sessions.list_sessions(page.co, page.actor, cursor=cursor, state=state, study=study)
+    found = sessions.list_sessions(
+        page.co, page.actor, cursor=cursor, state=state, study=study, standing=False
+    )
     kept = {"state": state.value if state else "", "study": study or ""}
     return page.render(
         "sessions.html",
