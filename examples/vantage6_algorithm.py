@@ -14,8 +14,8 @@ from vantage6.algorithm.tools.decorators import algorithm_client, data
 
 from fedclust import rounds
 from fedclust.definition import plan_of, read_definition
-from fedclust.local.simulate import answer_task, read_site
-from fedclust.schema.task import Contribution, Next
+from fedclust.local.simulate import answer_task, read_site, run_rounds
+from fedclust.schema.task import Contribution, Task
 from fedclust.wire import codec
 from fedclust.wire.submissions import payload_bytes, payload_from_bytes
 
@@ -34,19 +34,20 @@ def session(client: Any, definition: str) -> str:
         (reply,) = client.wait_for_results(task["id"])
         return _unpack(reply)
 
-    masks = {name: rounds.has_features(plan, ask(name)["held"]) for name in names}
-    memory: dict[str, Any] = {name: {} for name in names}
-    step: Any = rounds.start(plan, names, masks)
-    while isinstance(step, Next):
-        answers, number, task = [], step.state.round, step.task
+    def exchange(number: int, task: Task) -> tuple[list[Contribution], list[str]]:
+        answers = []
         for name in names if task.sites is None else sorted(task.sites):
             common, part = rounds.write_task(plan, found.name, number, task, name)
             reply = ask(name, common=common, part=part, number=number, memory=memory[name])
             memory[name] = reply["memory"]
             payload = payload_from_bytes(rounds.phase(plan, task.phase), reply["body"])
             answers.append(Contribution(name, payload, p=plan.policy.min_group_size))
-        step = rounds.advance(plan, step.state, answers, names, masks)
-    return base64.b64encode(codec.encode_model(step.result)).decode()
+        return answers, names
+
+    masks = {name: rounds.has_features(plan, ask(name)["held"]) for name in names}
+    memory: dict[str, Any] = {name: {} for name in names}
+    result = run_rounds(plan, names, masks, (), exchange)
+    return base64.b64encode(codec.encode_model(result)).decode()
 
 
 @data(1)

@@ -21,14 +21,14 @@ from flwr.serverapp import Grid, ServerApp
 from fedclust import rounds
 from fedclust.definition import plan_of, read_definition
 from fedclust.flower.messages import Ask, Reply, pack, unpack
+from fedclust.local.simulate import run_rounds
 from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import platform_of, server_version
 from fedclust.result.session_result import SessionResult, read_result
-from fedclust.rounds import EngineState
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next, Task
+from fedclust.schema.task import Contribution, Task
 from fedclust.wire import codec
 from fedclust.wire.errors import SessionFailed
 from fedclust.wire.models import (
@@ -40,7 +40,8 @@ from fedclust.wire.models import (
 )
 from fedclust.wire.submissions import BINARY, SubmissionError, read_submission
 
-_LOG = logging.getLogger("fedclust.flower")
+#: Below Flower's own logger: `flwr run --stream` and `flwr log` show it.
+_LOG = logging.getLogger("flwr.fedclust")
 
 
 @dataclass
@@ -149,19 +150,12 @@ class FlowerSession:
         rounds.check_roster(self._plan, sorted(self._sites), self._masks)
 
     def _run_rounds(self) -> Result:
-        plan, joined = self._plan, sorted(self._sites)
         silent = [
             name
             for name, own in self._sites.items()
-            if own.points_short or rounds.lacks_outcomes(plan, own.features)
+            if own.points_short or rounds.lacks_outcomes(self._plan, own.features)
         ]
-        step: Next | Done = rounds.start(plan, joined, self._masks)
-        while isinstance(step, Next):
-            state = codec.decode_model(EngineState, codec.encode_model(step.state))
-            answers = self._collect(state.round, step.task)
-            present = [name for name in joined if name not in self._gone]
-            step = rounds.advance(plan, state, answers, present, self._masks, silent)
-        return codec.decode_model(Result, codec.encode_model(step.result))
+        return run_rounds(self._plan, sorted(self._sites), self._masks, silent, self._collect)
 
     def _document(self, result: Result) -> ResultDocument:
         own, sent = self.definition, self._submissions
@@ -195,9 +189,9 @@ class FlowerSession:
 
     # --- one round --------------------------------------------------------------------------------
 
-    def _collect(self, number: int, task: Task) -> list[Contribution]:
+    def _collect(self, number: int, task: Task) -> tuple[list[Contribution], list[str]]:
         """Ask the sites until the round is complete, or its deadline has passed."""
-        addressed = sorted(self._sites if task.sites is None else task.sites)
+        addressed = self._present() if task.sites is None else sorted(task.sites)
         self._number, self._answers = number, {}
         self._tasks = {name: self._task(number, task, name) for name in addressed}
         policy, phase = self.definition.policy, rounds.phase(self._plan, task.phase)
@@ -215,7 +209,12 @@ class FlowerSession:
                     break
                 raise _too_few(f"round {number} lacks {', '.join(pending)}")
             self._exchange()
-        return [Contribution(name, body, self._p(name)) for name, body in self._answers.items()]
+        _LOG.info("round %d (%s): %d answers", number, task.phase, len(self._answers))
+        found = [Contribution(name, own, self._p(name)) for name, own in self._answers.items()]
+        return found, self._present()
+
+    def _present(self) -> list[str]:
+        return sorted(self._sites.keys() - self._gone)
 
     def _pending(self) -> list[str]:
         return [name for name in self._tasks if name not in {*self._answers, *self._gone}]

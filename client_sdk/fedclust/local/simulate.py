@@ -45,7 +45,7 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
 from fedclust.wire import codec
 from fedclust.wire.errors import DataError
 from fedclust.wire.models import Definition, SessionCreate
@@ -208,30 +208,61 @@ def _run_rounds(
     names, masks = list(sites), {name: site.mask for name, site in sites.items()}
     silent = [name for name, site in sites.items() if rounds.lacks_outcomes(plan, site.held)]
     trace: list[TraceEntry] = []
-    step: Next | Done = rounds.start(plan, names, masks)
-    while isinstance(step, Next):
-        state = codec.decode_model(EngineState, codec.encode_model(step.state))
-        addressed = names if step.task.sites is None else sorted(step.task.sites)
+
+    def exchange(number: int, task: Task) -> tuple[list[Contribution], list[str]]:
+        addressed = names if task.sites is None else sorted(task.sites)
         entries = {}
-        for number, name in enumerate(addressed):
-            said = f"round {state.round} {step.task.phase}, site {name}"
-            work.say(f"simulate {plan.method.name}: {said}", number, len(addressed))
-            entries[name] = _answer(plan, step, state.round, sites[name])
-        trace += entries.values()
+        for place, name in enumerate(addressed):
+            said = f"round {number} {task.phase}, site {name}"
+            work.say(f"simulate {plan.method.name}: {said}", place, len(addressed))
+            entries[name] = _answer(plan, task, number, sites[name])
+        trace.extend(entries.values())
         order = addressed
         if arrival is not None:
-            order = list(arrival(state.round, list(addressed)))
+            order = list(arrival(number, list(addressed)))
             if sorted(order) != addressed:
                 raise ValueError("arrival must return each of the round's sites once")
         p = plan.policy.min_group_size
-        answers = [Contribution(name, entries[name].payload, p=p) for name in order]
-        step = rounds.advance(plan, state, answers, names, masks, silent)
-    return codec.decode_model(Result, codec.encode_model(step.result)), tuple(trace)
+        return [Contribution(name, entries[name].payload, p=p) for name in order], names
+
+    return run_rounds(plan, names, masks, silent, exchange), tuple(trace)
 
 
-def _answer(plan: Plan, step: Next, round_number: int, site: SimulatedSite) -> TraceEntry:
+def run_rounds(
+    plan: Plan,
+    roster: Sequence[str],
+    masks: Mapping[str, NDArray[np.bool_]],
+    silent: Sequence[str],
+    exchange: Callable[[int, Task], tuple[list[Contribution], Sequence[str]]],
+) -> Result:
+    """Run all rounds of a session; states and result pass through the codec.
+
+    Parameters
+    ----------
+    plan : Plan
+    roster : sequence of str
+        The sites that take part.
+    masks : mapping of site to (d,) bool
+    silent : sequence of str
+        As in :func:`fedclust.rounds.advance`.
+    exchange : callable
+        Sends the task of a round, by its number; returns the answers and the roster after it.
+
+    Raises
+    ------
+    MethodFailure
+    """
+    step: Next | Done = rounds.start(plan, roster, masks)
+    while isinstance(step, Next):
+        state = codec.decode_model(EngineState, codec.encode_model(step.state))
+        answers, roster = exchange(state.round, step.task)
+        step = rounds.advance(plan, state, answers, roster, masks, silent)
+    return codec.decode_model(Result, codec.encode_model(step.result))
+
+
+def _answer(plan: Plan, asked: Task, round_number: int, site: SimulatedSite) -> TraceEntry:
     """Let a site answer a task; task and answer pass through the bytes that would travel."""
-    common, part = rounds.write_task(plan, _SESSION, round_number, step.task, site.name)
+    common, part = rounds.write_task(plan, _SESSION, round_number, asked, site.name)
     sent = codec.decode(codec.encode({"common": common, "site": part}))
     task = rounds.read_task(plan, sent["common"], sent["site"])
     body = payload_bytes(answer_task(plan, task, round_number, site))
