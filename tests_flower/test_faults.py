@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import logging
+import os
+import signal
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedclust import simulate
+from fedclust.data.row_warnings import DataWarning
 from fedclust.flower import site
 from fedclust.flower.messages import Ask, Reply, pack, unpack
 from fedclust.flower.opening import PLACE
@@ -17,7 +25,8 @@ from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
 from fedclust.site.journal import recorded_answers
 from fedclust.site.ledger import Ledger
-from fedclust.wire.codec import encode_model, task_digest
+from fedclust.site.session_run import SessionAnswers
+from fedclust.wire.codec import encode_model, sha256, task_digest
 from fedclust.wire.errors import SessionFailed, UsageError
 from in_process import FEATURES, OUTCOMES, SIZES, Federation, Node, context, define, state_of
 
@@ -60,11 +69,46 @@ def test_a_site_without_approval_reads_no_row(federation: Federation) -> None:
     assert reply == Reply(refused="not approved")
 
 
+def test_a_site_begins_no_session_that_has_expired(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION, expires="2020-01-01T00:00:00Z")
+    federation.approve(definition)
+    assert ask(federation, "ada", Ask(definition=definition)) == Reply(refused="expired")
+    with pytest.raises(SessionFailed, match="have not joined"):
+        federation.run(definition, join=30.0)
+    assert lines(federation, "ada") == []
+
+
+def test_a_session_that_has_begun_goes_on_after_it_expired(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expires = federation.now + timedelta(days=1)
+    definition = define(SIZES, **SESSION, expires=expires.isoformat())
+    federation.approve(definition)
+    node, begin = federation.node("ada"), SessionAnswers.__init__
+
+    def later(self: SessionAnswers, *given: Any) -> None:
+        begin(self, *given)
+        self.now = lambda: expires
+
+    def pass_time(asked: Ask) -> None:
+        if asked.round == 2:
+            monkeypatch.setattr(SessionAnswers, "__init__", later)
+
+    node.fault = pass_time
+    assert encode_model(federation.run(definition).result) == expected(federation)
+
+
 def test_too_few_approvals_end_the_run(federation: Federation) -> None:
     definition = define(SIZES, **SESSION)
     federation.approve(definition, "ada", "brno")
     with pytest.raises(SessionFailed, match="have not joined: cadiz, delft"):
         federation.run(definition, join=30.0)
+
+
+def test_a_definition_that_nobody_reviewed_is_not_read(federation: Federation) -> None:
+    for foreign in (b"{", b"[" * 100_000, bytes(1_000_000)):
+        reply = ask(federation, "ada", Ask(definition=foreign))
+        assert reply == Reply(refused="not approved")
 
 
 def test_another_definition_is_not_approved(federation: Federation) -> None:
@@ -115,6 +159,131 @@ def test_another_task_for_an_answered_round_is_refused(federation: Federation) -
     )
     reply = ask(federation, "ada", asked.model_copy(update={"task": changed}))
     assert (reply.refused, reply.final, reply.body) == ("task-answered", True, None)
+
+
+LIES: dict[str, tuple[str, Callable[[Ask], Any]]] = {
+    "another session": ("task-place", lambda _: {"session": "heart-2"}),
+    "another round": ("task-place", lambda asked: {"round": asked.round + 1}),
+    "another phase": ("task-phase", lambda _: {"phase": "spectral"}),
+    "another space": ("task-space", lambda _: {"space": {**SPACE, "center": np.zeros(2)}}),
+    "another K": ("task", lambda _: {"parameters": {"centroids": np.zeros((5, 3))}}),
+    "huge arrays": ("task", lambda _: {"parameters": {"centroids": np.zeros((200_000, 3))}}),
+    "broken arrays": ("task", lambda _: {"parameters": {"centroids": np.zeros((4, 3, 1))}}),
+    "texts for numbers": ("task", lambda _: {"parameters": {"centroids": "4 rows"}}),
+}
+SPACE = {"center": np.zeros(3), "scale": np.ones(3), "impute": None, "limit": None}
+
+
+@pytest.mark.parametrize(("rule", "lie"), LIES.values(), ids=LIES)
+def test_a_server_that_lies_gets_no_answer(
+    federation: Federation, rule: str, lie: Callable[[Ask], Any]
+) -> None:
+    """The digest of each task is right: a lying server computes it anew."""
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    refused = []
+
+    def change(asked: Ask) -> None:
+        if asked.round == 3:
+            common = {**asked.task.common, **lie(asked)}
+            digest, phase = task_digest(common, asked.task.site), common["phase"]
+            told = {"common": common, "digest": digest, "phase": phase}
+            task = asked.task.model_copy(update=told)
+            refused.append(ask(federation, "ada", asked.model_copy(update={"task": task})))
+
+    federation.node("ada").fault = change
+    federation.run(definition)
+    assert refused == [Reply(refused=rule, final=True)]
+    # The right task of this round is answered afterwards.
+    assert [line["round"] for line in lines(federation, "ada")] == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_server_that_asks_for_more_rounds_gets_no_answer(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.run(definition)
+    asked = [asked for asked, _ in federation.node("ada").replies if asked.task is not None][-1]
+    for number in (-1, 0, 10_000, 2**62):
+        common = {**asked.task.common, "round": number}
+        told = {"common": common, "digest": task_digest(common, asked.task.site)}
+        task = asked.task.model_copy(update=told)
+        reply = ask(federation, "ada", Ask(definition=definition, round=number, task=task))
+        assert reply == Reply(refused="task-rounds", final=True)
+
+
+@pytest.mark.parametrize("content", ["nothing", "text", "msgpack", "deep"])
+def test_a_message_that_is_none_of_ours_gets_one_word(
+    federation: Federation, caplog: pytest.LogCaptureFixture, content: str
+) -> None:
+    body: Any = {"text": "4711", "msgpack": b"\xc1", "deep": b"\x91" * 10_000}.get(content, b"")
+    given = {} if content == "nothing" else {"fedclust": ConfigRecord({"body": body})}
+    message = Message(RecordDict(given), 1, "query")
+    message.metadata.__dict__["_message_id"] = "foreign"
+    with state_of(federation.place / "ada"):
+        reply = site.app(message, context(1))
+    assert unpack(Reply, reply) == Reply(refused="error")
+    assert "4711" not in caplog.text
+
+
+@pytest.mark.parametrize("features", [FEATURES, FEATURES + OUTCOMES], ids=["sums", "noise"])
+def test_a_site_that_is_killed_before_the_ledger_has_an_answer_sends_that_answer(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch, features: list[dict[str, Any]]
+) -> None:
+    """In each round: with SIGKILL, after the journal has the answer."""
+    definition = define(SIZES, **{**SESSION, "features": features})
+    federation.approve(definition)
+    node, state, stored = federation.node("ada"), federation.state("ada"), {}
+
+    def kill(asked: Ask) -> None:
+        if asked.task is None:
+            return
+        child = os.fork()
+        if child == 0:
+            own = lambda *_: os.kill(os.getpid(), signal.SIGKILL)  # noqa: E731
+            monkeypatch.setattr(SessionAnswers, "settle", own)
+            with suppress(Exception), state_of(node.state):
+                site.answer(asked)
+            os._exit(1)
+        assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+        left = [own for own, outcome in recorded_answers(state, "heart") if outcome is None]
+        stored.update({own.round: own.body for own in left})
+
+    node.fault = kill
+    federation.run(definition)
+    sent = {asked.round: reply.body for asked, reply in node.replies if asked.task is not None}
+    assert len(sent) > 4
+    assert sent == stored
+    assert [line["round"] for line in lines(federation, "ada")] == sorted(sent)
+
+
+def test_two_runs_at_once_get_the_same_answers(federation: Federation) -> None:
+    """The second one begins while the first is in its third round."""
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    found = []
+
+    def again(asked: Ask) -> None:
+        if asked.round == 3 and not found:
+            found.append(None)
+            found.append(federation.run(definition))
+
+    federation.node("brno").fault = again
+    first = federation.run(definition)
+    assert encode_model(first.result) == encode_model(found[1].result) == expected(federation)
+    assert first.provenance.submissions == found[1].provenance.submissions
+    rounds = [line["round"] for line in lines(federation, "ada")]
+    assert rounds == sorted(set(rounds))
+
+
+def test_a_site_whose_session_runs_in_another_process_says_no_more(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    names = ("heart", PLACE, "ada", sha256(definition))
+    lock = federation.state("ada").lock("session", *names)
+    try:
+        assert ask(federation, "ada", Ask(definition=definition)) == Reply(refused="error")
+    finally:
+        lock.release()
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
@@ -180,6 +349,20 @@ def test_a_node_that_takes_the_name_of_another_is_not_asked(
     assert all(asked.task is None for asked, _ in federation.grid.nodes[50].replies)
 
 
+def test_a_site_that_is_out_ends_no_later_round(federation: Federation) -> None:
+    """Rounds that end when a site leaves them: this one had left before."""
+    config: dict[str, Any] = {"n_clusters": 3}
+    definition = define(SIZES, algorithm="dual", config=config, features=FEATURES)
+    federation.approve(definition)
+    federation.node("brno").fault = lambda asked: (
+        Reply(site="brno", body=b"no submission") if asked.round == 1 else None
+    )
+    found = federation.run(definition)
+    files: Any = {name: file for name, file in federation.files.items() if name != "brno"}
+    alone = simulate("dual", files, config=config, features=FEATURES, seed=7)
+    assert encode_model(found.result) == encode_model(alone.result)
+
+
 def test_an_answer_that_breaks_a_rule_puts_the_site_out(federation: Federation) -> None:
     definition = define(SIZES, **SESSION)
     federation.approve(definition)
@@ -214,6 +397,18 @@ def test_no_text_of_an_error_reaches_the_server(
     assert "4711" not in caplog.text
 
 
+def test_no_warning_about_rows_reaches_the_log(federation: Federation) -> None:
+    """It has numbers of values and the name of the file; the review shows it."""
+    narrow = [{"name": "x0", "lower": -1e5, "upper": 103.0}, *FEATURES[1:]]
+    definition = define(SIZES, **{**SESSION, "features": narrow})
+    with pytest.warns(DataWarning, match="outside the session's bounds"):
+        federation.approve(definition)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        federation.run(definition)
+    assert [str(each.message) for each in said] == []
+
+
 # --- outcomes -------------------------------------------------------------------------------------
 
 ASKING = {**SESSION, "features": FEATURES + OUTCOMES}
@@ -242,6 +437,22 @@ def test_points_that_bought_no_answer_go_back(federation: Federation) -> None:
     with pytest.raises(SessionFailed):
         federation.run(definition)
     assert charges(federation, "ada") == ["ended"]
+
+
+def test_a_server_that_asks_for_outcomes_after_the_end_gets_none(federation: Federation) -> None:
+    """The points went back, so no noise may be drawn any more."""
+    definition = define(SIZES, **ASKING)
+    federation.approve(definition)
+
+    def end(asked: Ask) -> None:
+        if asked.task is not None and asked.task.phase == outcomes.NAME:
+            ask(federation, "ada", Ask(definition=definition, ended=True))
+
+    federation.node("ada").fault = end
+    federation.run(definition)
+    assert charges(federation, "ada") == ["ended"]
+    answered = {line["site"]: line for line in lines(federation, "ada") + lines(federation, "brno")}
+    assert [answered[name]["empty"] for name in ("ada", "brno")] == [True, False]
 
 
 def test_a_server_that_breaks_down_does_not_end_the_session(federation: Federation) -> None:

@@ -63,6 +63,9 @@ def _reply(asked: Ask, site: SimulatedSite, context: Context) -> Reply:
         return Reply(site=site.name, participation=_declare(asked, site))
     if kept["round"] == asked.round:
         return Reply(site=site.name, body=kept["body"])
+    if kept["round"] > asked.round:
+        # A message that was sent again, and overtaken: memory never goes back.
+        return Reply(refused="answered")
     site.memory = codec.decode(kept["memory"]) if kept["round"] else {}
     task = rounds.read_task(plan, asked.task.common, asked.task.site)
     payload = answer_task(plan, task, asked.round, site)

@@ -10,6 +10,7 @@ job says what the site answers with. See docs/details/engines.md.
 from __future__ import annotations
 
 import logging
+import warnings
 from contextlib import suppress
 from datetime import UTC, datetime
 
@@ -39,7 +40,10 @@ app = ClientApp()
 def handle(message: Message, _: Context) -> Message:
     """Answer a message, whatever goes wrong."""
     try:
-        reply = answer(unpack(Ask, message))
+        with warnings.catch_warnings():
+            # As the texts of errors below: the review has shown them.
+            warnings.simplefilter("ignore")
+            reply = answer(unpack(Ask, message))
     except Exception as error:
         # The text may hold values of rows. Flower would send it, and NVFlare sends a site's log.
         _LOG.warning("%s", type(error).__name__)
@@ -68,10 +72,10 @@ def answer(asked: Ask) -> Reply:
     FedclustError
     """
     state, digest = SiteState(), sha256(asked.definition)
-    session = read_definition(asked.definition).name
     own = reviewed_sessions(state).read().by_definition.get(digest)
     if own is None:
-        raise errors.ApprovalNeeded(f"no review of this definition of session {session}")
+        raise errors.ApprovalNeeded("this definition was not reviewed")
+    session = read_definition(asked.definition).name
     if asked.ended:
         # Also where the approval was withdrawn.
         key = charge_key(PLACE, own.site, session, digest)
@@ -98,6 +102,9 @@ def _reply(opened: SessionAnswers, own: ReviewedSession, asked: Ask) -> Reply:
         if asked.result is not None:
             write_outputs(opened.labelled(asked.result), *own.outputs, own.resolved().id_column)
         return Reply(site=own.site)
+    expires = opened.info.definition.expires
+    if opened.journal.record is None and expires is not None and opened.now() >= expires:
+        return Reply(refused="expired")
     if asked.task is None:
         # Nothing over Flower compares heads, so they stay here.
         bare = opened.participation.model_copy(update={"table_id": None, "heads": None})
