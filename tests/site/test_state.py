@@ -115,6 +115,23 @@ def test_the_database_is_durable_and_private(tmp_path: Path) -> None:
             assert state.directory.stat().st_mode & 0o777 == 0o700
 
 
+def test_the_log_stays_until_a_state_that_is_kept_open_is_closed(tmp_path: Path) -> None:
+    state = SiteState(tmp_path)
+    database, log, *_ = state.files
+    with state.kept_open():
+        pass
+    assert not database.exists()
+    state.secret()
+    before = database.read_bytes()
+    with state.kept_open():
+        with state.write() as connection:
+            connection.execute("INSERT INTO ledger (text) VALUES ('line')")
+        assert database.read_bytes() == before
+        assert list(SiteState(tmp_path).rows("SELECT text FROM ledger")) == [("line",)]
+    assert database.read_bytes() != before
+    assert not log.exists()
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write it")
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

@@ -107,8 +107,9 @@ class Journal:
         except StateLocked as error:
             raise StateLocked(f"another process runs this session for this site: {error}") from None
         try:
-            self._load()
-            yield
+            with self.state.kept_open():
+                self._load()
+                yield
         finally:
             lock.release()
 
