@@ -32,7 +32,7 @@ from fedclust.data.frame import is_frame
 from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.definition import LEAST_GROUP
-from fedclust.local.simulate import simulate
+from fedclust.local.simulate import as_declared, simulate
 from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.result.predictions import Predictions
@@ -489,25 +489,18 @@ def _is_by_site(X: Any) -> bool:
     return isinstance(X, Mapping) and not hasattr(X, "shape")
 
 
-def _feature_name(feature: Any) -> str:
-    named = feature.get("name") if isinstance(feature, Mapping) else feature
-    return str(getattr(named, "name", named))
+def _declared(features: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return declared features as mappings, without what is none: the session refuses it."""
+    return [each for each in as_declared(features) if isinstance(each, dict)]
 
 
-def _is_outcome(feature: Any) -> bool:
-    """Whether a declared feature, a mapping or a name is an outcome."""
-    given = feature.get("role") if isinstance(feature, Mapping) else getattr(feature, "role", None)
-    return bool(given == "outcome")
-
-
-def _outcome_columns(declared: Iterable[Any]) -> set[str]:
+def _outcome_columns(features: Iterable[Any]) -> set[str]:
     """Return the columns of rows that are outcomes and no features."""
-    declared = list(declared)
-    found = set()
-    for each in filter(_is_outcome, declared):
-        event = each.get("event") if isinstance(each, Mapping) else getattr(each, "event", None)
-        found |= {_feature_name(each), *(() if event is None else (str(event),))}
-    return found - {_feature_name(each) for each in declared if not _is_outcome(each)}
+    columns: dict[bool, set[str]] = {True: set(), False: set()}
+    for each in _declared(features):
+        named = (each.get("name"), each.get("event"))
+        columns[each.get("role") == "outcome"] |= {str(name) for name in named if name is not None}
+    return columns[True] - columns[False]
 
 
 def _site_names(sites: ArrayLike) -> NDArray[np.str_]:
@@ -537,7 +530,8 @@ def _check_same_columns(sites: Mapping[str, Any], features: Any) -> None:
     """Raise where a site's frame lacks a feature that another site has."""
     every = dict.fromkeys(str(column) for frame in sites.values() for column in frame.columns)
     if features is not None:
-        every = dict.fromkeys(name for name in map(_feature_name, features) if name in every)
+        names = [str(each.get("name")) for each in _declared(features)]
+        every = dict.fromkeys(name for name in names if name in every)
     for site, frame in sites.items():
         own = set(map(str, frame.columns))
         absent = [column for column in every if column not in own]

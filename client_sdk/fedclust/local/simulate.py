@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from types import MappingProxyType
@@ -375,16 +375,18 @@ def _define(
 # --- sites and features as Python's users hand them over ------------------------------------------
 
 
+def as_declared(features: Iterable[Mapping[str, Any] | str]) -> list[dict[str, Any]]:
+    """Return features as a definition lists them: a name alone is a number."""
+    return [{"name": each} if isinstance(each, str) else json_value(each) for each in features]
+
+
 def _declare_features(
     sites: Mapping[str, Any], features: Sequence[Mapping[str, Any] | str] | None, masking: bool
 ) -> list[dict[str, Any]]:
     if features is not None:
         if isinstance(features, str):
             raise ValueError("features must be a sequence of features or of their names")
-        return [
-            {"name": feature} if isinstance(feature, str) else json_value(feature)
-            for feature in features
-        ]
+        return as_declared(features)
     if all(map(is_table, sites.values())):
         try:
             return numeric_features(sites, lacking=masking)
