@@ -63,7 +63,7 @@ def list_sessions(
     """Operators see all sessions, analysts those they created, sites those they take part in.
     Newest first. A session's `definition` is null if it is damaged.
     """
-    return sessions.list_sessions(co, actor, limit, cursor, state=state, study=study)
+    return sessions.list_sessions(co, actor, limit, cursor, state=state, study=study, standing=True)
 
 
 @router.get(

@@ -87,9 +87,7 @@ def _show_start(_: PageRequest, view: SessionView) -> _Shown:
 
 
 _GOES_ON = _unless(lambda view: view.ended, "The session has ended already.")
-_NOBODY_JOINED = _unless(
-    lambda view: not view.never_joined, "Sites joined this session, so it stays."
-)
+_UNJOINED = _unless(lambda view: not view.never_joined, "Sites joined this session, so it stays.")
 _IS_HELD = _unless(lambda view: view.info.state != "held", "The session is not held.")
 
 
@@ -210,7 +208,7 @@ _ACTIONS = (
     ),
     _action("cancel", "session-cancelled", _GOES_ON, _on(sessions.cancel_session)),
     _action(
-        *("delete", "session-deleted", _NOBODY_JOINED, _on(sessions.delete_session)),
+        *("delete", "session-deleted", _UNJOINED, _on(sessions.delete_session)),
         leads_to="/ui/sessions",
     ),
     _action("close", "round-closed", _show_close, _close, "rounds/{number}/close"),

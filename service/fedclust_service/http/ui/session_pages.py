@@ -50,9 +50,7 @@ def _list(page: PageRequest) -> Response:
     wanted, study = page.query("state"), page.query("study")
     state = next((each for each in SessionState if each.value == wanted), None)
     cursor = page.query("cursor")
-    found = sessions.list_sessions(
-        page.co, page.actor, cursor=cursor, state=state, study=study, standing=False
-    )
+    found = sessions.list_sessions(page.co, page.actor, cursor=cursor, state=state, study=study)
     kept = {"state": state.value if state else "", "study": study or ""}
     return page.render(
         "sessions.html",

@@ -36,9 +36,7 @@ def _list(page: PageRequest) -> Response:
 
 def _read(page: PageRequest) -> Response:
     study = studies.get_study(page.co, page.actor, page.param("study"))
-    found = sessions.list_sessions(
-        page.co, page.actor, _MOST_SESSIONS, study=study.name, standing=False
-    )
+    found = sessions.list_sessions(page.co, page.actor, _MOST_SESSIONS, study=study.name)
     return page.render(
         "study.html",
         study=study,
