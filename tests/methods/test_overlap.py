@@ -406,6 +406,16 @@ def _federated(k: int) -> SiteTask:
     return SiteTask("federated", common, space=SPACE)
 
 
+def test_a_site_answers_the_rounds_of_the_definition() -> None:
+    plan, memory = _plan(), dict[str, Any]()
+    points = row_points(np.random.default_rng(0).normal(size=(30, 4)))
+    cells = SiteTask("cells", overlap.cells_task(plan.options), space=SPACE)
+    for number, task in enumerate((cells, *[_federated(2)] * 3)):
+        _, memory = site_step(plan, task, points, "a", number, memory=memory)
+    with pytest.raises(RuleViolation, match="allows 4 rounds"):
+        site_step(plan, _federated(2), points, "a", 4, memory=memory)
+
+
 @pytest.mark.parametrize(("missing", "most"), [("mask", 8), ("impute", 2)])
 def test_a_task_has_no_more_centroids_than_the_session_may_find(missing: Any, most: int) -> None:
     """With masks, K for each part of the features that no site connects to another."""

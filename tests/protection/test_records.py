@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort
-from fedclust.protection.columns import SourceColumn, TableColumn, find_step
+from fedclust.protection.columns import SourceColumn, find_step
 from protection.drawn_sites import MAKERS, draw_columns, rows_of
 from support import reference_table as reference
-from support.cohorts import SECRET, Memory, given_groups, groups_of
+from support.cohorts import SECRET, Memory, groups_of
 from support.reference_table import Rule
 
 NAN = np.nan
@@ -102,69 +102,6 @@ def test_later_files_release_what_the_rules_say(first: int) -> None:
 
 def _somebody(memory: Memory, ids: NDArray[np.str_], rng: np.random.Generator) -> str:
     return str(rng.choice(ids[groups_of(memory.cohort, ids.tolist()) >= 0]))
-
-
-# --- the record of a group, by hand ---------------------------------------------------------------
-
-
-def _release(
-    groups: Sequence[Sequence[float]], p: int = 3, n_levels: int | None = None
-) -> tuple[TableColumn, list[float]]:
-    memory = Memory(p)
-    labels = np.repeat(np.arange(len(groups)), [len(each) for each in groups])
-    values = np.concatenate([np.array(each, dtype=np.float64) for each in groups])
-    with given_groups(lambda _: labels, p):
-        ids = [f"P{number}" for number in range(len(values))]
-        memory.update_sources(ids, [SourceColumn("x", values, n_levels)])
-    (pinned,) = memory.cohort.columns
-    return pinned.column, pinned.released.tolist()
-
-
-def test_a_group_releases_its_middle_value_rounded() -> None:
-    # The standard deviation of 10, 20 and 100 is 40: a tenth is 4, and the step 2.
-    column, records = _release([[1, 10, 11], [19, 20, 1e9], [-50, 100.9, 200]])
-
-    assert column.step == 2.0
-    assert records == [10.0, 20.0, 100.0]
-
-
-def test_of_two_middle_values_it_is_the_one_nearer_to_the_centre_else_the_lower() -> None:
-    # Midpoints 15, 45 and 60: the centre is 40.
-    column, records = _release([[0, 10, 20, 90], [0, 40, 50, 90], [0, 40, 80, 90]])
-
-    assert column.centre == 40.0
-    assert column.step == 0.5
-    assert records == [20.0, 40.0, 40.0]
-
-
-def test_of_equally_near_middle_values_it_is_the_lower() -> None:
-    column, records = _release([[0, 10, 30, 90], [15, 20, 20, 25]])
-
-    assert column.centre == 20.0
-    assert records == [10.0, 20.0]
-
-
-def test_the_centre_counts_each_group_for_all_its_persons() -> None:
-    column, _ = _release([[1, 1, 1, NAN, NAN, NAN], [4, 4, 4]])
-
-    assert column.centre == 2.0
-
-
-def test_fewer_than_p_values_release_nothing_and_enter_nothing() -> None:
-    column, records = _release([[1, 2, 3], [1e6, 1e6, NAN], [4, 5, 6], [NAN, NAN, NAN]])
-
-    assert (column.step, column.centre) == (0.02, 3.5)
-    np.testing.assert_array_equal(records, [2.0, NAN, 5.0, NAN])
-
-
-def test_of_levels_it_is_the_commonest_else_the_first_in_the_pinned_order() -> None:
-    column, records = _release(
-        [[2, 2, 0, 0], [1, 1, 0, 0], [2, 2, 2, 2], [1, 1, 2, 0], [1, 1, 1]], 3, 4
-    )
-
-    # Persons at each level: 5, 7, 7, 0. Level 1 comes before 2.
-    assert column.order == (1, 2, 0, 3)
-    assert records == [2.0, 1.0, 2.0, 1.0, 1.0]
 
 
 # --- the step -------------------------------------------------------------------------------------

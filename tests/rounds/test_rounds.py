@@ -18,7 +18,7 @@ from fedclust import rounds
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.finalize import complete_result, merge_equal_centroids
-from fedclust.methods.fkm import CandidatesTask, DefaultConfig, MeansTask, PaperConfig, SeedsTask
+from fedclust.methods.fkm import MeansTask, PaperConfig, SeedsTask
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng, site_rng
 from fedclust.rounds import EngineState, Plan, evaluation, evidence, preparation, sweep
@@ -298,11 +298,6 @@ def _lloyd(k: int = 3) -> SiteTask:
     return SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.arange(2.0 * k).reshape(k, 2)))
 
 
-def _candidates(c: int, k: int = 3) -> SiteTask:
-    centroids = np.arange(2.0 * c * k).reshape(c, k, 2)
-    return SiteTask("candidates", CandidatesTask(centroids=centroids))
-
-
 def _evaluate(k: int = 3) -> SiteTask:
     centroids = np.arange(2.0 * k).reshape(k, 2)
     return _evidence(evaluation.EvaluationTask(centroids=centroids))
@@ -371,8 +366,20 @@ def test_a_site_answers_no_phase_that_the_definition_has_not() -> None:
     unscaled = plan_for(2, {"n_clusters": 3}, {"scaling": "none", "missing": "drop"})
     with pytest.raises(RuleViolation, match="no phase 'prepare'"):
         _asked(unscaled, [_prepare()])
+    closed = plan_for(2, {"n_clusters": 3, "evaluate": False})
+    with pytest.raises(RuleViolation, match="no phase 'evidence'"):
+        _asked(closed, [_prepare(), _cells(), _evaluate()])
     with pytest.raises(RuleViolation, match="scaled space"):
         _asked(unscaled, [replace(_cells(), space=Space(np.ones(2), np.ones(2)))])
+
+
+def test_a_site_answers_the_fixed_number_of_rounds_of_a_method() -> None:
+    options = PaperConfig(n_clusters=3, variant="paper", rounds=3)
+    paper = replace(plan_for(2, {"n_clusters": 3}), method=METHODS["fkm"], options=options)
+    means = SiteTask("means", MeansTask(centroids=np.zeros((3, 2))))
+    _asked(paper, [_prepare(), SiteTask("seeds", SeedsTask()), means, means, _evaluate()])
+    with pytest.raises(RuleViolation, match="3 rounds"):
+        _asked(paper, [_prepare(), SiteTask("seeds", SeedsTask()), means, means, means])
 
 
 @pytest.mark.parametrize("scaling", ["standard", "none"])
@@ -396,23 +403,6 @@ def test_the_first_round_starts_from_the_given_centroids(scaling: str) -> None:
             ask(wrong)
         # A site that comes later does not know what the rounds before came to.
         ask(wrong, start.number + 1)
-
-
-def test_sites_are_held_to_the_candidates_the_rounds_and_the_evaluation_agreed_on() -> None:
-    base = plan_for(2, {"n_clusters": 3})
-    fkm = METHODS["fkm"]
-    default = DefaultConfig(n_clusters=3, variant="default", candidates=4, evaluate=False)
-    plan = replace(base, method=fkm, options=default)
-    _asked(plan, [_prepare(), _cells(), _candidates(4), _candidates(2)])
-    for wrong in (_candidates(5), _candidates(1202), _candidates(1, 200), _evaluate()):
-        with pytest.raises(RuleViolation):
-            _asked(plan, [_prepare(), _cells(), wrong])
-    paper = replace(base, method=fkm, options=PaperConfig(n_clusters=3, variant="paper", rounds=3))
-    assert rounds.max_rounds(paper) == 3
-    means = SiteTask("means", MeansTask(centroids=np.zeros((3, 2))))
-    _asked(paper, [_prepare(), SiteTask("seeds", SeedsTask()), means, means, _evaluate()])
-    with pytest.raises(RuleViolation, match="3 rounds"):
-        _asked(paper, [_prepare(), SiteTask("seeds", SeedsTask()), means, means, means])
 
 
 def test_in_a_sweep_every_k_is_held_to_its_own() -> None:
