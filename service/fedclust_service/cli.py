@@ -311,6 +311,7 @@ def restore(
     from fedclust_service.usecases import sign_ins
     from fedclust_service.usecases.audit import trail
 
+    _only_warnings(settings)
     check_key = None if new_key else functools.partial(require_key, settings)
     with explain_store_errors(settings, "nothing was restored"):
         made = copies.restore(source, settings.store_url, check_key)

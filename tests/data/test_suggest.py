@@ -405,6 +405,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (NYHA, {"nyha": [0, 1, 2, 3]}, '"0" 1, "1" 1, "2" 1, "3" 1'),
         (NYHA, {"nyha": ["I", "IIIa"]}, 'codes that are not known: "IIIa" 1'),
         (DIED.columns[0], {"died": ["dead", "alive"]}, ""),
+        (DIED.columns[0], {"Vital_Status": ["Dead", "Alive"]}, ""),
         (SMOKER, {"smoker": ["dead", "alive"]}, '"dead" 1, "alive" 1'),
         (FEMALE, {"Sex__(M/F)": ["M", "F"]}, ""),
     ],
@@ -510,10 +511,19 @@ def test_a_row_of_units_below_the_header_of_a_csv_file_is_named(tmp_path: Path) 
     path = csv(
         "utf-8",
         ";",
-        {"Alter": ["Jahre", 40, 50], "Krea": ["mg/dl", 1, 2], "pain": ["", "none", "typical"]},
-    )
-    found = suggest_mapping([AGE, CREATININE, PAIN], path(tmp_path))
-    assert "the first row holds units: delete it, or it counts as a person" in found.still_open
+        {"Alter": ["Jahre", 40, 50], "Krea": ["µmol/l", 190, 199], "pain": ["", "none", "typical"]},
+    )(tmp_path)
+    found = suggest_mapping([AGE, CREATININE, PAIN], path)
+    (only,) = found.still_open
+    assert "the first row holds units: delete it, or it counts as a person" in only
+    found.write(tmp_path / "m.toml")
+    table = Dataset(path, mapping=tmp_path / "m.toml")
+    with pytest.raises(DataError, match="text in a number column"):
+        load(table, [AGE, CREATININE])
+    header, _, *rows = path.read_text("utf-8").splitlines(keepends=True)
+    path.write_text("".join([header, *rows]), "utf-8")
+    read = load(table, [AGE, CREATININE]).X
+    np.testing.assert_allclose(read, [[40, 190 * 0.01131], [50, 199 * 0.01131]], rtol=1e-3)
 
 
 def test_an_encoding_that_lacks_a_byte_is_not_chosen(tmp_path: Path) -> None:

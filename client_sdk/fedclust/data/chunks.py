@@ -80,7 +80,8 @@ class Origin:
                 message += "; upper and lower case are different"
             if missing[0] in features:
                 message += (
-                    "; if it has another name here, say so in a mapping file (mapping=, --mapping)"
+                    "; if it has another name here, say so in a mapping file (mapping=, "
+                    "--mapping), which fedclust check --write-mapping suggests"
                 )
             else:
                 message += "; give the name that it has here"

@@ -195,7 +195,10 @@ class CsvReader(Reader):
         except UnicodeDecodeError:
             message = f"this is not {self._encoding.removesuffix('-sig').upper()}"
             if self._encoding.startswith("utf-8"):
-                message += "; older Windows programs write --encoding cp1252 (encoding=)"
+                message += (
+                    "; older Windows programs write --encoding cp1252 (encoding=), and fedclust "
+                    "check --write-mapping guesses which"
+                )
             else:
                 message += (
                     "; say how the file is written (encoding=, --encoding), utf-8 for example"

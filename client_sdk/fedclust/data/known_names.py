@@ -73,7 +73,8 @@ _SYNONYMS: Final = (
     "smoker smoking raucher rauchen fumeur tabac fumador fumatore roker rökare ryger røyker sigara",
     (
         "died death dead deceased verstorben tod exitus mortality deces fallecido dth gestorben "
-        "deceduto decesso morto obito falecido overleden avliden död zgon ölüm öldü"
+        "deceduto decesso morto obito falecido overleden avliden död zgon ölüm öldü "
+        "vitalstatus status"
     ),
     (
         "los lengthofstay liegedauer verweildauer staydays degenza opnameduur vårdtid yatışsüresi "

@@ -185,6 +185,12 @@ class _Table:
     textual: bool
     notes: list[str] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
+    #: Of a row below the header.
+    units: dict[str, str] = field(default_factory=dict)
+
+    def unit_of(self, column: str) -> str:
+        """Return the unit that the table says of a column; "" without one."""
+        return self.units.get(column) or split_unit(column)[1]
 
     def has_columns_of(self, of: Trajectory) -> bool:
         """Return whether the table has columns of a trajectory, and no row for each value."""
@@ -280,16 +286,22 @@ def _read_as(
         and (any(likeness(each.name, name) for each in features) or (rows_of and _is_place(name)))
     ]
     cut: set[str] = set()
+    units: dict[str, str] = {}
     columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
     for chunk in reader.chunks(names, (), BLOCK) if names else ():
         first = [str(cells[0]) for cells in chunk.cells.values() if chunk.n]
-        units = [cell for cell in first if is_unit(cell) and (cell == "%" or len(cell) > 1)]
-        if not any(columns.values()) and 2 * len(units) > sum(map(bool, first)):
-            notes.append("the first row holds units: delete it, or it counts as a person")
+        below = [cell for cell in first if is_unit(cell) and (cell == "%" or len(cell) > 1)]
+        is_first = not any(columns.values())
+        if is_first and 2 * len(below) > sum(map(bool, first)):
+            notes.append(
+                "the first row holds units: delete it, or it counts as a person; this file is for "
+                "the table without it"
+            )
+            units = dict(zip(chunk.cells, first, strict=True))
         for name, cells in chunk.cells.items():
-            if not _count(columns[name], cells):
+            if not _count(columns[name], cells[1:] if is_first and units else cells):
                 cut.add(name)
-    return _Table(reader.header, columns, written, reader.textual, notes, cut)
+    return _Table(reader.header, columns, written, reader.textual, notes, cut, units)
 
 
 def _likely_header(reader: ExcelReader) -> dict[str, Any]:
@@ -511,7 +523,7 @@ class _Writer:
             if "".join(self._table.header[right : right + 1]).startswith(_UNNAMED):
                 self._note(feature, "is its header cell above the column to its right too?")
             cells = self._table.columns[match.column]
-            unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
+            unit = self._table.unit_of(match.column) if feature.kind == "numeric" else ""
             also = {
                 each
                 for each in in_brackets(match.column)
@@ -623,7 +635,7 @@ class _Writer:
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
-        unit = split_unit(column)[1]
+        unit = self._table.unit_of(column)
         degrees = _DEGREES.search(column)
         if not unit and degrees and conversion("", "", "°F", feature.unit):
             unit = f"°{degrees[1]}"
