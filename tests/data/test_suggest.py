@@ -431,6 +431,8 @@ def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
     [
         (TSH, "TSH (µIU/ml)", 1.5, 1.5),
         (TEMP, "TEMP_F", 98.6, 37),
+        (Feature(name="hb", unit="g/dl"), "Hb (mmol/l)", 8.5, 13.7),
+        (Feature(name="ldl", unit="mg/dl"), "LDL-Cholesterin (mmol/l)", 3, 116),
         (Feature(name="hba1c", unit="%"), "HbA1c (mmol/mol)", 53, 7.0),
         (Feature(name="hba1c", unit="mmol/mol"), "HbA1c (%)", 7, 53),
         (Feature(name="wbc", unit="10^9/l"), "Leukozyten (Tsd./µl)", 7.5, 7.5),

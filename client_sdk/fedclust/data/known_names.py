@@ -47,6 +47,8 @@ _SYNONYMS: Final = (
     "bilirubin bilirubine bilirrubina bili bilirubina",
     "hemoglobin hamoglobin hb hgb hemoglobine hemoglobina emoglobina hemoglobiny",
     "crp creactiveprotein creaktivesprotein",
+    "ldl ldlc ldlchol ldlcholesterol ldlcholesterin ldlkolesterol ldlcolesterol ldlcolesterolo",
+    "hdl hdlc hdlchol hdlcholesterol hdlcholesterin hdlkolesterol hdlcolesterol hdlcolesterolo",
     "bnp natriureticpeptide",
     "ntprobnp probnp",
     "potassium kalium potasio potassio potas",
@@ -56,11 +58,12 @@ _SYNONYMS: Final = (
     (
         "sbp systolic systolicbloodpressure systolicbp bpsys rrsys syst systolisch trestbps "
         "systoliskt pasistolica tasistolica pressionesistolica cisnienieskurczowe skurczowe "
-        "sistolik"
+        "sistolik tasystolique systolique"
     ),
     (
         "dbp diastolic diastolicbloodpressure diastolicbp bpdia rrdia diast diastolisch "
-        "diastoliskt padiastolica tadiastolica pressionediastolica rozkurczowe diyastolik"
+        "diastoliskt padiastolica tadiastolica pressionediastolica rozkurczowe diyastolik "
+        "tadiastolique diastolique"
     ),
     "heartrate hr pulse puls herzfrequenz frequencecardiaque hartslag tetno nabız",
     "temp temperature temperatur temperatura temperatuur kroppstemp tcorporea ateş",
@@ -100,8 +103,8 @@ _VALUES: Final = (
 )
 #: Codes of one meaning. The pairs are the first two and the last two.
 _MEANINGS: Final = {
-    "no": "no n nein false 0 non falsch faux nee nej nie não hayır",
-    "yes": "yes y ja j true 1 oui si wahr vrai tak sim evet",
+    "no": "no n nein false 0 non falsch faux nee nej nie não hayır yok",
+    "yes": "yes y ja j true 1 oui si wahr vrai tak sim evet var",
     "male": "male m mannlich mann man mand masculin masculino homme hombre h maschio erkek",
     "female": "female f w weiblich frau woman feminin femenino femme mujer vrouw femmina kvinna "
     "kvinne kvinde k kadın",
@@ -176,6 +179,9 @@ _SCALES: Final = (
 _MOLES: Final = {"chol": 386.7, "triglycerides": 885.7, "glucose": 180.16} | {
     "creatinine": 113.1,
     "bilirubin": 584.66,
+    "ldl": 386.7,
+    "hdl": 386.7,
+    "hemoglobin": 16114.0,  # of one of its four chains, as laboratories count it
 }
 #: Measurement, factor and offset between units of other zeros; HbA1c by the NGSP's equation.
 _SHIFTED: Final[dict[tuple[str, str], tuple[str | None, float, float]]] = {
