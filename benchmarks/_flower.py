@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import time
+import venv
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,11 +16,29 @@ import numpy as np
 import pandas as pd
 import psutil
 
+from fedclust.site.ledger import Ledger
+from fedclust.site.state import SiteState
+
 ROOT = Path(__file__).parents[1]
 FEATURES = [{"name": name, "lower": -1e5, "upper": 1e5} for name in ("x0", "x1", "x2")]
 SEED = 7
 #: A SuperLink takes about a minute to notice that a node is gone.
 LIMIT_S = 600
+
+
+def environment(name: str, *requirements: str) -> Path:
+    """Return the programs of an environment with this fedclust and ``requirements``."""
+    folder = ROOT / f".venv-{name}"
+    done = folder / ".installed"
+    if not done.exists():
+        venv.create(folder, with_pip=True)
+        install = [str(folder / "bin" / "python"), "-m", "pip", "install", "--quiet"]
+        subprocess.run([*install, "--upgrade", "pip>=25.1"], check=True)
+        subprocess.run(
+            [*install, "--editable", ".[crate,data]", *requirements], check=True, cwd=ROOT
+        )
+        done.touch()
+    return folder / "bin"
 
 
 def environ(programs: Path, place: Path) -> dict[str, str]:
@@ -112,6 +131,11 @@ def approve(place: Path, name: str, file: Path, env: Mapping[str, str]) -> dict[
     signed = ["fedclust", "flower", "approve", definition, "--name", "Dr Ruth Levi"]
     run([*signed, "--code", review["code"], "--json"], own)
     return own
+
+
+def answers(state: Path) -> list[dict[str, Any]]:
+    """Return the lines of answers in a site's ledger, in their order."""
+    return [line for line in Ledger(SiteState(state)).read() if "event" not in line]
 
 
 def same_bytes(result: Path, files: Mapping[str, Path], env: Mapping[str, str]) -> bool:

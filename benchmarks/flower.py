@@ -28,6 +28,7 @@ from _flower import (
     FEATURES,
     ROOT,
     SEED,
+    answers,
     approve,
     environ,
     kill,
@@ -43,8 +44,6 @@ from _report import write
 
 sys.path.insert(0, str(ROOT / "tests"))
 
-from fedclust.site.ledger import Ledger
-from fedclust.site.state import SiteState
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 
@@ -135,11 +134,6 @@ def try_run(app: Path, env: Mapping[str, str]) -> bool:
     """Start the run; False while the SuperLink does not answer."""
     command = [str(BIN / "flwr"), "run", str(app), "here", "-c", "again-after-s=10"]
     return subprocess.run(command, env=env, check=False, capture_output=True).returncode == 0
-
-
-def answers(state: Path) -> list[dict[str, Any]]:
-    """Return the lines of answers in a site's ledger, in their order."""
-    return [line for line in Ledger(SiteState(state)).read() if "event" not in line]
 
 
 def pace(lines: Sequence[Mapping[str, Any]]) -> float:

@@ -46,8 +46,7 @@ def session(client: Any, definition: str) -> str:
 
     masks = {name: rounds.has_features(plan, ask(name)["held"]) for name in names}
     memory: dict[str, Any] = {name: {} for name in names}
-    result = run_rounds(plan, names, masks, (), exchange)
-    return base64.b64encode(codec.encode_model(result)).decode()
+    return _pack(codec.to_tree(run_rounds(plan, names, masks, (), exchange)))
 
 
 @data(1)
@@ -71,5 +70,4 @@ def _pack(tree: dict[str, Any]) -> str:
 
 
 def _unpack(text: str) -> dict[str, Any]:
-    found: dict[str, Any] = codec.decode(base64.b64decode(text))
-    return found
+    return dict(codec.decode(base64.b64decode(text)))
