@@ -4,10 +4,15 @@ For each kind of data: the share of the clusters' values of a column that table 
 not as a typical value; how often such a mean is within .15 standard deviations of all persons of
 that of the rows, and how often it would be if all values were printed as means; how often the
 standard deviation of all persons is .8 to 1.25 times that of the rows, and how often a cluster's is
-(under protection table 1 prints neither, because this is too seldom). Columns of which half of a
-site's records or more hold one value are left out, and clusters of fewer than 100 persons. In kinds
-with "no effect" the clusters differ by chance alone. With `--support`, SUPPORT too (the extra
-`examples`).
+(under protection nothing prints them, because this is too seldom). Columns of which half of a
+site's records or more hold one value are left out, and clusters of fewer than 100 persons.
+
+And the words of the cards ("older"), of all columns and clusters: how many there are, the share
+whose direction is not that of the rows, and the share of all differences of .5 or more that are not
+given because few persons have a record.
+
+In kinds with "no effect" the clusters differ by chance alone. Each kind has no, 15 and 30 % missing
+values. With `--support`, SUPPORT too (the extra `examples`).
 """
 
 from __future__ import annotations
@@ -25,14 +30,17 @@ from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
 from _hospitals import heart
 from _report import write
 from fedclust import simulate
+from fedclust.result.facts import NOTABLE, Facts
 
 FloatArray = NDArray[np.float64]
 Sites = list[FloatArray]
+#: Rows by site, what all features have, the seed.
+Drawn = tuple[Sites, dict[str, Any], int]
 #: Sites and the rows of each.
 SIZES = ((4, 200), (10, 60), (4, 600), (6, 100), (3, 400))
 COLUMNS = 5
 FEWEST = 100
-OFFSETS = "offsets, 15 % missing"
+MISSING = (0.0, 0.15, 0.3)
 NO_EFFECT = ", no effect"
 
 
@@ -42,29 +50,36 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--support", action="store_true", help="SUPPORT too")
     options = parser.parse_args()
-    rows = []
+    rows, real = list[dict[str, Any]](), dict[str, list[Drawn]]()
     for kind in KINDS:
         seeds = range(options.first, options.first + options.seeds)
         drawn = [_drawn(kind, *size, seed) for size in SIZES for seed in seeds]
-        rows.append(_line(kind, drawn))
-    real = [*_real(), *(_support() if options.support else ())]
-    for name, found in real:
-        rows.append(_line(name, [(found, {}, seed) for seed in range(options.seeds)]))
+        rows += [_line(kind, drawn, missing) for missing in MISSING]
+    for seed in range(options.first, options.first + options.seeds):
+        for name, found in _real(seed, support=options.support):
+            real.setdefault(name, []).append((found, {}, seed))
+    rows += [_line(name, found, missing) for name, found in real.items() for missing in MISSING]
     write("table_one", rows, note="p = 5; K = 2 to 5. Shares of the numbers that are right.")
 
 
-def _line(name: str, drawn: list[tuple[Sites, dict[str, Any], int]]) -> dict[str, Any]:
-    found = [_compare(*each) for each in drawn]
-    means, printed, whole, parts = (np.concatenate(each) for each in zip(*found, strict=True))
+def _line(name: str, drawn: list[Drawn], missing: float) -> dict[str, Any]:
+    found = [_compare(*each, missing) for each in drawn]
+    means, printed, whole, parts, words = (
+        np.concatenate(each) for each in zip(*found, strict=True)
+    )
     near = np.abs(means) <= 0.15
     return {
         "data": name,
+        "missing": missing,
         "values": len(means),
         "printed as means": _share(printed > 0),
         "within .15 sd": _share(near[printed > 0]),
         "of all values": _share(near),
         "SD of all": _share(_right(whole)),
         "SD of a cluster": _share(_right(parts)),
+        "words": int((~np.isnan(words)).sum()),
+        "wrong": _share(words[~np.isnan(words)] <= 0),
+        "not given": _share(np.isnan(words)),
     }
 
 
@@ -77,50 +92,67 @@ def _right(ratios: FloatArray) -> NDArray[np.bool_]:
 
 
 def _compare(
-    sites: Sites, feature: dict[str, Any], seed: int
-) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+    sites: Sites, feature: dict[str, Any], seed: int, missing: float
+) -> tuple[FloatArray, ...]:
     """Return, of each value, how far it is from the rows' mean and whether it is called a mean.
 
-    And the ratios of the standard deviations to those of the rows: of all, and of each cluster.
+    And the ratios of the standard deviations to those of the rows: of all, and of each cluster. And
+    of each difference of .5 or more that of the rows in its direction; NaN where it is not given.
     """
+    rng = np.random.default_rng(seed)
+    sites = [np.where(rng.random(rows.shape) < missing, np.nan, rows) for rows in sites]
     tables = {f"site{place}": rows for place, rows in enumerate(sites)}
-    columns = [{"name": f"x{j}", **feature} for j in range(sites[0].shape[1])]
+    every = np.concatenate(sites)
+    yes_no = (np.isin(every, (0.0, 1.0)) | np.isnan(every)).all(axis=0)
+    columns = [
+        {"name": f"x{j}", "kind": "binary" if one else "numeric", **feature}
+        for j, one in enumerate(yes_no)
+    ]
     config = {"n_clusters": 2 + seed % 4}
     found = simulate("lloyd", tables, config=config, features=columns, seed=seed)
     labels = np.concatenate([found.labels_[name] for name in tables])
     undo = {"log": np.log, "log1p": np.log1p}.get(feature.get("transform", ""), np.asarray)
-    rows = undo(np.concatenate(sites))
+    rows = undo(every)
     profile = found.result.profile
     assert profile is not None
     assert profile.uncertain is not None
-    means, printed, whole, parts = list[float](), list[float](), list[float](), list[float]()
+    means, printed, whole, parts, words = (list[float]() for _ in range(5))
+    clusters = Facts(found.result, found.definition).clusters
     for j, values in enumerate(rows.T):
         spread = np.nanstd(values)
-        if f"x{j}" in profile.typical or not spread:
+        apart = (profile.means[:, j] - profile.overall_means[j]) / np.maximum(
+            profile.estimated_overall_deviations[j], 1e-12
+        )
+        for k in np.flatnonzero(profile.known[:, j] & (np.abs(apart.round(1)) >= NOTABLE)):
+            own = values[labels == k]
+            given = clusters[k].entries[j].difference is not None
+            if not np.isnan(own).all():
+                away = (np.nanmean(own) - np.nanmean(values)) * np.sign(apart[k])
+                words.append(float(away) if given else np.nan)
+        if f"x{j}" in profile.typical or not spread or columns[j]["kind"] == "binary":
             continue
-        whole.append(float(profile.overall_deviations[j] / spread))
+        whole.append(float(profile.estimated_overall_deviations[j] / spread))
         for k in range(len(profile.means)):
             own = values[(labels == k) & ~np.isnan(values)]
             if (labels == k).sum() >= FEWEST and own.std() > 0:
                 means.append(float((profile.means[k, j] - own.mean()) / spread))
                 printed.append(float(not profile.uncertain[k, j]))
-                parts.append(float(profile.deviations[k, j] / own.std()))
-    return np.array(means), np.array(printed), np.array(whole), np.array(parts)
+                parts.append(float(profile.estimated_deviations[k, j] / own.std()))
+    return tuple(map(np.array, (means, printed, whole, parts, words)))
 
 
 # --- Data -----------------------------------------------------------------------------------------
 
 
-def _drawn(kind: str, n_sites: int, n_rows: int, seed: int) -> tuple[Sites, dict[str, Any], int]:
+def _drawn(kind: str, n_sites: int, n_rows: int, seed: int) -> Drawn:
     rng = np.random.default_rng([seed, n_sites, n_rows, *kind.encode()])
     n = n_sites * n_rows
     centres = 2.0 * rng.normal(size=(3, COLUMNS))[rng.integers(0, 3, n)]
     where = np.arange(n) % n_sites
     draw, feature = KINDS[kind]
     X = draw(rng, 0.0 * centres if kind.endswith(NO_EFFECT) else centres)
-    if kind == OFFSETS:
+    if kind == "offsets":
         X += 0.5 * rng.normal(size=(n_sites, COLUMNS))[where]
-        X[rng.random(X.shape) < 0.15] = np.nan
     return [X[where == site] for site in range(n_sites)], feature, seed
 
 
@@ -163,6 +195,14 @@ def _t3(rng: np.random.Generator, centres: FloatArray) -> FloatArray:
     return rng.standard_t(3, centres.shape) + 0.75 * centres
 
 
+def _mixed(rng: np.random.Generator, centres: FloatArray) -> FloatArray:
+    found = rng.normal(size=centres.shape) + centres
+    found[:, 3:] = rng.random((len(centres), COLUMNS - 3)) < 1.0 / (
+        1.0 + np.exp(1 - centres[:, 3:])
+    )
+    return found
+
+
 Draw = Callable[[np.random.Generator, FloatArray], FloatArray]
 _LOG = {"transform": "log", "lower": 0.1}
 KINDS: dict[str, tuple[Draw, dict[str, Any]]] = {
@@ -173,40 +213,40 @@ KINDS: dict[str, tuple[Draw, dict[str, Any]]] = {
     "t3": (_t3, {}),
     "uniform": (_uniform, {}),
     "zero-inflated": (_zeros, {}),
-    OFFSETS: (_gaussian, {}),
+    "offsets": (_gaussian, {}),
+    "mixed": (_mixed, {}),
     "counts": (_counts, {}),
     "lognormal, log": (_lognormal, _LOG),
     "gamma, log": (_gamma, _LOG),
     "counts, log1p": (_counts, {"transform": "log1p", "lower": 0}),
 }
-for _kind in ("Gaussian", "lognormal", "gamma", "t3", "zero-inflated"):
+for _kind in ("Gaussian", "lognormal", "gamma", "t3", "zero-inflated", "mixed"):
     KINDS[_kind + NO_EFFECT] = KINDS[_kind]
 
 
-def _real() -> Iterator[tuple[str, Sites]]:
-    """Yield real tables, split into four sites at random; heart disease by its hospitals."""
+def _real(seed: int, *, support: bool) -> Iterator[tuple[str, Sites]]:
+    """Yield real tables, split into sites at random; heart disease by its hospitals.
+
+    SUPPORT at eight sites of 1,138 persons, and a part of it at six sites of 150.
+    """
+    rng = np.random.default_rng(seed)
     for load in (load_breast_cancer, load_diabetes, load_wine):
-        X = np.asarray(load().data, dtype=np.float64)
-        order = np.random.default_rng(0).permutation(len(X))
-        yield load.__name__.removeprefix("load_"), [X[order[site::4]] for site in range(4)]
+        X = rng.permutation(np.asarray(load().data, dtype=np.float64))
+        yield load.__name__.removeprefix("load_"), [X[site::4] for site in range(4)]
     hospitals, features = heart()
     everywhere = np.all(list(hospitals.masks.values()), axis=0)
     numeric = np.array([each["kind"] == "numeric" for each in features])
     split = hospitals.split.values()
     yield "heart disease", [hospitals.X[rows][:, everywhere & numeric] for rows in split]
+    if support:
+        sys.path.append(str(Path(__file__).parents[1] / "examples"))
+        import support_study
 
-
-def _support() -> Iterator[tuple[str, Sites]]:
-    """Yield SUPPORT at eight sites of 1,138 persons, and a part of it at six sites of 150."""
-    sys.path.append(str(Path(__file__).parents[1] / "examples"))
-    import support_study
-
-    text = support_study.FEATURES + support_study.MORE_FEATURES
-    names = [line.split()[0] for line in text.replace("\n", ";").split(";") if line.strip()]
-    X = support_study.load()[names].to_numpy(dtype=np.float64)
-    order = np.random.default_rng(0).permutation(len(X))
-    yield "SUPPORT, 8 x 1,138", [X[order[site::8]] for site in range(8)]
-    yield "SUPPORT, 6 x 150", [X[order[site:900:6]] for site in range(6)]
+        text = support_study.FEATURES + support_study.MORE_FEATURES
+        names = [line.split()[0] for line in text.replace("\n", ";").split(";") if line.strip()]
+        X = rng.permutation(support_study.load()[names].to_numpy(dtype=np.float64))
+        yield "SUPPORT, 8 x 1,138", [X[site::8] for site in range(8)]
+        yield "SUPPORT, 6 x 150", [X[site:900:6] for site in range(6)]
 
 
 if __name__ == "__main__":

@@ -58,9 +58,9 @@ def _facts(
         "profile": ClusterProfile(
             known=np.ones(means.shape, dtype=np.bool_),
             means=means,
-            deviations=np.ones(means.shape),
+            estimated_deviations=np.ones(means.shape),
             overall_means=means.mean(axis=0),
-            overall_deviations=np.full(means.shape[1], 2.0),
+            estimated_overall_deviations=np.full(means.shape[1], 2.0),
         ),
         **changes,
     }
@@ -80,7 +80,10 @@ def _moved(facts: Facts, order: tuple[int, ...]) -> Facts:
         "centroids_original": result.centroids_original[rows],
         "sizes": None if result.sizes is None else tuple(result.sizes[k] for k in order),
         "profile": profile.model_copy(
-            update={name: getattr(profile, name)[rows] for name in ("known", "means", "deviations")}
+            update={
+                name: getattr(profile, name)[rows]
+                for name in ("known", "means", "estimated_deviations")
+            }
         ),
     }
     return replace(facts, result=result.model_copy(update=changed))
@@ -173,7 +176,7 @@ def test_another_number_of_clusters_leaves_some_without_a_partner() -> None:
     assert found.total_variation == pytest.approx((0.1 + 0.2 + 0.3) / 2)
     assert found.verdict == (
         "The two results agree in part: 2 of the first result's 3 clusters return among the 2 of "
-        "the second, at most 0.5 standard deviations of all persons apart."
+        "the second, at most 0.5 estimated standard deviations of all persons apart."
     )
     assert "Without a partner in the first result: 1" in repr(found)
 
@@ -182,7 +185,7 @@ def test_clusters_in_other_places_are_called_different() -> None:
     found = compare(_facts([[0.0], [2.0]], (9, 9)), _facts([[40.0], [60.0]], (9, 9)))
     assert "describe different clusters" in found.verdict
     one = compare(_facts([[0.0]], (9,)), _facts([[0.5]], (9,)))
-    assert "the one cluster returns, at most 0.25 standard" in one.verdict
+    assert "the one cluster returns, at most 0.25 estimated standard" in one.verdict
     assert "different clusters" in compare(_facts([[0.0]]), _facts([[1.5]])).verdict
 
 
@@ -261,9 +264,9 @@ def test_the_sections_say_all_of_it_without_styles_or_markup_of_others() -> None
     described = str(drawn.findtext(f"{space}desc"))
     assert "clusters 0 and 0: 0.354 apart, mutually nearest" in described
     assert "0 / 1" in described
-    assert "(+0.50)" in described
+    assert "(+0.5)" in described
     hebrew = [_facts([[0.0], [age]], features=[{"name": "גיל"}]) for age in (9.0, 8.0)]
-    assert "\u2068גיל\u2069 9 / 8 (-0.50)" in compare(*hebrew).sections[1].html
+    assert "\u2068גיל\u2069 9 / 8 (-0.5)" in compare(*hebrew).sections[1].html
     rich = compare(first, second)._repr_html_()
     assert "<script" not in rich
     assert "<svg" in rich

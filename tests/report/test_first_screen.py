@@ -79,10 +79,12 @@ def test_a_card_says_in_words_what_sets_a_cluster_apart() -> None:
     entry = high.entries[0]
     smoker = Column(name="smoker", kind="binary", feature="smoker", unit="")
     often = type(entry)(smoker, "share", 0.8, difference=1.0)
+    of_groups = type(entry)(smoker, "share of groups", 0.8, difference=1.0)
     rarely = type(entry)(smoker, "share", 0.1, difference=-1.0)
     assert in_words(type(high)(0, 1, 1.0, (often,))) == "smoker often (80 %)"
+    assert in_words(type(high)(0, 1, 1.0, (of_groups,))) == "smoker often (80 % of groups)"
     assert in_words(type(high)(0, 1, 1.0, (rarely,))) == "smoker rarely (10 %)"
-    assert in_words(type(high)(0, 1, 1.0, ())) == "what differs is not known"
+    assert in_words(type(high)(0, 1, 1.0, ())) == "cannot tell what differs"
 
 
 def _alone(*tables: Any) -> Transfer:

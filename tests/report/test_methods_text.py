@@ -161,9 +161,9 @@ def test_typical_values_are_not_called_means() -> None:
     profile = ClusterProfile(
         known=np.ones((2, 5), dtype=np.bool_),
         means=np.zeros((2, 5)),
-        deviations=np.ones((2, 5)),
+        estimated_deviations=np.ones((2, 5)),
         overall_means=np.zeros(5),
-        overall_deviations=np.ones(5),
+        estimated_overall_deviations=np.ones(5),
         typical=("crp", "smoker"),
     )
     facts = facts_of(result_of(profile=profile))

@@ -30,9 +30,9 @@ def profile(**more: Any) -> ClusterProfile:
     given = {
         "known": np.ones((2, 6), dtype=np.bool_),
         "means": means,
-        "deviations": deviations,
+        "estimated_deviations": deviations,
         "overall_means": means.mean(axis=0),
-        "overall_deviations": np.array([16.0, 1.1, 0.5, 0.43, 0.43, 0.0]),
+        "estimated_overall_deviations": np.array([16.0, 1.1, 0.5, 0.43, 0.43, 0.0]),
     }
     return ClusterProfile(**{**given, **more})
 
@@ -71,11 +71,11 @@ def test_it_is_not_known_without_a_label_or_a_profile() -> None:
 
 def test_a_constant_column_and_a_small_spread() -> None:
     """Rounding is not outside; where all persons agree, another value is."""
-    same = profile(deviations=np.zeros((2, 6)), overall_deviations=np.zeros(6))
+    same = profile(estimated_deviations=np.zeros((2, 6)), estimated_overall_deviations=np.zeros(6))
     assert found([[40.0 + 1e-12, 1.0, 1, 1, 0, 0]], [0], same) == [(0, [])]
     assert found([[41.0, 1.0, 1, 1, 0, 0]], [0], same) == [(1, ["age"])]
     # A quarter of the deviation of all persons at least: 4 years.
-    narrow = profile(deviations=np.zeros((2, 6)))
+    narrow = profile(estimated_deviations=np.zeros((2, 6)))
     assert found([[50.0, 1.0, 1, 1, 0, 0]], [0], narrow) == [(0, [])]
 
 
@@ -84,9 +84,9 @@ def test_several_moderate_distances_count_together() -> None:
     alike = ClusterProfile(
         known=np.ones((1, 6), dtype=np.bool_),
         means=np.zeros((1, 6)),
-        deviations=np.ones((1, 6)),
+        estimated_deviations=np.ones((1, 6)),
         overall_means=np.zeros(6),
-        overall_deviations=np.ones(6),
+        estimated_overall_deviations=np.ones(6),
     )
     rows = np.array([[2.0] * 6, [3.0] * 6, [3.0] * 3 + [0.0] * 3, [3.0, 3.0] + [NAN] * 4])
     outside, why = find_outside(columns, alike, rows, np.zeros(4, dtype=np.int64))

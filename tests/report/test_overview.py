@@ -70,9 +70,9 @@ def outcome(n_clusters: int, d: int, n_sites: int = 3, **changes: Any) -> Result
         "profile": ClusterProfile(
             known=every,
             means=means,
-            deviations=np.ones(means.shape),
+            estimated_deviations=np.ones(means.shape),
             overall_means=means.mean(axis=0),
-            overall_deviations=np.full(d, 50.0),
+            estimated_overall_deviations=np.full(d, 50.0),
         ),
         "history": tuple(
             HistoryEntry(round=number, phase="step", n_sites=3, inertia=20.0 / number)

@@ -93,9 +93,9 @@ def _result(means: Any, deviations: Any, **changes: Any) -> Result:
         "profile": ClusterProfile(
             known=every,
             means=means,
-            deviations=deviations,
+            estimated_deviations=deviations,
             overall_means=means.mean(axis=0),
-            overall_deviations=np.full(means.shape[1], 2.0),
+            estimated_overall_deviations=np.full(means.shape[1], 2.0),
         ),
         "history": (
             HistoryEntry(round=2, phase="step", n_sites=3, inertia=20.0),
@@ -173,7 +173,7 @@ def test_csv_holds_what_json_does(cohort: Any) -> None:
     for line, (number, entry) in zip(lines, flat, strict=True):
         assert int(line["cluster"]) == number
         assert line["measure"] == entry["measure"]
-        for name in ("value", "sd", "low", "high", "difference"):
+        for name in ("value", "sd", "difference"):
             assert line[name] == ("" if entry[name] is None else plain(entry[name]))
 
 
@@ -193,12 +193,10 @@ def test_transforms_are_undone_and_levels_are_shares() -> None:
         "site of pain=arm",
     ]
     assert first[0].mean == pytest.approx(math.exp(1.0))
-    assert (first[0].low, first[0].high) == pytest.approx((math.exp(0.5), math.exp(1.5)))
     assert first[0].deviation is None
     assert first[1].mean == pytest.approx(math.expm1(2.0))
     assert [entry.mean for entry in first[2:]] == [0.25, 0.75]
     assert [entry.column.level for entry in first[2:]] == ["chest", "arm"]
-    assert first[2].low is None
 
 
 def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
@@ -266,8 +264,6 @@ def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
             assert columns[f"pain={level}"].mean == pytest.approx((own["pain"] == level).mean())
         logs = np.log(own["crp"])
         assert columns["crp"].mean == pytest.approx(np.exp(logs.mean()))
-        low, high = np.exp(logs.mean() + np.array([-1, 1]) * logs.std(ddof=0))
-        assert (columns["crp"].low, columns["crp"].high) == pytest.approx((low, high))
 
 
 def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
@@ -370,12 +366,11 @@ def test_of_many_clusters_and_sites_each_is_told_from_the_others() -> None:
 
 def test_beyond_what_a_double_holds_there_is_no_number() -> None:
     features = [{"name": "u", "lower": 1e-9, "transform": "log"}]
-    result = _result([[700.0], [2.0]], [[20.0], [1.0]])
+    result = _result([[710.0], [2.0]], [[20.0], [1.0]])
     found = Facts(result, _definition(features))
 
-    assert found.clusters[0].entries[0].low == pytest.approx(math.exp(680))
-    assert found.clusters[0].entries[0].high is None
-    assert json.loads(json_text(found))["clusters"][0]["columns"][0]["high"] is None
+    assert found.clusters[0].entries[0].mean is None
+    assert json.loads(json_text(found))["clusters"][0]["columns"][0]["value"] is None
     Page(html(found))
 
 
@@ -407,7 +402,25 @@ def test_a_cluster_that_was_compared_with_nothing_is_not_said_to_differ_in_nothi
     untold = alike.model_copy(update={"profile": None})
     said = [html(Facts(result, definition)) for result in (alike, untold)]
     assert ["close to the average of all" in page for page in said] == [True, False]
-    assert ["not known" in page for page in said] == [False, True]
+    assert ["cannot tell what differs" in page for page in said] == [False, True]
+
+
+def test_groups_tell_no_spread_and_differences_with_one_digit_of_enough_persons() -> None:
+    result = _result([[0.0, 5.0], [1.9, 5.5]], np.full((2, 2), 3.0))
+    few = np.array([[True, False], [False, False]])
+    profile = result.profile.model_copy(update={"few": few})
+    found = result.model_copy(update={"profile": profile})
+    told = {}
+    for protection in ("groups", "none"):
+        definition = _definition([{"name": "u"}, {"name": "v"}], policy={"protection": protection})
+        clusters = json.loads(json_text(Facts(found, definition)))["clusters"]
+        told[protection] = [
+            (each["sd"], each["difference"]) for one in clusters for each in one["columns"]
+        ]
+    assert told["groups"] == [(None, None), (None, -0.1), (None, 0.5), (None, 0.1)]
+    sds, differences = zip(*told["none"], strict=True)
+    assert sds == (3.0,) * 4
+    assert differences == pytest.approx((-0.475, -0.125, 0.475, 0.125))
 
 
 def test_one_cluster_and_none() -> None:

@@ -214,12 +214,13 @@ def test_deviations_are_completed_by_the_variance_within_groups() -> None:
     means /= weights[:, None]
     np.testing.assert_allclose(profile.means, means)
     np.testing.assert_allclose(
-        profile.deviations, np.sqrt(squares / weights[:, None] - means**2), rtol=1e-9
+        profile.estimated_deviations, np.sqrt(squares / weights[:, None] - means**2), rtol=1e-9
     )
     overall = (weights @ means) / weights.sum()
     np.testing.assert_allclose(profile.overall_means, overall)
     np.testing.assert_allclose(
-        profile.overall_deviations, np.sqrt(squares.sum(axis=0) / weights.sum() - overall**2)
+        profile.estimated_overall_deviations,
+        np.sqrt(squares.sum(axis=0) / weights.sum() - overall**2),
     )
     assert quality.share_within == pytest.approx(lost / (lost + quality.inertia))
 
@@ -251,9 +252,9 @@ def test_unprotected_the_profile_is_what_pandas_finds() -> None:
     groups, profile = rows.groupby(result.predict(rows)), result.result.profile
 
     np.testing.assert_allclose(profile.means, groups.mean(), rtol=1e-12)
-    np.testing.assert_allclose(profile.deviations, groups.std(ddof=0), rtol=1e-6)
+    np.testing.assert_allclose(profile.estimated_deviations, groups.std(ddof=0), rtol=1e-6)
     np.testing.assert_allclose(profile.overall_means, rows.mean(), rtol=1e-12)
-    np.testing.assert_allclose(profile.overall_deviations, rows.std(ddof=0), rtol=1e-6)
+    np.testing.assert_allclose(profile.estimated_overall_deviations, rows.std(ddof=0), rtol=1e-6)
     assert result.sizes_ == tuple(groups.size())
 
 
@@ -265,8 +266,8 @@ def test_protected_the_profile_is_near_what_pandas_finds() -> None:
 
     unit = rows.std(ddof=0).to_numpy()
     assert (np.abs(profile.means - groups.mean().to_numpy()) < 0.2 * unit).all()
-    assert (np.abs(profile.deviations - groups.std(ddof=0).to_numpy()) < 0.2 * unit).all()
-    assert (np.abs(profile.overall_deviations - rows.std(ddof=0)) < 0.1 * unit).all()
+    assert (np.abs(profile.estimated_deviations - groups.std(ddof=0).to_numpy()) < 0.2 * unit).all()
+    assert (np.abs(profile.estimated_overall_deviations - rows.std(ddof=0)) < 0.1 * unit).all()
 
 
 def test_inertia_and_the_share_beside_it_give_the_inertia_of_persons() -> None:
@@ -293,7 +294,7 @@ def test_columns_count_at_the_sites_that_have_them() -> None:
     profile = _outcome(sites, np.array([[0.0, 0.0]]), config).profile
 
     assert profile.means[0, 1] == pytest.approx(rows["b"][:, 1].mean())
-    assert profile.deviations[0, 1] == pytest.approx(rows["b"][:, 1].std())
+    assert profile.estimated_deviations[0, 1] == pytest.approx(rows["b"][:, 1].std())
     assert profile.means[0, 0] == pytest.approx(np.concatenate([rows["a"], rows["b"]])[:, 0].mean())
 
 
@@ -329,7 +330,9 @@ def test_imputed_values_count_in_no_mean_and_no_spread(offset: float) -> None:
     for k in range(2):
         own = held[labels == k]
         np.testing.assert_allclose(profile.means[k], np.nanmean(own, axis=0), rtol=1e-12)
-        np.testing.assert_allclose(profile.deviations[k], np.nanstd(own, axis=0), rtol=1e-8)
+        np.testing.assert_allclose(
+            profile.estimated_deviations[k], np.nanstd(own, axis=0), rtol=1e-8
+        )
     np.testing.assert_allclose(profile.overall_means, np.nanmean(held, axis=0), rtol=1e-12)
     payload = _measure(sites["a"], centroids, config)
     assert payload.known.sum(axis=0).tolist() == [
@@ -372,22 +375,48 @@ def test_a_mean_is_uncertain_where_persons_can_lie_further_out_than_records() ->
     assert exact.uncertain is None
 
 
-@pytest.mark.parametrize("few", [False, True])
-def test_a_mean_of_few_persons_is_uncertain(*, few: bool) -> None:
-    """Two standard errors of the mean of so many persons are above or below .15."""
-    rng = np.random.default_rng(11)
-    X = rng.normal(size=(400, 2))
-    X[:, 1] = np.where(np.arange(400) % 2, 1.0, -1.0)
-    site = replace(weighted(X, np.full(400, 5)), within=np.full(2, 0.05))
+@pytest.mark.parametrize(
+    ("n_groups", "size", "n_known", "uncertain"),
+    [
+        # Two standard errors of a mean of 180 or 174 persons are below or above .15.
+        (30, 6, 30, False),
+        (29, 6, 29, True),
+        # Groups a third or two thirds larger than without missing values.
+        (400, 8, 400, False),
+        (400, 10, 400, True),
+        # The record of 35 or 55 % of the persons is imputed.
+        (800, 6, 520, False),
+        (800, 6, 360, True),
+    ],
+)
+def test_a_mean_of_few_persons_or_with_many_missing_values_is_uncertain(
+    n_groups: int, size: int, n_known: int, *, uncertain: bool
+) -> None:
+    X = np.tile([[1.0, 1.0], [-1.0, -1.0]], (400, 1))[:n_groups]
     observed = np.ones(X.shape, dtype=np.bool_)
-    observed[(30 if few else 40) :, 1] = False
-    sites = {"a": replace(site, observed=observed)}
+    observed[n_known:, 1] = False
+    points = replace(weighted(X, np.full(n_groups, size)), within=np.zeros(2), observed=observed)
     config = config_of(OPTIONS, missing="impute")
-    profile = _outcome(sites, np.zeros((1, 2)), config).profile
+    profile = _outcome({"a": points}, np.zeros((1, 2)), config).profile
 
-    # 400 x 5 persons have the first column, 150 or 200 the second, of one standard deviation.
-    assert (2.0 / np.sqrt(150 if few else 200) > 0.15) == few
-    assert profile.uncertain.tolist() == [[False, few]]
+    loss = 1.0 + 5.0 * (max(size / 6.0 - 1.0, 0.0) + 1.0 - n_known / n_groups)
+    error = max(0.05 * loss, 2.0 * np.sqrt(loss / (n_known * size)))
+    assert (error > 0.15) == uncertain
+    assert profile.uncertain[0, 1] == uncertain
+
+
+def test_a_difference_rests_on_twenty_persons_with_a_record() -> None:
+    observed = np.ones((4, 2), dtype=np.bool_)
+    observed[3, 1] = False
+    points = replace(weighted(np.ones((4, 2)), np.full(4, 5)), observed=observed)
+    exact = config_of(OPTIONS, missing="impute", protection="none")
+
+    found = [
+        _outcome({"a": points}, np.zeros((1, 2)), config).profile
+        for config in (config_of(OPTIONS, missing="impute"), exact)
+    ]
+    assert found[0].few.tolist() == [[False, True]]
+    assert found[1].few is None
 
 
 @pytest.mark.parametrize(("n_equal", "warns"), [(0, False), (2, False), (3, True), (4, True)])

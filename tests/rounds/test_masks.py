@@ -169,7 +169,7 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
                 mean = np.average(values, weights=sizes)
                 variance = np.average((values - mean) ** 2 + spreads, weights=sizes)
                 assert profile.means[c, j] == pytest.approx(mean)
-                assert profile.deviations[c, j] == pytest.approx(np.sqrt(variance))
+                assert profile.estimated_deviations[c, j] == pytest.approx(np.sqrt(variance))
 
 
 def test_a_feature_is_scaled_by_the_sites_that_have_it() -> None:

@@ -599,10 +599,11 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
     profile = ClusterProfile(
         known=distinct > 0,
         means=distinct,
-        deviations=distinct**2,
+        estimated_deviations=distinct**2,
         overall_means=np.zeros(2),
-        overall_deviations=np.ones(2),
+        estimated_overall_deviations=np.ones(2),
         uncertain=distinct > 1,
+        few=distinct > 2,
     )
     result = complete_result(
         Result(
@@ -621,8 +622,9 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
     np.testing.assert_array_equal(result.centroids, centroids)
     np.testing.assert_array_equal(result.profile.known, centroids > 0)
     np.testing.assert_array_equal(result.profile.means, centroids)
-    np.testing.assert_array_equal(result.profile.deviations, centroids**2)
+    np.testing.assert_array_equal(result.profile.estimated_deviations, centroids**2)
     np.testing.assert_array_equal(result.profile.uncertain, centroids > 1)
+    np.testing.assert_array_equal(result.profile.few, centroids > 2)
     np.testing.assert_array_equal(result.centroids_original, centroids * [2, 1] + [1, 0])
     assert result.sizes == result.site_sizes["a"] == (30, 40, 50, 10)
     assert result.mapping["a"] == (order[0], repeated)

@@ -40,9 +40,9 @@ def facts_of(means: ArrayLike, names: Sequence[str], **changes: Any) -> Facts:
         "profile": ClusterProfile(
             known=np.ones((count, width), dtype=np.bool_),
             means=centroids,
-            deviations=np.ones((count, width)),
+            estimated_deviations=np.ones((count, width)),
             overall_means=centroids.mean(axis=0),
-            overall_deviations=wide,
+            estimated_overall_deviations=wide,
         ),
     }
     body = {

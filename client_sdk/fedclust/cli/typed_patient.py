@@ -139,8 +139,8 @@ class TypedPatient:
             return f"{name} {value:g}{unit} is below the bound of {lower:g}"
         if upper is not None and value > upper:
             return f"{name} {value:g}{unit} is above the bound of {upper:g}"
-        usual = f"{short(entry.low)} to {short(entry.high)}"
-        return f"{name} {value:g}{unit}, usual in this cluster {usual}"
+        usual = f"this cluster's {entry.measure} {short(entry.mean)}"
+        return f"{name} {value:g}{unit}, far from {usual}"
 
     def _missing_text(self) -> str:
         if not self.missing:
@@ -167,7 +167,7 @@ class TypedPatient:
 
 def _typical_text(cluster: Cluster) -> str:
     values = ", ".join(differences(cluster)) if cluster.sets_apart else ""
-    return values and f"{values}; in brackets: SD from all persons"
+    return values and f"{values}; brackets: about so many SD from all"
 
 
 def _read_values(features: Sequence[Feature], texts: Sequence[str]) -> dict[str, float | None]:

@@ -62,9 +62,9 @@ def typical_values(
     """Return what is typical of each number, as far as a result's profile knows it."""
     if profile is None:
         return {}
-    pairs = zip(profile.overall_means.tolist(), profile.overall_deviations.tolist(), strict=True)
+    pairs = np.column_stack([profile.overall_means, profile.estimated_overall_deviations]).tolist()
     return {
-        column.name: pair
+        column.name: tuple(pair)
         for column, pair in zip(columns_of(tuple(features)), pairs, strict=True)
         if column.kind == "numeric" and pair[1] > 0.0
     }

@@ -11,7 +11,7 @@ from html import escape
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
-from fedclust.result.drawing import RIGHT, WIDTH, Figure, clipped, short, text
+from fedclust.result.drawing import RIGHT, WIDTH, Figure, clipped, short, signed, text
 from fedclust.result.facts import NOTABLE, Facts
 from fedclust.result.figures.profile import (
     HeatRow,
@@ -414,16 +414,14 @@ def draw_matched(comparison: Comparison) -> Figure:
 
 def named(pair: ClusterPair) -> list[ColumnDifference]:
     """Return the columns that differ most, without those that do not differ."""
-    return [
-        each for each in pair.differences[:_MOST_NAMED] if f"{each.difference:+.2f}"[1:] != "0.00"
-    ]
+    return [each for each in pair.differences[:_MOST_NAMED] if signed(each.difference) != "0.0"]
 
 
 def changed(each: ColumnDifference) -> str:
     """Return a column with its value in both clusters, and the difference."""
     before, after = (mean_of(mean) for mean in each.means)
     name, unit = isolated(each.column.name), unit_of(each.column)
-    return f"{name} {before} / {after}{unit} ({each.difference:+.2f})"
+    return f"{name} {before} / {after}{unit} ({signed(each.difference)})"
 
 
 def in_words(pair: ClusterPair) -> str:

@@ -40,20 +40,18 @@ class ClusterColumn:
     mean : float or None
         In own units; None: unknown.
     deviation : float or None
-        Standard deviation (ddof 0) of a numeric column without a transform.
-    low, high : float or None
-        One standard deviation below and above the mean, the transform undone.
+        Standard deviation (ddof 0) of a numeric column without a transform; None where values are
+        those of groups.
     difference : float or None
         The mean minus the mean of all persons, in standard deviations of all persons; transforms
-        not undone.
+        not undone. Where values are those of groups with one digit, and None where few persons
+        have a record.
     """
 
     column: Column
     measure: str
     mean: float | None
     deviation: float | None = None
-    low: float | None = None
-    high: float | None = None
     difference: float | None = None
 
 
@@ -74,9 +72,10 @@ class Cluster:
         return tuple(notable[:_MOST_NOTED])
 
     @property
-    def compared(self) -> bool:
-        """Whether the difference from the mean of all is known for any column."""
-        return any(entry.difference is not None for entry in self.entries)
+    def nothing_apart(self) -> str:
+        """What to say where no column sets the cluster apart."""
+        compared = any(entry.difference is not None for entry in self.entries)
+        return "close to the average of all persons" if compared else "cannot tell what differs"
 
 
 @dataclass(frozen=True)
@@ -184,6 +183,15 @@ class Facts:
         return columns_of(clustered(self.definition.features))
 
     @property
+    def of_groups(self) -> bool:
+        """Whether values are those of groups of persons, whose spread is not that of persons.
+
+        The standard deviation of all persons was then .6 to 1.5 times that of the rows, that of a
+        cluster .36 to 6 times, and no rule says where (docs/results/table_one.md).
+        """
+        return self.definition.policy.protection != "none"
+
+    @property
     def dissimilarity(self) -> str:
         """How far a person is from a cluster, in sentences."""
         definition = self.definition
@@ -199,7 +207,7 @@ class Facts:
                 number=k,
                 size=size,
                 share=None if size is None or not persons else size / persons,
-                entries=_cluster_columns(self.result, self.columns, k),
+                entries=_cluster_columns(self, k),
             )
             for k, size in enumerate(sizes)
         )
@@ -250,10 +258,8 @@ class Facts:
         return "your site" if site == self.own_site else site
 
 
-def _cluster_columns(
-    result: Result, columns: tuple[Column, ...], k: int
-) -> tuple[ClusterColumn, ...]:
-    profile = result.profile
+def _cluster_columns(facts: Facts, k: int) -> tuple[ClusterColumn, ...]:
+    result, columns, profile = facts.result, facts.columns, facts.result.profile
     if profile is None:
         found = list(centroid_columns(result, columns, k))
         if result.dissimilarity == "euclidean":
@@ -272,23 +278,19 @@ def _cluster_columns(
         if not profile.known[k, j]:
             found.append(ClusterColumn(column, measure, None))
             continue
-        wide = float(profile.overall_deviations[j])
+        wide = float(profile.estimated_overall_deviations[j])
         mean = without_rest(float(profile.means[k, j]), wide)
         # A spread that is only rounding gives no difference.
         apart = mean - float(profile.overall_means[j])
         difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
-        spread, number = float(profile.deviations[k, j]), column.kind == "numeric"
-        found.append(
-            ClusterColumn(
-                column,
-                measure,
-                mean=_undone(mean, column) if number else as_mean(mean, column),
-                deviation=spread if number and column.transform == "none" else None,
-                low=_undone(mean - spread, column) if number else None,
-                high=_undone(mean + spread, column) if number else None,
-                difference=difference,
-            )
-        )
+        if facts.of_groups and difference is not None:
+            few = profile.few is not None and profile.few[k, j]
+            difference = None if few else round(difference, 1) + 0.0
+        number = column.kind == "numeric"
+        value = _undone(mean, column) if number else as_mean(mean, column)
+        exact = number and column.transform == "none" and not facts.of_groups
+        spread = float(profile.estimated_deviations[k, j]) if exact else None
+        found.append(ClusterColumn(column, measure, value, spread, difference))
     return tuple(found)
 
 

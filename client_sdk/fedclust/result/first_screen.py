@@ -106,14 +106,12 @@ def _card(facts: Facts, cluster: Cluster) -> str:
 
 def in_words(cluster: Cluster) -> str:
     """Return what sets a cluster apart in words, such as "older; BNP and creatinine high"."""
-    if not cluster.compared:
-        return "what differs is not known"
     parts: dict[str, list[str]] = {}
     for entry in cluster.sets_apart:
         word, name = _side(entry)
         parts.setdefault(word, []).append(name)
     said = [f"{and_text(names)}{word}" for word, names in parts.items()]
-    return "; ".join(said) or "close to the average of all persons"
+    return "; ".join(said) or cluster.nothing_apart
 
 
 def _side(entry: ClusterColumn) -> tuple[str, str]:
@@ -121,7 +119,8 @@ def _side(entry: ClusterColumn) -> tuple[str, str]:
     column, above = entry.column, (entry.difference or 0.0) > 0
     name = isolated(column.name)
     if column.kind == "binary":
-        return f" {'often' if above else 'rarely'} ({mean_of(entry)})", name
+        of = " of groups" if entry.measure == "share of groups" else ""
+        return f" {'often' if above else 'rarely'} ({mean_of(entry)}{of})", name
     if column.name.casefold() == "age":
         return "", "older" if above else "younger"
     return (" high" if above else " low"), name
@@ -152,15 +151,16 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
 
 def _figures(facts: Facts) -> str:
     """Return the heat map, and next to it the forest plot of the first outcome."""
-    plots, outcomes = Plots(facts), facts.result.outcomes
+    plots, outcomes, about = Plots(facts), facts.result.outcomes, "about " * facts.of_groups
     hidden = len(profile_rows(facts)) - MOST_COLUMNS
     left_out = f" {hidden} columns with the smallest gaps are left out." if hidden > 0 else ""
     if curves_of(facts):
         left_out += " A trajectory is one row: a curve, over the colour of each time."
     heat = html_figure(
         plots.profile,
-        "Value of each column and cluster. Colour, and the number below: the difference from all "
-        f"persons in standard deviations, blue below and red above.{left_out}",
+        f"Value of each column and cluster. Colour, and the number below: by {about}how many "
+        "standard deviations it is below all persons (blue) or above (red). Grey: cannot tell."
+        f"{left_out}",
     )
     forest = ""
     if outcomes is not None and outcomes.results:

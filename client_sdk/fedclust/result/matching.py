@@ -171,7 +171,8 @@ def positions(first: Facts, second: Facts) -> Positions:
     of_persons = first.result.profile is not None and second.result.profile is not None
     pair = [_values(facts, numbers, of_persons) for facts, numbers in both]
     spreads = [_spread(facts, numbers, of_persons) for facts, numbers in both]
-    unit = "standard deviations of all persons"
+    estimated = "estimated " * (first.of_groups or second.of_groups)
+    unit = f"{estimated}standard deviations of all persons"
     if spreads[0] is not None and spreads[1] is not None:
         scale = np.sqrt((spreads[0] ** 2 + spreads[1] ** 2) / 2)
     else:
@@ -215,7 +216,7 @@ def _spread(facts: Facts, numbers: list[int], of_persons: bool) -> FloatArray | 
     """Return the standard deviations (d,) of all persons, after the transform; None: unknown."""
     result = facts.result
     if of_persons and result.profile is not None:
-        return result.profile.overall_deviations[numbers]
+        return result.profile.estimated_overall_deviations[numbers]
     policy = facts.definition.policy
     if policy.scaling != "standard" or policy.dissimilarity != "euclidean":
         return None

@@ -178,9 +178,9 @@ def _excess(
 ) -> FloatArray:
     """Return how far each value (n, d) is: above 1 it is outside, 0 where unknown."""
     known = profile.known[labels] & ~np.isnan(rows)
-    means, wide = profile.means[labels], profile.overall_deviations
+    means, wide = profile.means[labels], profile.estimated_overall_deviations
     binary = binary_columns(columns)
-    spread = np.maximum(profile.deviations, _LEAST_SPREAD * wide)[labels]
+    spread = np.maximum(profile.estimated_deviations, _LEAST_SPREAD * wide)[labels]
     spread = np.maximum(spread, _ROUNDING * np.maximum(np.abs(means), 1.0))
     numbers = known & ~binary
     apart = np.where(numbers, np.abs(rows - means) / spread, 0.0)

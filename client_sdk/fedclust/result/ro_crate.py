@@ -58,7 +58,7 @@ _DESCRIBED = {
     "centroids.csv": "Centroids. One line for each cluster: its size and its centroid in the "
     "features' own units.",
     "profile.csv": "Profile. One line for each cluster and column: its value and what that "
-    "measures, standard deviation, and difference from all clusters. Outcomes have 95 % intervals.",
+    "measures, and its difference from all persons. Outcomes have 95 % intervals.",
     "outcome_counts.csv": "Counts of outcomes. Persons by outcome, site, cluster and cell, with "
     "random noise of the standard deviation sigma.",
     "report.html": "Report. The result for people: profile, sizes, quality, figures, provenance.",

@@ -206,19 +206,19 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
     marks = [_MARK if entry.measure in _OF_GROUPS - {measure} else "" for entry in entries]
     name = f"  {column.level}" if column.level is not None else f"{isolated(column.name)}{unit}"
     # A level stands below the name of its feature, which says what its numbers are.
-    spreads = _tells_spreads(facts)
+    spreads = not facts.of_groups
     said = name if column.level is not None else f"{name}, {_written(measure, spreads=spreads)}"
     everybody = _DASH
     if profile is not None:
-        mean, spread = float(profile.overall_means[j]), float(profile.overall_deviations[j])
-        everybody = _value(column, mean, spread if spreads else 0.0)
+        spread = spreads * float(profile.estimated_overall_deviations[j])
+        everybody = _value(column, float(profile.overall_means[j]), spread)
     shown = [
         _DASH
         if entry.mean is None or profile is None
         else _value(
             column,
             float(profile.means[k, j]),
-            float(profile.deviations[k, j]) if spreads else 0.0,
+            spreads * float(profile.estimated_deviations[k, j]),
         )
         + marks[k]
         for k, entry in enumerate(entries)
@@ -229,15 +229,6 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
         else _largest_difference(entries, 2 if spreads else 1) + max(marks)
     )
     return (said, everybody, *shown, difference)
-
-
-def _tells_spreads(facts: Facts) -> bool:
-    """Return whether standard deviations are those of persons.
-
-    Of groups, that of all persons was .6 to 1.5 times that of the rows, that of a cluster .36 to 6
-    times, and no rule from what leaves a site says where (docs/results/table_one.md).
-    """
-    return facts.definition.policy.protection == "none"
 
 
 def _written(measure: str, *, spreads: bool) -> str:
@@ -295,7 +286,7 @@ def _line_text(line: Line) -> str:
 def _footnotes(facts: Facts) -> list[str]:
     policy = facts.definition.policy
     notes = []
-    if policy.protection != "none":
+    if facts.of_groups:
         notes.append(
             f"Features and numbers of persons: from groups of at least {policy.min_group_size} "
             f"persons at {len(facts.sites)} sites, each group with the middle value of its persons."
@@ -307,14 +298,11 @@ def _footnotes(facts: Facts) -> list[str]:
             "persons can differ, by an estimate from the groups or because half of a site's groups "
             "or more hold one value."
         )
+    about = " About: they are estimated from groups, and the difference can be .3 off."
     notes.append(
         "Difference: the largest between two clusters, in standard deviations of all persons."
+        f"{about * facts.of_groups}"
     )
-    if not _tells_spreads(facts):
-        notes.append(
-            "This table cannot tell standard deviations. The differences rest on estimates of them "
-            "and can be .3 off."
-        )
     outcomes = facts.result.outcomes
     said: dict[str, list[str]] = {}
     for found in outcomes.results if outcomes is not None else ():

@@ -22,7 +22,7 @@ from fedclust.wire.models import ResultDocument
 
 #: Endings of a report's file.
 FORMATS = (".html", ".json", ".csv")
-_COLUMNS = "cluster size column feature level kind unit measure value sd low high difference"
+_COLUMNS = "cluster size column feature level kind unit measure value sd difference"
 _OF_OUTCOMES = ("lower", "upper", "sigma")
 _HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES, "name")
 
@@ -144,7 +144,7 @@ def _modes(facts: Facts, k: int) -> Iterator[dict[str, Any]]:
 
 def _column_fields(entry: ClusterColumn) -> dict[str, Any]:
     column = entry.column
-    numbers = (entry.mean, entry.deviation, entry.low, entry.high, entry.difference)
+    numbers = (entry.mean, entry.deviation, entry.difference)
     described = (column.name, column.feature, column.level, column.kind, column.unit)
     values = [*described, entry.measure, *numbers]
     return dict(zip(_COLUMNS.split()[2:], values, strict=True))

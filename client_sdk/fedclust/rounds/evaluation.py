@@ -68,9 +68,15 @@ _SLACK = 1e-9
 #: A mean of records stands for that of the persons as far as the two differ by at most so many
 #: standard deviations of all persons,
 _NEAR = 0.15
-#: of which the middle values of skewed groups take so many of the cluster's own. In 18 kinds of
-#: data (benchmarks/table_one.py) 95 % or more of the means of each kind are then so near.
+#: of which the middle values of skewed groups take so many of the cluster's own,
 _SKEW = 0.05
+#: and missing values so many times more: by how much groups are larger than without any, and the
+#: share of persons whose record is imputed. In 22 kinds of data (benchmarks/table_one.py) 95 % or
+#: more of the means of each kind are then so near.
+_LACKING = 5.0
+#: Fewer persons with a record give no difference: with 10 to 14 persons the rows differ in the
+#: other direction in 8 % (docs/results/table_one.md).
+_FEWEST = 20
 #: The largest share of variance that a site's records can say lies within its groups.
 _MOST_WITHIN = 0.8
 #: Columns or clusters that a warning names.
@@ -672,10 +678,7 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
     whole = no_moments(clusters.n.shape[1:])
     for cluster in zip(*clusters, strict=True):
         whole = merge_moments(whole, Moments(*cluster))
-    uncertain = None
-    if config.policy.protection != "none":
-        between = _merge_clusters(sent, config, within=False).m2.sum(axis=0)
-        uncertain = _uncertain_means(clusters, whole, between, config)
+    exact = config.policy.protection == "none"
     known = clusters.n > 0
     held = np.array([config.masks.get(site, config.mask) for site in sent]).sum(axis=0)
     equal = np.sum([each.constant for each in sent.values()], axis=0)
@@ -684,11 +687,12 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
     return ClusterProfile(
         known=known,
         means=np.where(known, config.space.to_original(clusters.mean), 0.0),
-        deviations=np.where(known, _deviations(clusters, config), 0.0),
+        estimated_deviations=np.where(known, _deviations(clusters, config), 0.0),
         overall_means=config.space.to_original(whole.mean),
-        overall_deviations=_deviations(whole, config),
+        estimated_overall_deviations=_deviations(whole, config),
         typical=tuple(name for name, one in zip(names, typical, strict=True) if one),
-        uncertain=uncertain,
+        uncertain=None if exact else _uncertain_means(sent, clusters, whole, config),
+        few=None if exact else clusters.n < _FEWEST,
         all_equal={
             name: (int(n), int(of)) for name, n, of in zip(names, equal, held, strict=True) if n
         },
@@ -696,23 +700,24 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
 
 
 def _uncertain_means(
-    clusters: Moments, whole: Moments, between: FloatArray, config: RunConfig
+    sent: dict[str, Evaluation], clusters: Moments, whole: Moments, config: RunConfig
 ) -> BoolArray:
     """Return which means of numbers (K, d) may differ from those of the cluster's persons.
 
     Persons are spread wider than records. So the persons of a cluster, who are labelled by their
     own values, can lie further from the mean of all than its records do: at most by the ratio of
     the two spreads. A cluster's records also differ from its persons by chance, about as a mean of
-    as many persons does.
+    as many persons does. Missing values add to both, for they mix persons in groups and no record
+    shows it.
 
     Parameters
     ----------
+    sent : dict of site to Evaluation
     clusters, whole : Moments
         Of each cluster (K, d) and of all (d,), with the variance within groups.
-    between : (d,) float64
-        The part of the clusters' sums of squares that lies between records.
     config : RunConfig
     """
+    between = _merge_clusters(sent, config, within=False).m2.sum(axis=0)
     spread = np.sqrt(whole.m2 / np.maximum(whole.n, 1.0))
     spread[spread == 0.0] = np.inf
     share_within = (clusters.m2.sum(axis=0) - between) / np.where(whole.m2 > 0.0, whole.m2, 1.0)
@@ -721,8 +726,14 @@ def _uncertain_means(
     own = np.sqrt(clusters.m2 / np.maximum(clusters.n, 1.0)) / spread
     # Of columns with a transform too few means were near.
     changed = np.array([column.transform != "none" for column in config.columns])
-    chance = 2.0 * own / np.sqrt(np.maximum(clusters.n, 1.0))
-    uncertain = (apart + _SKEW * own > _NEAR) | (chance > _NEAR) | changed
+    persons = {site: each.counts.sum() for site, each in sent.items()}
+    held = np.sum([n * config.masks.get(site, config.mask) for site, n in persons.items()], axis=0)
+    size = sum(persons.values()) / max(sum(each.points.sum() for each in sent.values()), 1)
+    # Without missing values a mean group has 1.2 p persons.
+    lacking = max(size / (1.2 * config.p), 1.0) - whole.n / np.maximum(held, 1.0)
+    loss = 1.0 + _LACKING * lacking
+    chance = 2.0 * own * np.sqrt(loss / np.maximum(clusters.n, 1.0))
+    uncertain = (apart + _SKEW * loss * own > _NEAR) | (chance > _NEAR) | changed
     return np.asarray(uncertain & (clusters.n > 0) & ~binary_columns(config.columns))
 
 

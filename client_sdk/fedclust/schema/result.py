@@ -186,9 +186,10 @@ class ClusterProfile(Model):
         False in empty clusters, and for columns that no site with persons in the cluster has.
     means : (K, d) float64
         0 where not known; the share of those with it where a column is binary.
-    deviations : (K, d) float64
-        Standard deviations, ddof 0: 0 where not known.
-    overall_means, overall_deviations : (d,) float64
+    estimated_deviations : (K, d) float64
+        Standard deviations, ddof 0: 0 where not known. Exact with ``protection: none``; else
+        estimates from groups, too rough to print (docs/results/table_one.md).
+    overall_means, estimated_overall_deviations : (d,) float64
         Over the persons of all clusters.
     typical : tuple of str
         Columns of which half of a site's records or more hold one value. A mean of such records is
@@ -196,6 +197,9 @@ class ClusterProfile(Model):
     uncertain : (K, d) bool or None
         Where the mean of a number may be more than .15 standard deviations of all persons from that
         of the cluster's persons; see ``rounds.evaluation``. None with ``protection: none``.
+    few : (K, d) bool or None
+        Where so few of a cluster's persons have a record that the rows may differ from all persons
+        in the other direction. None with ``protection: none``.
     all_equal : dict of column to (int, int)
         At how many sites all records hold one value of the column, of how many that have it. Not
         the columns where it is none.
@@ -203,11 +207,12 @@ class ClusterProfile(Model):
 
     known: BoolMatrix
     means: FloatMatrix
-    deviations: FloatMatrix
+    estimated_deviations: FloatMatrix
     overall_means: FloatVector
-    overall_deviations: FloatVector
+    estimated_overall_deviations: FloatVector
     typical: tuple[str, ...] = ()
     uncertain: BoolMatrix | None = None
+    few: BoolMatrix | None = None
     all_equal: dict[str, tuple[int, int]] = Field(default_factory=dict)
 
 

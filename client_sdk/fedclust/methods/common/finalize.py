@@ -192,11 +192,10 @@ def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
 
 
 def _sort_profile(profile: ClusterProfile, order: IntArray) -> ClusterProfile:
-    fields = ("known", "means", "deviations", "uncertain")
-    found = {name: getattr(profile, name) for name in fields}
-    return profile.model_copy(
-        update={name: _freeze(each[order]) for name, each in found.items() if each is not None}
-    )
+    fields = ("known", "means", "estimated_deviations", "uncertain", "few")
+    each = ((name, getattr(profile, name)) for name in fields)
+    moved = {name: _freeze(values[order]) for name, values in each if values is not None}
+    return profile.model_copy(update=moved)
 
 
 def _sort_prototypes(raw: Result, new_number: IntArray) -> dict[str, Any]:

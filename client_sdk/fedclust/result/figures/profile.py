@@ -65,8 +65,8 @@ def draw_profile(facts: Facts) -> Figure:
     of_curves = " (trajectories as curves)" if names.keys() & shown else ""
     described = (
         f"{len(shown)} columns{of_curves} by {len(facts.clusters)} clusters, the columns with the "
-        "largest gap between two clusters first; blue is below all persons, red above, by standard "
-        "deviations. "
+        "largest gap between two clusters first; blue is below all persons, red above, by "
+        f"{'about ' * facts.of_groups}so many standard deviations. "
     ) + joined(
         f"{titled(name)}: {', '.join(differences(cluster))}"
         for name, cluster in zip(facts.cluster_names, facts.clusters, strict=True)
@@ -247,4 +247,4 @@ def differences(cluster: Cluster) -> list[str]:
     for entry in cluster.sets_apart:
         value = f"{mean_of(entry)}{unit_of(entry.column)}"
         words.append(f"{isolated(entry.column.name)} {value} ({entry.difference:+.1f})")
-    return words or ["close to the average of all persons"]
+    return words or [cluster.nothing_apart]
