@@ -79,7 +79,7 @@ def _beyond(common: Any) -> Iterator[dict[str, Any]]:
             case int():
                 yield {name: value + 1}
             case str():
-                others = type(common).model_fields[name].annotation.__args__  # type: ignore[union-attr]
+                others = type(common).model_fields[name].annotation.__args__
                 yield from ({name: other} for other in others if other != value)
     arrays = {name: value for name, value in fields.items() if np.ndim(value) > 1}
     for axis in range(max(map(np.ndim, arrays.values()), default=0)):
