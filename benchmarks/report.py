@@ -127,8 +127,9 @@ PAGES = (
     Page(
         "table_one",
         "Table 1",
-        "How often the means of table 1 are right, and why it prints no standard deviations.",
-        (("Means and standard deviations, of which kinds of data", "table_one"),),
+        "How often the means of table 1 and the words of cards are right, and why nothing prints "
+        "standard deviations.",
+        (("Means, standard deviations and words, of which kinds of data", "table_one"),),
     ),
     Page(
         "choosing_k",
