@@ -98,6 +98,7 @@ session = new_secure_session("lead@nvidia.com", kits + "/lead@nvidia.com", timeo
 number = session.submit_job(job + "/heart")
 session.monitor_job(number, timeout=float(limit_s))
 print(session.get_job_meta(number)["status"])
+session.close()
 """
 
 
