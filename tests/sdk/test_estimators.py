@@ -23,6 +23,7 @@ from fedclust import simulate
 from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClustering
 from fedclust.result.session_result import SessionResult
 from fedclust.site import Site
+from fedclust.wire import codec
 from support.consortium import Consortium, columns
 from support.local_coordinator import local_coordinator
 from support.site_rows import blobs, breast_cancer
@@ -133,6 +134,11 @@ def test_pipelines_searches_and_copies() -> None:
     assert search.best_params_ == {"n_clusters": 3}
     kept = pickle.loads(pickle.dumps(pipe))  # noqa: S301
     np.testing.assert_array_equal(kept.predict(rows), pipe.predict(rows))
+    several = FederatedKMeans([2, 3], **PLAIN).fit(rows, sites=names)
+    kept = pickle.loads(pickle.dumps(several))  # noqa: S301
+    for own, restored in zip(several.result_.trace_, kept.result_.trace_, strict=True):
+        assert type(restored.payload) is type(own.payload)
+        assert codec.encode_model(restored.payload) == codec.encode_model(own.payload)
 
 
 def test_missing_values_are_the_sessions_to_treat() -> None:

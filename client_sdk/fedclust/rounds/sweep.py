@@ -8,6 +8,7 @@ becomes a warning.
 from __future__ import annotations
 
 import copy
+import copyreg
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -94,7 +95,19 @@ def _with_parts(base: type[Model], model: type[Model], part: Any) -> type[Model]
     """Return ``base`` with the parts of one method's task or payload."""
     parts: Any = (tuple[part, ...], ...)
     name = f"Sweep{model.model_config.get('title') or model.__name__}"
-    return create_model(name, __base__=base, __module__=model.__module__, parts=parts)
+    made = create_model(name, __base__=base, __module__=model.__module__, parts=parts)
+
+    def reduced(own: Any) -> Any:
+        return _restore, (base, model, part, dict(own))
+
+    # pickle looks for a class by its name in its module, where this one is not.
+    copyreg.pickle(made, reduced)
+    return made
+
+
+def _restore(base: type[Model], model: type[Model], part: Any, values: dict[str, Any]) -> Model:
+    """Return what was pickled."""
+    return _with_parts(base, model, part).model_construct(**values)
 
 
 def several_of(config: RunConfig) -> tuple[int, ...]:
