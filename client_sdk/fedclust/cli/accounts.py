@@ -64,7 +64,8 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         with connection.client() as client, _NAMES.applied():
             before = client.add(kind, slug(name), title, email=email)
             if before.tokens:
-                show(err, f"{name} was registered before; its other tokens stay valid")
+                another = f"another token: fedclust {one} token {name}"
+                raise UsageError(f"the {one} {name} is registered already; {another}")
             _give(name, client.issue_token(kind, name, days), token_out)
 
     @o.command(
