@@ -35,6 +35,17 @@ def test_the_furthest_value_is_in_robust_deviations_from_the_median() -> None:
     assert 2.0 < (ordinary.furthest_sd or 0.0) < 5.0
 
 
+def test_small_parts_of_a_file_change_no_median(tmp_path: Path) -> None:
+    """The first ten of these rows, sorted by one column, would put most others far out."""
+    rows = pd.DataFrame(RNG.normal(50.0, 10.0, (300, 5)), columns=[each.name for each in NUMBERS])
+    rows = rows.sort_values("x0", ignore_index=True)
+    rows.loc[7] = 1e6
+    rows.to_parquet(tmp_path / "rows.parquet", row_group_size=10)
+    stored = profile(tmp_path / "rows.parquet", NUMBERS)
+    assert stored.far_out == RowsFarOut(1, 5, "row", (7,))
+    assert stored.columns == profile(rows, NUMBERS).columns
+
+
 @pytest.mark.parametrize(("zeros", "known"), [(0.8, True), (0.97, False)])
 def test_where_the_quartiles_are_equal_the_spread_is_that_of_further_ones(
     zeros: float, known: bool

@@ -238,20 +238,25 @@ class RowSource:
         return [fault for _, fault in ordered]
 
     def scan(self, rows: int = BLOCK) -> Iterator[RowBlock]:
-        """Yield all rows in blocks of at most ``rows``; then ``faults`` lists what broke a rule.
+        """Yield all rows in blocks of ``rows`` or more, but the last; then read ``faults``.
 
-        Blocks are shorter where a row group of Parquet or a partition of Dask ends.
+        Small row groups of Parquet and partitions of Dask are joined, so no block has twice as
+        many: what is judged by the first block does not follow from how a source is stored.
         """
         self._faults = {}
-        done = 0
+        done, waiting = 0, list[RowBlock]()
         self._report(0, self.reader.n_rows)
         wanted = [self.local[name] for name in self.columns]
         for chunk in self.reader.chunks(wanted, self._text, rows):
             if chunk.n:
-                block = self._block(chunk, done)
+                waiting.append(self._block(chunk, done))
                 done += chunk.n
                 self._report(done, self.reader.n_rows)
-                yield block
+                if done - waiting[0].start >= rows:
+                    yield _joined(waiting)
+                    waiting = []
+        if waiting:
+            yield _joined(waiting)
         if not done:
             below = " below the header" if self.reader.origin.unit == "line" else ""
             raise self.origin.fault("no-rows", f"there are no rows{below}")
@@ -428,6 +433,15 @@ class RowSource:
                 )
                 fault.count += len(places)
         return RowBlock(at, tuple(values), chunk.text, chunk.numbers)
+
+
+def _joined(blocks: Sequence[RowBlock]) -> RowBlock:
+    if len(blocks) == 1:
+        return blocks[0]
+    values = tuple(map(np.concatenate, zip(*(each.values for each in blocks), strict=True)))
+    text = {name: [v for each in blocks for v in each.text[name]] for name in blocks[0].text}
+    numbers = [number for each in blocks for number in each.numbers or ()]
+    return RowBlock(blocks[0].start, values, text, numbers or None)
 
 
 def _read_trajectory(
