@@ -196,6 +196,15 @@ def test_lines_may_end_in_any_way(end: str, tmp_path: Path) -> None:
             load(path, FEATURES)
 
 
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_what_another_program_could_not_read_is_no_fault(encoding: str, tmp_path: Path) -> None:
+    """It left U+FFFD in line 2, which can be decoded."""
+    path = tmp_path / "rows.csv"
+    path.write_bytes("age,note\n40,\ufffd\n50,".encode(encoding) + b"\x00\xdc\n")
+    with pytest.raises(DataError, match=r"rows\.csv, line 3: this is not UTF"):
+        load(path, (AGE,))
+
+
 def test_single_precision_is_read_and_doubles_are_computed() -> None:
     narrow = X.astype(np.float32)
     for source in (narrow, pd.DataFrame(narrow, columns=["age", "sex", "chol"])):

@@ -27,6 +27,18 @@ _MARKS: Final = (
 _SEPARATOR: Final = re.compile(r'"?sep=(.)"?[\r\n]*', re.IGNORECASE)
 #: The first bytes of gzip and zip files.
 _PACKED: Final = (b"\x1f\x8b", b"PK\x03\x04")
+#: What cannot be decoded is read as: half of a pair, so no file holds it, unlike U+FFFD.
+_UNDECODABLE: Final = "\udcff"
+_MARKED: Final = "fedclust.undecodable"
+
+
+def _mark(error: UnicodeError) -> tuple[str, int]:
+    """Return what stands for bytes that cannot be decoded, and where to read on."""
+    assert isinstance(error, UnicodeDecodeError)  # noqa: S101  # files are only read
+    return _UNDECODABLE, error.end
+
+
+codecs.register_error(_MARKED, _mark)
 
 
 class CsvReader(Reader):
@@ -217,5 +229,5 @@ class CsvReader(Reader):
 
     def _first_undecodable(self) -> int | None:
         """Return the first line that cannot be decoded."""
-        with self._path.open(encoding=self._encoding, errors="replace") as file:
-            return next((n for n, line in enumerate(file, start=1) if "\ufffd" in line), None)
+        with self._path.open(encoding=self._encoding, errors=_MARKED) as file:
+            return next((n for n, line in enumerate(file, start=1) if _UNDECODABLE in line), None)
