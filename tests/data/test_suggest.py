@@ -526,6 +526,11 @@ def test_a_row_of_units_below_the_header_of_a_csv_file_is_named(tmp_path: Path) 
     path.write_text("".join([header, *rows]), "utf-8")
     read = load(table, [AGE, CREATININE]).X
     np.testing.assert_allclose(read, [[40, 190 * 0.01131], [50, 199 * 0.01131]], rtol=1e-3)
+    # A column without a unit in that row has none.
+    frame = pd.DataFrame({"Alter": ["Jahre", 40], "Krea": [np.nan, 190], "kilo": ["kg", 80]})
+    found = suggest_mapping([AGE, CREATININE, Feature(name="weight", unit="kg")], frame)
+    assert "holds units" in found.text
+    assert '"nan"' not in found.text
 
 
 def test_an_encoding_that_lacks_a_byte_is_not_chosen(tmp_path: Path) -> None:

@@ -289,7 +289,8 @@ def _read_as(
     units: dict[str, str] = {}
     columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
     for chunk in reader.chunks(names, (), BLOCK) if names else ():
-        first = [str(cells[0]) for cells in chunk.cells.values() if chunk.n]
+        first = [cells[0] for cells in chunk.cells.values() if chunk.n]
+        first = ["" if cell is None or cell != cell else str(cell) for cell in first]
         below = [cell for cell in first if is_unit(cell) and (cell == "%" or len(cell) > 1)]
         is_first = not any(columns.values())
         if is_first and 2 * len(below) > sum(map(bool, first)):
