@@ -57,9 +57,8 @@ class CheckedTable:
     Otherwise it is a :class:`fedclust.site.consent.ConsentRequest` with the same names.
     ``figures`` are those of their table, and ``recognition`` is how many of them the site's tables
     know, if it has any. ``staying`` is how much of the table ``missing: drop`` leaves, if not all.
-    ``points`` is
-    what the outcomes cost, ``points_left`` what the persons have, and ``open_points`` says in words
-    what is charged and not answered.
+    ``points`` is what the outcomes cost, ``points_left`` what the persons have, and ``open_points``
+    says in words what is charged and not answered.
     """
 
     persons: int
