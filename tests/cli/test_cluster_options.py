@@ -113,3 +113,16 @@ def test_simulate_clusters_the_columns_of_numbers_and_never_the_id_column(
     assert run("--features", "x,number", "--id-column", "number") == 2
     assert run("--id-column", "mrn") == 3
     assert "'mrn'" in command_line.err
+
+
+def test_a_simulation_of_too_few_persons_says_why_it_failed(
+    tmp_path: Path, command_line: CommandLine
+) -> None:
+    given = []
+    for name in SITES:
+        path = tmp_path / f"{name}.csv"
+        path.write_text("x,y\n1,2\n3,4\n", "utf-8")
+        given += ["--site", f"{name}={path}"]
+    assert command_line.run("simulate", "lloyd", *given, "--clusters=2", "--features=x,y") == 7
+    assert "0 sites answered round 1 with something" in command_line.err
+    assert "unexpected" not in command_line.err

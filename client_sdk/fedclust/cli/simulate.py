@@ -29,6 +29,7 @@ from fedclust.definition import DefinitionError
 from fedclust.definition.json_text import read_json
 from fedclust.local.simulate import simulate as run
 from fedclust.result.session_result import SessionResult
+from fedclust.schema.errors import MethodFailure
 from fedclust.site.data_sources import DataSource
 from fedclust.wire import errors
 
@@ -142,6 +143,8 @@ def simulate(
     except ValueError as error:
         # Messages about the definition, the method and the data contain no values.
         raise errors.UsageError(str(error)) from None
+    except MethodFailure as failure:
+        raise errors.SessionFailed("simulation", failure.message, failure.reason) from None
     if labels_dir is not None:
         for name, labels in found.labels_.items():
             write_labels(labels_dir / f"{name}.csv", labels, ids[name], sources[name].id_column)
