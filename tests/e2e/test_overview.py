@@ -60,6 +60,11 @@ def test_operators_read_who_is_late_since_when(
         (heart, _) = json.loads(run(api, "ada", "list", "--json"))
         assert [site["standing"] for site in heart["sites"]] == [None] * 3
 
+        # Nobody is waited for once the session has ended.
+        api.ok("POST", "/v1/sessions/heart/cancel", "ada")
+        for who in ("operator", "ada"):
+            assert "north" not in run(api, who, "list")
+
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> Run:

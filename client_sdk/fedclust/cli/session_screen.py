@@ -24,8 +24,8 @@ from fedclust.wire.models import (
 def session_row(info: SessionEntry) -> list[object]:
     """Return a session's line in a list of sessions."""
     joined = sum(site.state == "joined" for site in info.sites)
-    late = ", ".join(site.name for site in info.sites if site.late)
-    if late and info.deadline:
+    late = ", ".join(site.name for site in info.sites if site.late and info.deadline)
+    if late:
         late += f" since {ago(info.deadline, datetime.now(UTC))}"
     return [
         info.name,
