@@ -31,7 +31,9 @@ def visitor(
     built = request.getfixturevalue("site") if request.param else tmp_path / "absent"
     monkeypatch.setattr(help_pages, "_SITE", built)
     with local_coordinator(tmp_path) as local:
-        yield local.http()
+        visitor = local.http()
+        visitor.post("/ui/sign-in", data={"token": local.operator_token})
+        yield visitor
 
 
 @pytest.mark.parametrize("visitor", [True], indirect=True)
@@ -55,7 +57,9 @@ def test_a_built_site_is_served_under_a_strict_policy(visitor: httpx.Client) -> 
         assert missing.headers["Content-Type"].startswith("text/html")
         assert "There is no page at this address" in missing.text
     assert visitor.post("/help/").status_code == 405
-    assert 'href="/help/"' in visitor.get("/ui/sign-in").text
+    overview = visitor.get("/ui/overview").text
+    assert 'href="/help/"' in overview
+    assert overview.count("Read how") == 3
 
 
 @pytest.mark.parametrize("visitor", [False], indirect=True)
@@ -65,7 +69,9 @@ def test_without_a_site_the_page_says_how_to_build_it(visitor: httpx.Client) -> 
         assert page.status_code == 404
         assert page.headers["Content-Type"].startswith("text/html")
         assert "make docs-site" in page.text
-    assert "/help" not in visitor.get("/ui/sign-in").text
+    overview = visitor.get("/ui/overview").text
+    assert "First steps" in overview
+    assert "/help" not in overview
 
 
 def test_what_the_pages_link_is_a_page_of_the_documentation() -> None:

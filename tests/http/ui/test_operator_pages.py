@@ -12,6 +12,7 @@ from typing import get_args
 import pytest
 
 from fedclust_service.domain.overview import Attention, AttentionKind
+from fedclust_service.http import help_pages
 from fedclust_service.http.ui import audit_pages
 from fedclust_service.http.ui.overview_pages import matters
 from fedclust_service.store.backup import restore
@@ -50,9 +51,12 @@ class Place:
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    clock = ManualClock()
-    with local_coordinator(tmp_path_factory.mktemp("operators"), clock=clock) as local:
-        yield Place(local, clock)
+    clock, folder = ManualClock(), tmp_path_factory.mktemp("operators")
+    (folder / "index.html").write_text("the documentation", "utf-8")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(help_pages, "_SITE", folder)
+        with local_coordinator(folder, clock=clock) as local:
+            yield Place(local, clock)
 
 
 @pytest.fixture
