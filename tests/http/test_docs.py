@@ -72,9 +72,10 @@ def test_own_scripts_name_nothing_elsewhere() -> None:
 
 
 def test_the_description_is_served(running: Running) -> None:
-    document = running.api.request("GET", "/openapi.json").json()
+    answer = running.api.request("GET", "/openapi.json")
+    assert answer.headers["Cache-Control"] == "no-cache"
     repository = Path(__file__).resolve().parents[2]
-    assert document == json.loads((repository / "openapi" / "openapi.json").read_text("utf-8"))
+    assert answer.json() == json.loads((repository / "openapi" / "openapi.json").read_text("utf-8"))
 
 
 def test_vendored_files_are_those_of_the_manifest() -> None:

@@ -56,7 +56,8 @@ def _swagger(_: Request) -> Response:
 
 
 def _description(_: Request) -> Response:
-    return FileResponse(_DESCRIPTION, media_type=JSON)
+    # Without it a browser may show an earlier version's file, because this one has a date.
+    return FileResponse(_DESCRIPTION, media_type=JSON, headers={"Cache-Control": "no-cache"})
 
 
 ROUTES: tuple[BaseRoute, ...] = (
