@@ -382,10 +382,12 @@ def _show_terms(sessions: Sequence[SessionInfo], url: str, out: Console) -> None
         table = Table.grid("heading", "line", padding=(0, 2))
         p = session.definition.policy.min_group_size
         terms = SessionTerms(url, site, ANALYST, session.definition, p)
-        for heading, line in terms.text():
-            if line not in shown:
-                table.add_row(heading, line)
-            shown.add(line)
+        said = [(heading, line) for heading, line in terms.text() if line not in shown]
+        for heading, line in said:
+            table.add_row(heading, line)
+        if shown:
+            table.add_row("", "Everything else is as above.")
+        shown.update(line for _, line in said)
         out.print(f"\n[bold]{session.name}[/bold] asks of each hospital, such as {site}:", table)
     out.print("fedclust participate --full lists every field, and says what it can identify")
 

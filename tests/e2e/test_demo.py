@@ -42,6 +42,7 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
         assert 1 <= float(line[2]) < 1.05
         # Where whole cells are labelled, in one shot, it is less than row by row.
         assert float(line[3]) > (0.7 if SESSIONS[session] == "kfed" else 0.9)
+    assert out.count("Everything else is as above.") == len(SESSIONS) - 1
     assert "ARI with diagnosis" in out
     assert re.search(r"pages were at http://127\.0\.0\.1:\d+;", out)
     assert out.count("4 of 4 answered") >= 3
