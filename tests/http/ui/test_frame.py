@@ -12,6 +12,7 @@ import pytest
 
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import new_token, parse_token
+from fedclust_service.usecases import sessions
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
@@ -39,6 +40,22 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     clock = ManualClock()
     with local_coordinator(tmp_path_factory.mktemp("pages"), clock=clock) as local:
         yield Place(local, clock)
+
+
+def test_an_unexpected_error_is_a_page_that_repeats_nothing(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ValueError("s3cret")
+
+    reader = place.reader("ada")
+    monkeypatch.setattr(sessions, "list_sessions", fail)
+    answer = reader.client.get("/ui/sessions")
+    assert (answer.status_code, answer.headers["Retry-After"]) == (500, "5")
+    assert answer.headers["Content-Type"].startswith("text/html")
+    assert answer.headers["Fedclust-Request-Id"] in answer.text
+    assert 'href="/ui/studies"' in answer.text  # whoever has signed in finds the way on
+    assert "s3cret" not in answer.text
 
 
 @pytest.mark.parametrize("name", STARTS)
