@@ -33,10 +33,13 @@ def show_refusal(request: Request, refusal: Refusal) -> Response:
 
 def show_http_error(request: Request, error: Exception) -> Response:
     """Return the page of Starlette's own errors: no such page, no such method."""
-    status = cast(HTTPException, error).status_code
-    if status == 405:
+    known = cast(HTTPException, error)
+    if known.status_code == 405:
         refusal = Refusal("method-not-allowed", "Open this address from the page that leads to it.")
-        return show_refusal(request, refusal)
+        response = show_refusal(request, refusal)
+        # Files of the documentation do not say theirs.
+        response.headers["Allow"] = (known.headers or {}).get("Allow", "GET, HEAD")
+        return response
     return show_refusal(request, Refusal("not-found", "There is no page at this address."))
 
 
