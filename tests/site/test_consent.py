@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+import typer
 
 from fedclust import rounds
 from fedclust.cli.console import consent_screen
+from fedclust.cli.main import app
 from fedclust.data import Dataset
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
@@ -106,6 +108,14 @@ def test_the_text_names_analyst_and_purpose(capsys: pytest.CaptureFixture[str]) 
         assert text in said
 
 
+def test_the_commands_that_stop_a_session_are_complete() -> None:
+    (stop, *_) = dict(request().sections())["afterwards"]
+    commands = re.findall(r"fedclust (\w+) ([^,.]*)", stop)
+    assert [name for name, _ in commands] == ["leave", "approve"]
+    for name, arguments in commands:
+        typer.main.get_command(app).commands[name].make_context(name, arguments.split())
+
+
 def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request(), full=True).split())
     assert "4 x 8" in said
@@ -134,7 +144,11 @@ def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any
         f"{terms.p} persons is the session's number. If your site has set a larger one, "
         "that applies, and the review at your site shows it."
     )
-    assert only_here[:-1] == ([] if asked.protection_none else [stricter])
+    shared = (
+        "Similar persons share values: whoever knows that a person is in a group reads there what "
+        "all of it have. The review at your site says for how many persons this holds."
+    )
+    assert only_here[:-1] == ([] if asked.protection_none else [stricter, shared])
     told = " ".join(own - common)
     for text in ("303 persons", "missing", "Your table" if not asked.protection_none else ""):
         assert text in told

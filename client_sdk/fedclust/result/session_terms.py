@@ -153,7 +153,11 @@ class SessionTerms:
             f"{self.p} persons is the session's number. If your site has set a larger one, that "
             "applies, and the review at your site shows it."
         )
-        return (*self._two_sites_notes(), COORDINATOR_LEARNS, stricter)
+        shared = (
+            "Similar persons share values: whoever knows that a person is in a group reads there "
+            "what all of it have. The review at your site says for how many persons this holds."
+        )
+        return (*self._two_sites_notes(), COORDINATOR_LEARNS, shared, stricter)
 
     @property
     def counted_outcomes(self) -> tuple[Outcome, ...]:
@@ -220,13 +224,13 @@ class SessionTerms:
         yield "protection", [self.promise]
         yield "remains", self.notes
         if full:
-            stop = f"fedclust approve {self.session} --withdraw, or fedclust leave"
+            stop = f"fedclust leave {self.session}, or after an approval fedclust approve"
             yield (
                 "afterwards",
                 [
-                    f"To stop: {stop}. Nothing more is sent.",
+                    f"To stop sending: {stop} {self.session} --withdraw --name NAME.",
                     "What was sent cannot be recalled and stays in the result.",
-                    "Ask the coordinator's operators how long they keep submissions.",
+                    "Ask the operators how long they keep it.",
                 ],
             )
             yield "options", [named_values(definition.config)]
@@ -281,8 +285,8 @@ class SessionTerms:
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "The coordinator gets these numbers. The analyst and the sites get the result, the "
-            "analyst with figures by site."
+            "The coordinator gets these numbers. All sites get the result, the analyst and "
+            "operators with figures by site."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:
