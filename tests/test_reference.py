@@ -87,6 +87,14 @@ def test_every_command_has_its_section_with_every_option(name: str, typer_app: t
             assert any(option in part for part in described), f"docs/{name}: {path} lacks {option}"
 
 
+def test_texts_name_commands_that_exist() -> None:
+    known = typer.main.get_command(fedclust_service.cli.app).commands
+    for path in sorted([*SDK.rglob("*.py"), *SERVICE.rglob("*.py")]):
+        text = re.sub(r'"\s+f?"', "", path.read_text("utf-8"))
+        named = set(re.findall(r"\bfedclust-service ([a-z][a-z-]*)", text))
+        assert named <= set(known), path
+
+
 def test_every_exit_code_is_on_its_page() -> None:
     mine, theirs = page("reference/exit-codes.md").split("## `fedclust-service`")
     codes = {code for _, code in EXIT_CODES} | {0, 1, 130}

@@ -93,16 +93,14 @@ _WORDS: Mapping[AttentionKind, Matter] = MappingProxyType(
             "failed",
             "held",
             "Session {subject} is held: it waits for you.",
-            "Look for the cause, for example too little memory. Then have it try again, or cancel "
-            "it. All answers of its sites are kept.",
+            "Its page has the buttons “Try again” and “Cancel”.",
             _SESSION,
         ),
         "session-failed": Matter(
             "failed",
             "failed",
             "Session {subject} has failed.",
-            "Its analyst can create it again, with what went wrong changed. This line goes a week "
-            "after the failure.",
+            "Its analyst can create it again. This line goes a week after the failure.",
             _SESSION,
         ),
         "token-expiring": Matter(
@@ -119,7 +117,7 @@ _WORDS: Mapping[AttentionKind, Matter] = MappingProxyType(
             "unsent",
             "Notifications {channel} cannot be delivered.",
             "The coordinator keeps trying for a day. Check its settings and the server that takes "
-            "them: fedclust-service notify test sends one.",
+            "them: fedclust-service notify-test sends one.",
         ),
         "notification-failed": Matter(
             "late",
