@@ -180,6 +180,7 @@ def test_sites_whose_points_are_short_are_named(place: Place) -> None:
         shown = place.open(reader, "/deaths")
         assert shown.count("refused: points short") == 1
         assert "The session asks 25 points of the allowance of each site (died 25)." in shown
+        assert "are at least 5 persons, except counts of outcomes, which have random" in shown
 
 
 def test_inviting_cancelling_and_deleting(place: Place) -> None:

@@ -15,9 +15,8 @@ from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.drawing import line_chart, short
 from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.feature import Outcome, outcomes_of
-from fedclust.schema.policy import Policy
 from fedclust.schema.times import time_span
-from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
+from fedclust.wire.models import Definition, RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.usecases import rounds, sessions
@@ -140,9 +139,7 @@ class SessionView:
     @property
     def policy(self) -> list[str]:
         """The session's rules in words."""
-        definition = self.info.definition
-        measured = dissimilarity_text(definition.policy, definition.features)
-        return [*policy_in_words(definition.policy, definition.start), measured]
+        return policy_in_words(self.info.definition)
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -196,9 +193,10 @@ def closed_because(reason: str | None) -> str:
     return "–" if reason is None else _CLOSED.get(reason, reason.replace("_", " "))
 
 
-def policy_in_words(policy: Policy, start: str) -> list[str]:
+def policy_in_words(definition: Definition) -> list[str]:
     """Return what a session's policy means, a sentence each."""
-    groups = policy.protection == "groups"
+    policy = definition.policy
+    noisy = bool(outcomes_of(definition.features))
     closes = (
         "A round closes when all its sites have answered."
         if policy.quorum is None
@@ -207,19 +205,19 @@ def policy_in_words(policy: Policy, start: str) -> list[str]:
     )
     starts = (
         "It starts when all invited sites have joined or declined."
-        if start == "when_all_joined"
+        if definition.start == "when_all_joined"
         else "It starts when its analyst or an operator starts it."
     )
-    most = policy.max_rounds
-    rounds_ = "" if most is None else f"The method takes at most {most} rounds."
     lines = [
         f"At least {policy.min_sites} sites take part. {starts}",
-        f"Behind every number that leaves a site are at least {policy.min_group_size} persons."
-        if groups
+        f"Behind every number that leaves a site are at least {policy.min_group_size} persons"
+        f"{', except counts of outcomes, which have random noise' * noisy}."
+        if policy.protection == "groups"
         else "Sites compute with exact rows: each has to consent to this.",
         f"{closes} Sites have {time_span(policy.round_timeout_s)} for a round.",
         f"The session fails when a round is overdue for {time_span(policy.fail_after_s)}.",
-        rounds_,
+        f"The method takes at most {policy.max_rounds} rounds." if policy.max_rounds else "",
         _MISSING[policy.missing],
+        dissimilarity_text(policy, definition.features),
     ]
     return [line for line in lines if line]
