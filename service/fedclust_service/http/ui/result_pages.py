@@ -81,8 +81,8 @@ class ShownResult:
 
     @property
     def chosen(self) -> str:
-        """How the session came to the K that it shows, in a few words."""
-        return chosen_text(self.whole)
+        """What the session says of K, also to a reader of another K than it shows."""
+        return chosen_text(self.whole).partition(", ")[0]
 
     @property
     def counted(self) -> int | None:
