@@ -115,8 +115,8 @@ class SitePersons:
 
     @property
     def units(self) -> dict[str, str]:
-        """The unit of each column at the site."""
-        return {column.name: column.unit for column in self.columns}
+        """The unit of each column of numbers at the site; that of a yes/no column is a text."""
+        return {column.name: column.unit for column in self.columns if not column.by_vote}
 
     def blocks(self) -> Iterator[PersonBlock]:
         """Yield all persons: in one block, or in several if the source stays on disk.
