@@ -123,7 +123,9 @@ def test_figures_tables_and_files_use_the_names_of_clusters() -> None:
     page = html(facts)
     for words in ("<h2>Elderly &lt;65&gt;</h2>", "in Elderly &lt;65&gt;", f"<h2>{'y' * 60}</h2>"):
         assert words in page
-    assert "luster 0" not in page.partition("Outcomes</h2>")[0]
+    first = page.partition("Outcomes</h2>")[0]
+    assert "luster 0" not in first
+    assert "A site has its own line where noise does not hide its effect." in first
     plots = Plots(facts)
     for figure in (plots.profile(), plots.sizes(), plots.forest(), plots.survival()):
         check_drawing(figure)

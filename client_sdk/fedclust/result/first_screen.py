@@ -9,7 +9,7 @@ from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, mean_of, profile_rows
 from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_warning
 from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
-from fedclust.result.outcomes import headed, headline, outcome_sentences, range_text
+from fedclust.result.outcomes import FOREST, headed, headline, outcome_sentences, range_text
 from fedclust.result.wording import and_text, isolated, percent, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
@@ -164,8 +164,5 @@ def _figures(facts: Facts) -> str:
     )
     forest = ""
     if outcomes is not None and outcomes.results:
-        forest = html_figure(
-            lambda: plots.forest(outcomes.results[0].name),
-            "Effect of each cluster against the largest one, with 95 % intervals.",
-        )
+        forest = html_figure(lambda: plots.forest(outcomes.results[0].name), FOREST)
     return f'<div class="pair">{heat}{forest}</div>' if forest else heat

@@ -38,7 +38,7 @@ _TESTS = (
     "Compared with the largest cluster, within sites. The last column tests whether the effect is "
     "the same at all sites."
 )
-_FOREST = (
+FOREST = (
     "Effect of each cluster against the largest one, with 95 % intervals; an arrow is an open "
     "interval. A site has its own line where noise does not hide its effect."
 )
@@ -354,7 +354,7 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
         content += f"<h3>{escape(unit_text(each))}</h3><p>{escape(noise_text(each))}</p>"
         content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
         if number:  # The first one stands on the first screen.
-            content += html_figure(functools.partial(forest, each.name), _FOREST)
+            content += html_figure(functools.partial(forest, each.name), FOREST)
         if each.comparisons:
             content += html_table(_TESTS, COMPARED, comparison_rows(each, facts.labels), text=(1,))
         content += _html_counts(facts, each)
