@@ -54,7 +54,7 @@ _SYNONYMS: Final = (
     "potassium kalium potasio potassio potas",
     "sodium natrium sodio",
     "platelets thrombozyten plaquettes plaquetas plt piastrine trombocyten trombocyter trombosit",
-    "wbc leukozyten leukocytes leucocytes leucocitos leucociti leukocyten leukocyty lökosit",
+    "wbc wblc leukozyten leukocytes leucocytes leucocitos leucociti leukocyten leukocyty lökosit",
     (
         "sbp systolic systolicbloodpressure systolicbp bpsys rrsys syst systolisch trestbps "
         "systoliskt pasistolica tasistolica pressionesistolica cisnienieskurczowe skurczowe "
@@ -65,6 +65,8 @@ _SYNONYMS: Final = (
         "diastoliskt padiastolica tadiastolica pressionediastolica rozkurczowe diyastolik "
         "tadiastolique diastolique"
     ),
+    "map meanbp meanarterialpressure meanbloodpressure mitteldruck mad pam presionarterialmedia",
+    "resp respiratoryrate resprate atemfrequenz frequencerespiratoire frecuenciarespiratoria",
     "heartrate hr pulse puls herzfrequenz frequencecardiaque hartslag tetno nabız",
     "temp temperature temperatur temperatura temperatuur kroppstemp tcorporea ateş",
     "ef lvef ejectionfraction ejektionsfraktion",
