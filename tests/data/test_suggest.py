@@ -437,6 +437,8 @@ def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
         (Feature(name="hba1c", unit="mmol/mol"), "HbA1c (%)", 7, 53),
         (Feature(name="wbc", unit="10^9/l"), "Leukozyten (Tsd./µl)", 7.5, 7.5),
         (Feature(name="wblc", unit="/µl"), "Leukozyten (10⁹/l)", 7.5, 7500),
+        (Feature(name="wbc", unit="10³/µl"), "Leukozyten (G/l)", 7.5, 7.5),
+        (Feature(name="hb", unit="g/dl"), "Hb (g/l)", 140, 14),
         (Feature(name="meanbp", unit="mmHg"), "MAP [mmHg]", 75, 75),
         (Feature(name="resp", unit="/min"), "Atemfrequenz (1/min)", 16, 16),
         (Feature(name="los", unit="days"), "Verweildauer (Std.)", 48, 2),

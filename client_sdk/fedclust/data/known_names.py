@@ -157,8 +157,8 @@ _UNIT_WORDS: Final = (
     "nmol/l nmol",
     "% percent pct",
     "mg/dl mgdl",
-    "10^9/l /nl 10^3/ul k/ul tsd/ul",
-    "10^12/l /pl 10^6/ul",
+    "10^9/l /nl 10^3/ul k/ul tsd/ul gpt/l",
+    "10^12/l /pl 10^6/ul tpt/l",
     "lb lbs",
     "in inches",
 )
@@ -270,13 +270,15 @@ def likeness(feature: str, header: str) -> int:
 # --- units ----------------------------------------------------------------------------------------
 
 
+#: Giga and tera of cells, where grams have a small letter.
+_PREFIXED: Final = {"G/l": "10^9/l", "T/l": "10^12/l"}
 #: Units of activity in several languages; a large M would be a million.
 _ACTIVITY: Final = re.compile(r"([mukM]?)(?:IU|UI?|I?E|iu|ui?|i?e)(?=/)")
 
 
 def _unit(text: str) -> str:
     plain = "".join(unicodedata.normalize("NFKC", text).split()).replace("μ", "u")
-    plain = re.sub("_per_|_", "/", plain.replace("mcg", "ug"))
+    plain = _PREFIXED.get(plain, re.sub("_per_|_", "/", plain.replace("mcg", "ug")))
     if found := _ACTIVITY.match(plain):
         prefix = "mega" if found[1] == "M" else found[1]
         plain = f"{prefix}u{plain[found.end() :]}"
