@@ -310,6 +310,20 @@ def test_a_changed_file_is_refused(
         assert len(found.predict(patients(3, 0))) == 3
 
 
+@pytest.mark.parametrize("name", ["uncertain", "few"])
+def test_a_profile_whose_parts_do_not_fit_is_refused(
+    name: str, model: SessionResult, tmp_path: Path
+) -> None:
+    content = json.loads(model.to_json())
+    content["result"]["profile"][name].pop()
+    del content["sha256"]
+    content["sha256"] = codec.sha256(codec.canonical_json(content))
+    path = tmp_path / "changed.json"
+    path.write_text(json.dumps(content), "utf-8")
+    with pytest.raises(UsageError, match="not a result"):
+        SessionResult.load(path)
+
+
 @pytest.mark.parametrize(
     ("content", "said"),
     [

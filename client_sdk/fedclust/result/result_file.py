@@ -147,6 +147,7 @@ def _consistent(result: Result, columns: tuple[str, ...], rule: Rule) -> bool:
     if result.profile is not None:
         profile = result.profile
         by_cluster += [profile.known, profile.means, profile.estimated_deviations]
+        by_cluster += [profile.uncertain, profile.few]
         by_column += [profile.overall_means, profile.estimated_overall_deviations]
     all_sizes = [*result.site_sizes.values(), *([] if result.sizes is None else [result.sizes])]
     prototypes, labels = result.prototypes, result.prototype_labels or ()
