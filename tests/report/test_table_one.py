@@ -111,6 +111,17 @@ def test_a_value_that_may_not_be_the_mean_has_a_mark() -> None:
     assert any("(* in a row of means)" in note for note in table([False, True]).footnotes)
 
 
+def test_a_difference_that_few_persons_leave_open_has_no_mark() -> None:
+    found = run("groups")
+    few = np.array([[False] * 3, [True, False, False]])
+    update = {"few": few, "uncertain": few}
+    profile = found.result.profile.model_copy(update=update)
+    result = found.result.model_copy(update={"profile": profile})
+    line = row(table_one(Facts(result, found.definition)), "age")
+    assert line[-2].endswith(" *")
+    assert line[-1] == "–"
+
+
 def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:
     facts = outcome_facts(n_clusters=3)
     table = table_one(facts)

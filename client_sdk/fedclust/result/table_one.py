@@ -223,11 +223,9 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
         + marks[k]
         for k, entry in enumerate(entries)
     ]
-    difference = (
-        _DASH
-        if measure in _OF_GROUPS
-        else _largest_difference(entries, 2 if spreads else 1) + max(marks)
-    )
+    difference = _DASH
+    if measure not in _OF_GROUPS:
+        difference = _largest_difference(entries, 2 if spreads else 1, max(marks))
     return (said, everybody, *shown, difference)
 
 
@@ -255,11 +253,11 @@ def _value(column: Column, mean: float, spread: float) -> str:
     return f"{mean:.{digits}f} ({spread:.{digits}f})"
 
 
-def _largest_difference(entries: Sequence[ClusterColumn], digits: int) -> str:
+def _largest_difference(entries: Sequence[ClusterColumn], digits: int, mark: str) -> str:
     known = [entry.difference for entry in entries if entry.difference is not None]
-    return (
-        f"{max(known) - min(known):.{digits}f}" if known and len(known) == len(entries) else _DASH
-    )
+    if not known or len(known) < len(entries):
+        return _DASH
+    return f"{max(known) - min(known):.{digits}f}{mark}"
 
 
 def _outcome_rows(found: OutcomeResult, n_clusters: int) -> list[tuple[str, ...]]:
