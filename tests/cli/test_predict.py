@@ -86,6 +86,16 @@ def test_one_patient_gets_a_plain_answer(run: Run) -> None:
     assert "missing" not in lines
 
 
+def test_only_differences_of_groups_are_called_rough(run: Run, folder: Path) -> None:
+    model = SessionResult.load(folder / "impute.fc")
+    policy = model.definition.policy.model_copy(update={"protection": "none"})
+    definition = model.definition.model_copy(update={"policy": policy})
+    replace(model, definition=definition).save(folder / "exact.fc")
+    said = [run(name, *typed(*PATIENT))[1] for name in ("impute.fc", "exact.fc")]
+    assert ["brackets: about so many SD" in each for each in said] == [True, False]
+    assert ["brackets: so many SD" in each for each in said] == [False, True]
+
+
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [

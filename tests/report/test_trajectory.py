@@ -38,7 +38,17 @@ def test_the_page_draws_a_trajectory_with_the_means_of_the_clusters(tmp_path: Pa
         said = ", ".join(f"{short(mean)} at {time}" for mean, time in zip(means, GRID, strict=True))
         assert f"Cluster {k}: {said}" in drawn
     result.save_report(tmp_path / "report.html")
-    assert (tmp_path / "report.html").read_text("utf-8").count("crea over time") == 1
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert page.count("crea over time") == page.count("cannot be known well from groups") == 1
+    exact = simulate(
+        *("fkm", sites),
+        features=[TRAJECTORY],
+        config={"n_clusters": 2},
+        policy={"protection": "none"},
+    )
+    exact.save_report(tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text("utf-8")
+    assert (page.count("crea over time"), page.count("from groups")) == (1, 0)
     with pytest.raises(UsageError, match=r"no trajectory x with a grid .* it has 'crea'"):
         result.plot.trajectory("x")
 

@@ -101,11 +101,16 @@ class TypedPatient:
         return {
             "cluster": f"{label} of 0 to {last}{persons}",
             "its persons": in_words(cluster),
-            "typical values": _typical_text(cluster),
+            "typical values": self._typical_text(cluster),
             "margin": self._margin_text(),
             "outside": self._outside_text(cluster),
             "missing": self._missing_text(),
         }
+
+    def _typical_text(self, cluster: Cluster) -> str:
+        values = ", ".join(differences(cluster)) if cluster.sets_apart else ""
+        about = "about " * self.model.of_groups
+        return values and f"{values}; brackets: {about}so many SD from all"
 
     def _margin_text(self) -> str:
         margin, second = float(self.found.margin[0]), int(self.found.second[0])
@@ -163,11 +168,6 @@ class TypedPatient:
             return f"{name}: counts as {100 * values[places[0]]:.0f} %, the share over all sites"
         unit = f" {first.unit}" if first.unit else ""
         return f"{name}: counts as {short(float(values[places[0]]))}{unit}, the mean over all sites"
-
-
-def _typical_text(cluster: Cluster) -> str:
-    values = ", ".join(differences(cluster)) if cluster.sets_apart else ""
-    return values and f"{values}; brackets: about so many SD from all"
 
 
 def _read_values(features: Sequence[Feature], texts: Sequence[str]) -> dict[str, float | None]:

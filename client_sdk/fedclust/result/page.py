@@ -120,11 +120,12 @@ def _clusters(facts: Facts, plots: Plots) -> str:
             [[name, *(round(float(at), 3) + 0.0 for at in place)] for name, place in points],
         )
         places += html_folded("The places", numbers)
+    no_bands = " No bands: the spread within a cluster cannot be known well from groups."
     curves = "".join(
         html_figure(
             functools.partial(plots.trajectory, each.name),
-            f"{each.name} over time: for each cluster the values of the table below. No bands: "
-            "the spread within a cluster cannot be known well from groups.",
+            f"{each.name} over time: for each cluster the values of the table below."
+            f"{no_bands * facts.of_groups}",
         )
         for each in curves_of(facts)
     )
