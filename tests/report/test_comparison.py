@@ -229,6 +229,27 @@ def test_unknown_values_and_columns_that_do_not_vary_are_left_out() -> None:
         compare(empty, nothing)
 
 
+def test_groups_give_differences_with_one_digit_and_none_of_few_persons() -> None:
+    first, second = _facts([[0.0, 0.0, 1.0], [9.0, 9.0, 9.0]]), _facts([[3.3, 1.0, 1.0], [9.0] * 3])
+    few = np.array([[True, False, False], [False, False, False]])
+    profile = first.result.profile.model_copy(update={"few": few})
+    small = replace(first, result=first.result.model_copy(update={"profile": profile}))
+    # In units of two; x0 differs most, but few persons of the first result's cluster 0 have it.
+    told = [
+        [(e.column.name, e.difference) for e in compare(*pair).pairs[0].differences]
+        for pair in ((first, second), (small, second), (second, small))
+    ]
+    assert told[0] == [("x0", 1.6), ("x1", 0.5), ("x2", 0.0)]
+    assert told[1] == [("x0", None), ("x1", 0.5), ("x2", 0.0)]
+    assert told[2] == [("x0", None), ("x1", -0.5), ("x2", 0.0)]
+    found = compare(small, second)
+    assert "apart, mutually nearest, x1 0 / 1 (+0.5)" in repr(found)
+    assert "x0" not in repr(found)
+    drawn = found.figure().svg
+    assert "0 / 3.3" in drawn
+    assert "+1.6" not in drawn
+
+
 def test_sites_are_compared_where_both_sizes_are_visible() -> None:
     parts = {"a": (30, 10), "b": (5, 15)}
     first = _facts([[0.0], [9.0]], (35, 25), site_sizes=parts)

@@ -233,14 +233,17 @@ def _differences(
         facts.clusters[k].entries if places.of_persons else facts.centroids[k]
         for facts, k in ((first, i), (second, j))
     ]
-    found = [
-        ColumnDifference(column, (entries[0][a], entries[1][b]), float(y - x))
-        for column, a, b, x, y in zip(
-            places.columns, *places.numbers, places.values[0][i], places.values[1][j], strict=True
-        )
-        if np.isfinite(x) and np.isfinite(y)
-    ]
-    return tuple(sorted(found, key=lambda each: -abs(each.difference)))
+    apart = places.values[1][j] - places.values[0][i]
+    of_groups = first.of_groups or second.of_groups
+    found = []
+    for at in np.argsort(-np.abs(apart), kind="stable"):
+        a, b = (numbers[at] for numbers in places.numbers)
+        if np.isfinite(apart[at]):
+            few = first.few(i, a) or second.few(j, b)
+            away = round(float(apart[at]), 1) + 0.0 if of_groups else float(apart[at])
+            means = entries[0][a], entries[1][b]
+            found.append(ColumnDifference(places.columns[at], means, None if few else away))
+    return tuple(found)
 
 
 def _without(matched: set[int], count: int) -> tuple[int, ...]:
@@ -388,7 +391,9 @@ def draw_matched(comparison: Comparison) -> Figure:
         raise UsageError("no clusters of the two results are matched: there is nothing to draw")
     found = [{each.column: each for each in pair.differences} for pair in pairs]
     gaps = {
-        column: max((abs(own[column].difference) for own in found if column in own), default=0.0)
+        column: max(
+            (abs(own[column].difference or 0.0) for own in found if column in own), default=0.0
+        )
         for column in comparison.columns
     }
 
@@ -414,14 +419,15 @@ def draw_matched(comparison: Comparison) -> Figure:
 
 def named(pair: ClusterPair) -> list[ColumnDifference]:
     """Return the columns that differ most, without those that do not differ."""
-    return [each for each in pair.differences[:_MOST_NAMED] if signed(each.difference) != "0.0"]
+    apart = [each for each in pair.differences if signed(each.difference or 0.0) != "0.0"]
+    return apart[:_MOST_NAMED]
 
 
 def changed(each: ColumnDifference) -> str:
     """Return a column with its value in both clusters, and the difference."""
     before, after = (mean_of(mean) for mean in each.means)
     name, unit = isolated(each.column.name), unit_of(each.column)
-    return f"{name} {before} / {after}{unit} ({signed(each.difference)})"
+    return f"{name} {before} / {after}{unit} ({signed(each.difference or 0.0)})"
 
 
 def in_words(pair: ClusterPair) -> str:

@@ -191,6 +191,11 @@ class Facts:
         """
         return self.definition.policy.protection != "none"
 
+    def few(self, k: int, j: int) -> bool:
+        """Return whether too few persons of cluster k have a record of column j to compare it."""
+        profile = self.result.profile
+        return profile is not None and profile.few is not None and bool(profile.few[k, j])
+
     @property
     def dissimilarity(self) -> str:
         """How far a person is from a cluster, in sentences."""
@@ -284,8 +289,7 @@ def _cluster_columns(facts: Facts, k: int) -> tuple[ClusterColumn, ...]:
         apart = mean - float(profile.overall_means[j])
         difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
         if facts.of_groups and difference is not None:
-            few = profile.few is not None and profile.few[k, j]
-            difference = None if few else round(difference, 1) + 0.0
+            difference = None if facts.few(k, j) else round(difference, 1) + 0.0
         number = column.kind == "numeric"
         value = _undone(mean, column) if number else as_mean(mean, column)
         exact = number and column.transform == "none" and not facts.of_groups

@@ -29,13 +29,14 @@ class ColumnDifference:
     column : Column
     means : (ClusterColumn, ClusterColumn)
         In own units, transforms undone.
-    difference : float
-        The second minus the first, in standard deviations, under the transform.
+    difference : float or None
+        The second minus the first, in standard deviations, under the transform. Where values are
+        those of groups with one digit, and None where few persons have a record in either.
     """
 
     column: Column
     means: tuple[ClusterColumn, ClusterColumn]
-    difference: float
+    difference: float | None
 
 
 @dataclass(frozen=True)
