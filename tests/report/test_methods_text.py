@@ -126,7 +126,7 @@ criterion [@ward1963]; in large tables within or by cuts along principal axes; w
 missing, groups were larger). Each group released one record: of each variable the rounded median \
 of its persons, or the commonest category. Everything that left a site was computed from these \
 records, weighted by persons. An estimated 25 % of the persons' own inertia lay within groups, \
-where the clustering cannot see it.
+where the clustering cannot see it; with missing values or long tails it can be twice as much.
 
 The method was FKM: federated k-means (fkm, version 5) [@garst2023; @lloyd1982]. In its default \
 variant, each site first divided its own points into at most K cells by weighted k-means from 3 \

@@ -514,6 +514,7 @@ def test_quality_says_how_much_lies_within_groups() -> None:
     assert cells[3:8] == ["persons", "12.5", "0.5", "0.7", "100"]
     assert "records; of persons the silhouette is lower" in found["holds"].html
     assert "36 % of the persons' own inertia lies within groups" in found["holds"].html
+    assert "with missing values or long tails it can be twice as much" in found["holds"].html
 
 
 def test_a_site_reads_of_its_own_sizes() -> None:

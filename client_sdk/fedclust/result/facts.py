@@ -186,8 +186,8 @@ class Facts:
     def of_groups(self) -> bool:
         """Whether values are those of groups of persons, whose spread is not that of persons.
 
-        The standard deviation of all persons was then .6 to 1.5 times that of the rows, that of a
-        cluster .36 to 6 times, and no rule says where (docs/results/table_one.md).
+        The standard deviation of all persons was then .6 to 1.5 times that of the rows, and no rule
+        says where (docs/results/table_one.md).
         """
         return self.definition.policy.protection != "none"
 

@@ -227,7 +227,8 @@ def _share_within(facts: Facts) -> str:
         return ""
     return (
         f"An estimated {100 * quality.share_within:.0f} % of the persons' own inertia lay within "
-        "groups, where the clustering cannot see it."
+        "groups, where the clustering cannot see it; with missing values or long tails it can be "
+        "twice as much."
     )
 
 

@@ -468,7 +468,8 @@ def _quality(facts: Facts) -> str:
         return "<p>Without a closing evaluation, quality and profile are not known.</p>"
     within = (
         f"<p>{percent(quality.share_within)} of the persons' own inertia lies within groups, where "
-        "no clustering sees it. This is estimated from the records.</p>"
+        "no clustering sees it. This is estimated from the records: with missing values or long "
+        "tails it can be twice as much.</p>"
     ) * (facts.definition.policy.protection != "none")
     if facts.result.sweep:
         return within

@@ -296,7 +296,7 @@ def _footnotes(facts: Facts) -> list[str]:
             "persons can differ, by an estimate from the groups or because half of a site's groups "
             "or more hold one value."
         )
-    about = " About: they are estimated from groups, and the difference can be .3 off."
+    about = " About: they are estimated from groups. Most differences are less than .3 off."
     notes.append(
         "Difference: the largest between two clusters, in standard deviations of all persons."
         f"{about * facts.of_groups}"

@@ -24,7 +24,8 @@ class Quality(Model):
         Over the points, weighted by persons.
     share_within : float
         The share of the persons' own inertia that lies within groups, estimated from the records:
-        their inertia is about ``inertia / (1 - share_within)``.
+        their inertia is about ``inertia / (1 - share_within)``. With missing values or long tails
+        it can be twice as much.
     simplified_silhouette, davies_bouldin : float or None
     n_rows : int
         Persons.
