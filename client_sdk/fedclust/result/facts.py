@@ -192,7 +192,15 @@ class Facts:
         return self.definition.policy.protection != "none"
 
     def few(self, k: int, j: int) -> bool:
-        """Return whether too few persons of cluster k have a record of column j to compare it."""
+        """Return whether too few persons have a record of a column to compare a cluster by it.
+
+        Parameters
+        ----------
+        k : int
+            The cluster.
+        j : int
+            The column, in the order of the definition's columns.
+        """
         profile = self.result.profile
         return profile is not None and profile.few is not None and bool(profile.few[k, j])
 
