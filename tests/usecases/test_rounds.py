@@ -119,11 +119,14 @@ def test_it_fails_only_after_fail_after(direct: DirectApi, clock: ManualClock) -
     sweep(direct.co)
     clock.advance(999)
     sweep(direct.co)
-    assert direct.info("heart").state == "running"
+    info = direct.info("heart")
+    assert info.state == "running"
+    assert [each.name for each in info.sites if each.late] == ["south"]
     clock.advance(1)
     sweep(direct.co)
     info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", "quorum_not_reached")
+    assert not any(each.late for each in info.sites)
     assert "fail_after_s" in (info.failure or "")
     assert look(direct).close_reason == "quorum_not_reached"
     assert direct.view("heart", "south").response.status == "ended"

@@ -20,7 +20,7 @@ from fedclust.schema.space import Space
 
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.
-VERSION = 6
+VERSION = 7
 #: The most numbers in a task, of all models: 32 MB, as much as a message may have.
 MAX_NUMBERS = 4_000_000
 

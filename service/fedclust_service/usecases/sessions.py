@@ -19,6 +19,7 @@ from fedclust import rounds
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
 from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.states import ENDED
 from fedclust.wire import codec
 from fedclust.wire.models import (
     MAX_SEED,
@@ -457,7 +458,7 @@ def _session_entry(
 ) -> SessionEntry:
     """Return a session as lists show it."""
     current = known.round
-    past = current is not None and now >= current.deadline
+    past = current is not None and session.state not in ENDED and now >= current.deadline
     definition: Definition | None = None
     with contextlib.suppress(DataDamaged, DefinitionError):
         definition = definition_of(session)
