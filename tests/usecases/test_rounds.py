@@ -121,7 +121,7 @@ def test_it_fails_only_after_fail_after(direct: DirectApi, clock: ManualClock) -
     sweep(direct.co)
     info = direct.info("heart")
     assert info.state == "running"
-    assert [each.name for each in info.sites if each.late] == ["south"]
+    assert [each.name for each in info.sites if each.late] == ["south", "west"]
     clock.advance(1)
     sweep(direct.co)
     info = direct.info("heart")
