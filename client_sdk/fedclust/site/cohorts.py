@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import secrets
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
@@ -40,6 +41,9 @@ from fedclust.wire.models import MOST_HEADS, TableHeads
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
 _MOST_GROUPINGS = 3
+#: NumPy parses the head of an array with `ast`, and in Python 3.11.7 two threads that do so at once
+#: can end in a SystemError.
+_READING: Final = threading.Lock()
 #: The phase in which counts with noise leave.
 OUTCOMES: Final = "outcomes"
 #: A join sends so many heads; all of them only to a coordinator that asks for them.
@@ -455,7 +459,7 @@ def decode_cohort(content: bytes) -> tuple[Cohort, str]:
     if not content.startswith(b"PK"):
         raise ValueError("another version of fedclust wrote it, or it is damaged")
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as file:
+        with _READING, np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays["header"].tobytes())
         if header["format"] != _FORMAT:

@@ -131,8 +131,8 @@ _WORDS: Mapping[AttentionKind, Matter] = MappingProxyType(
             "late",
             "backup",
             "The database has no new backup.",
-            "On the coordinator's machine, systemctl enable --now fedclust-backup.timer copies it "
-            "every day. If that timer is there, systemctl status fedclust-backup says what failed.",
+            "Run fedclust-service backup every day: systemctl enable --now fedclust-backup.timer "
+            "does so. If that timer is there, systemctl status fedclust-backup says what failed.",
             "/help/operations/backup.html#make-a-backup",
             "Read how",
         ),
@@ -230,7 +230,8 @@ def _first_steps(page: PageRequest, found: admin.Overview) -> tuple[Step, ...]:
         Step(
             found.last_backup_at is not None or found.versions.database == "postgresql",
             "Back up the database every day",
-            "systemctl enable --now fedclust-backup.timer does so, and “Back up now” below once.",
+            "Run fedclust-service backup: systemctl enable --now fedclust-backup.timer does so, "
+            "and “Back up now” below once.",
             "/help/operations/backup.html#make-a-backup",
             found.last_backup_at,
         ),
