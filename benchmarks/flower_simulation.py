@@ -61,11 +61,15 @@ def simulated(programs: Path, n: int, limit_s: float) -> dict[str, Any]:
         size = f"num-supernodes={n} client-resources-num-cpus=1"
         command = ["flwr", "run", str(app), "here", "--federation-config", size, "--format", "json"]
         until = time.monotonic() + limit_s
-        while (asked := subprocess.run(command, env=env, **_OUTPUT)).returncode:
+        run_id = None
+        while run_id is None:
+            asked = subprocess.run(command, env=env, **_OUTPUT)
+            # flwr also ends with 0 when the SuperLink does not answer yet.
+            run_id = None if asked.returncode else json.loads(asked.stdout).get("run-id")
             if time.monotonic() > until:
                 raise SystemExit(f"the SuperLink takes no run: {asked.stdout}")
             time.sleep(1)
-        says = ["flwr", "log", json.loads(asked.stdout)["run-id"], "here", "--show"]
+        says = ["flwr", "log", run_id, "here", "--show"]
         began, peak, said = time.monotonic(), 0, time.monotonic()
         result = app / "results" / "heart.fedclust"
         while not result.is_file():
