@@ -30,7 +30,7 @@ class Post:
 
     def __init__(self, place: Path) -> None:
         self.place = place
-        self.fake = FakeCoordinator({"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)})
+        self.fake = FakeCoordinator()
         self.entries = AgentEntries(SiteState())
         self.said: list[str] = []
         self.data = place / "cohort.csv"

@@ -20,8 +20,8 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.state import SiteState
 from fedclust.wire.problems import problem
-from support.command_line import CommandLine
-from support.purpose import PURPOSE
+from support.command_line import CommandLine, at_desk
+from support.definitions import session_file
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
 ROWS = np.random.default_rng(3).normal(size=(60, 2))
@@ -30,11 +30,7 @@ ROWS = np.random.default_rng(3).normal(size=(60, 2))
 class Desk(CommandLine):
     """A site with one table, where ``fedclust`` runs in this process."""
 
-    def __init__(
-        self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        super().__init__(patch, capsys)
-        patch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
+    def open(self) -> None:
         self.state = SiteState()
         self.charges = Charges(self.state)
 
@@ -56,11 +52,7 @@ class Desk(CommandLine):
         return self.out
 
 
-@pytest.fixture
-def desk(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Desk:
-    return Desk(tmp_path, monkeypatch, capsys)
+desk = at_desk(Desk)
 
 
 def test_a_site_without_a_table_has_nothing_to_show(desk: Desk) -> None:
@@ -124,11 +116,8 @@ def test_what_is_open_is_named_with_what_to_do(desk: Desk, tmp_path: Path) -> No
     table.assign(died=(times < 5) * 1, days=times).to_csv(rows)
     died = {"name": "died", "kind": "binary", "role": "outcome", "points": 60}
     days = {"name": "days", "kind": "time", "role": "outcome", "event": "died"}
-    body = {"name": "lung", "purpose": PURPOSE, "algorithm": "fkm", "config": {"n_clusters": 2}}
-    days |= {"edges": [1, 2, 3, 9]}
-    body |= {"features": [{"name": "x"}, {"name": "y"}, died, days], "sites": ["a", "b", "c"]}
-    file.write_text(json.dumps(body), "utf-8")
-    check = ("check", "--definition", str(file), "--data", str(rows), "--id-column", "mrn")
+    lung = session_file(file, "x", "y", died, days | {"edges": [1, 2, 3, 9]}, name="lung")
+    check = ("check", "--definition", lung, "--data", str(rows), "--id-column", "mrn")
 
     assert desk.run(*check) == 0
     words = " ".join(desk.out.split())

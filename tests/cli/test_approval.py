@@ -5,39 +5,31 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
-from support.command_line import CommandLine, Terminal
+from support.command_line import CommandLine, Terminal, at_desk
 from support.fake_coordinator import URL, FakeCoordinator
 
 RNG = np.random.default_rng(8)
-OTHERS = {name: RNG.normal(size=(50, 2)) for name in ("alpha", "beta")}
 
 
 class Desk(CommandLine):
     """The machine of a site whose settings require an approval."""
 
-    def __init__(self, place: Path, capsys: pytest.CaptureFixture[str], patch: Any) -> None:
-        super().__init__(patch, capsys)
-        self.place, self.page = place, place / "review.html"
-        self.fake = FakeCoordinator(OTHERS, purpose="Which types of patients are there?")
-        self.data = place / "cohort.csv"
+    def open(self) -> None:
+        self.page = self.place / "review.html"
+        self.fake = FakeCoordinator(purpose="Which types of patients are there?")
+        self.data = self.place / "cohort.csv"
         with self.data.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([["x", "y"], *RNG.normal(size=(60, 2)).tolist()])
         settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")
-        patch.setattr(
-            options.Connection,
-            "site",
-            lambda *_, **__: self.fake.site(state_directory()),
-        )
+        self.reach(self.fake, state_directory())
 
     def run(self, *arguments: str) -> int:
         at = ("--coordinator", URL)
@@ -59,11 +51,7 @@ class Desk(CommandLine):
         return str(json.loads(self.out)["code"])
 
 
-@pytest.fixture
-def desk(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> Desk:
-    return Desk(tmp_path, capsys, monkeypatch)
+desk = at_desk(Desk)
 
 
 def test_review_approve_participate_ledger(desk: Desk) -> None:

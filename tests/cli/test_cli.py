@@ -22,7 +22,7 @@ from fedclust.client import Client
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from fedclust_service import cli as service_cli
-from support.command_line import CommandLine, Terminal
+from support.command_line import CommandLine, Terminal, at_desk
 from support.fake_coordinator import FakeCoordinator, answer, refusal, three_clusters
 from support.ledgers import body_lines
 
@@ -32,35 +32,29 @@ MINE = three_clusters(60, 3)
 class Command(CommandLine):
     """Runs ``fedclust`` in this process against a coordinator that is not there."""
 
-    def __init__(
-        self,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        super().__init__(monkeypatch, capsys)
-        self.path = tmp_path
-        self.fake = FakeCoordinator({"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)})
-        self.token = tmp_path / "token"
+    def open(self) -> None:
+        place, patch = self.place, self._patch
+        self.fake = FakeCoordinator()
+        self.token = place / "token"
         self.token.write_text("fcs_secret\n", "utf-8")
         self.token.chmod(0o600)
-        self.data: Path | str = tmp_path / "cohort.csv"
-        with (tmp_path / "cohort.csv").open("w", encoding="utf-8", newline="") as file:
+        self.data: Path | str = place / "cohort.csv"
+        with (place / "cohort.csv").open("w", encoding="utf-8", newline="") as file:
             writer = csv.writer(file)
             writer.writerow(["mrn", "x", "y"])
             writer.writerows([f"p{i}", *row] for i, row in enumerate(MINE.tolist()))
         for name in ("FEDCLUST_TOKEN", "FEDCLUST_COORDINATOR"):
-            monkeypatch.delenv(name, raising=False)
-        monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
+            patch.delenv(name, raising=False)
+        patch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
 
         def connected(connection: Any, _patience: float = 0.0, *, json_bodies: bool = False) -> Any:
             assert connection.token
-            return self.fake.site(tmp_path / "state", json_bodies=json_bodies)
+            return self.fake.site(place / "state", json_bodies=json_bodies)
 
         def asked(connection: Any, **_: Any) -> Client:
             assert connection.url
             assert connection.token
-            return self.fake.site(tmp_path / "state")._client
+            return self.fake.site(place / "state")._client
 
         self._faked = {"site": connected, "client": asked}
         self._real = {name: getattr(options.Connection, name) for name in self._faked}
@@ -72,23 +66,11 @@ class Command(CommandLine):
 
     def site(self, command: str, *arguments: str) -> int:
         shared = ("--token-file", str(self.token))
-        return self.run(
-            *command.split(),
-            "heart",
-            "--data",
-            str(self.data),
-            "--coordinator",
-            "https://c.example",
-            *shared,
-            *arguments,
-        )
+        reach = ("--data", str(self.data), "--coordinator", "https://c.example")
+        return self.run(*command.split(), "heart", *reach, *shared, *arguments)
 
 
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    return Command(tmp_path, monkeypatch, capsys)
+command = at_desk(Command)
 
 
 def table(path: Path) -> list[list[str]]:
@@ -101,8 +83,8 @@ def test_participate_and_the_agent_take_a_registered_source(command: Command) ->
     named = ("--data", str(command.data), "--id-column", "mrn", "--missing", "?")
     assert command.run("data", "add", "cohort", *named) == 0
     command.data = "@cohort"
-    labels = command.path / "labels.csv"
-    assert command.site("participate", "--preview-out", str(command.path / "body")) == 0
+    labels = command.place / "labels.csv"
+    assert command.site("participate", "--preview-out", str(command.place / "body")) == 0
     assert command.site("agent add", "--yes", "--missing", "x") == 0, command.err
     assert command.run("agent", "list", "--json") == 0
     (entry,) = json.loads(command.out)
@@ -113,19 +95,9 @@ def test_participate_and_the_agent_take_a_registered_source(command: Command) ->
 
 
 def test_participate_from_the_consent_screen_to_labels(command: Command) -> None:
-    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
-    code = command.site(
-        "participate",
-        "--yes",
-        "--id-column",
-        "mrn",
-        "--labels-out",
-        str(labels),
-        "--result-out",
-        str(result),
-        "--json",
-    )
-    assert code == 0, command.err
+    labels, result = command.place / "labels.csv", command.place / "heart.fedclust"
+    outputs = ("--labels-out", str(labels), "--result-out", str(result), "--json")
+    assert command.site("participate", "--yes", "--id-column", "mrn", *outputs) == 0, command.err
     summary = json.loads(command.out)
     assert summary["clusters"] == 3
     assert sum(summary["own_sizes"]) == 60
@@ -140,7 +112,7 @@ def test_participate_from_the_consent_screen_to_labels(command: Command) -> None
     if sys.platform != "win32":
         assert labels.stat().st_mode & 0o077 == 0
 
-    new = command.path / "new.csv"
+    new = command.place / "new.csv"
     code = command.run(
         "predict", str(result), "--data", str(command.data), "--out", str(new), "--id-column", "mrn"
     )
@@ -158,8 +130,8 @@ def test_preview_shows_the_bytes_and_sends_none(command: Command) -> None:
     )
     assert bytes.fromhex(dumped) == body
     assert shown["sha256"] in command.err
-    assert command.site("participate", "--preview-out", str(command.path / "body")) == 0
-    assert (command.path / "body").read_bytes() == body
+    assert command.site("participate", "--preview-out", str(command.place / "body")) == 0
+    assert (command.place / "body").read_bytes() == body
     assert command.site("participate", "--preview", "--json-bodies") == 0
     assert json.loads(command.out)["phase"] == "prepare"
     assert all(request.startswith("GET") for request in command.fake.requests)
@@ -244,7 +216,7 @@ def test_status_and_ledger(command: Command) -> None:
 
 
 def test_what_is_missing_in_the_ledger_is_found_by_the_journals(command: Command) -> None:
-    state = command.path / "state"
+    state = command.place / "state"
     assert command.site("participate", "--yes") == 0
     lines = body_lines(state)
     with SiteState(state).write() as connection:
@@ -331,13 +303,13 @@ def test_a_token_file_that_others_can_read(command: Command) -> None:
 
 def test_an_output_replaces_neither_the_data_nor_another_output(command: Command) -> None:
     before = command.data.read_bytes()
-    same = str(command.path / "state" / ".." / command.data.name)
-    (command.path / "state").mkdir(exist_ok=True)
+    same = str(command.place / "state" / ".." / command.data.name)
+    (command.place / "state").mkdir(exist_ok=True)
     assert command.site("participate", "--yes", "--labels-out", same) == 2
     assert command.data.name in command.err
-    out = str(command.path / "out")
+    out = str(command.place / "out")
     assert command.site("participate", "--yes", "--labels-out", out, "--result-out", out) == 2
-    assert command.site("participate", "--yes", "--labels-out", str(command.path)) == 2
+    assert command.site("participate", "--yes", "--labels-out", str(command.place)) == 2
     assert not command.fake.requests
     assert command.site("participate", "--yes", "--result-out", out) == 0
     data = ("--data", str(command.data))
@@ -356,7 +328,7 @@ def test_token_files_of_other_programs(command: Command, content: bytes, code: i
 
 
 def test_a_state_that_cannot_be_written_is_exit_code_8(command: Command) -> None:
-    (command.path / "state").write_text("", "utf-8")
+    (command.place / "state").write_text("", "utf-8")
     assert command.site("participate", "--yes") == 8
     assert "state" in command.err
     assert "unexpected" not in command.err
@@ -366,7 +338,7 @@ def test_what_is_there_already_is_replaced_if_it_was_written_by_the_same_command
     command: Command,
 ) -> None:
     """Said before anything is asked of the coordinator; the same command again is no mistake."""
-    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+    labels, result = command.place / "labels.csv", command.place / "heart.fedclust"
     outputs = ("--labels-out", str(labels), "--result-out", str(result))
     for stranger in (labels, result):
         stranger.write_text("mrn,age,cluster\n7,60,2\n", "utf-8")
@@ -380,19 +352,19 @@ def test_what_is_there_already_is_replaced_if_it_was_written_by_the_same_command
     labels.write_text("row,cluster\n", "utf-8")
     assert command.site("participate", "--yes", *outputs) == 0, command.err
     assert labels.read_bytes() == first
-    state = command.path / "state" / "state.sqlite3"
+    state = command.place / "state" / "state.sqlite3"
     assert command.site("participate", "--yes", "--result-out", str(state)) == 2
     # Only an attempt tells that the name is too long to be written beside.
-    long = command.path / ("x" * 250 + ".csv")
+    long = command.place / ("x" * 250 + ".csv")
     assert command.site("participate", "--yes", "--labels-out", str(long)) == 2
     assert "too long" in command.err
-    assert [path.name for path in command.path.glob("*.new")] == []
+    assert [path.name for path in command.place.glob("*.new")] == []
 
 
 def test_an_output_that_fails_at_the_end_is_written_by_the_same_command_again(
     command: Command,
 ) -> None:
-    labels, result = command.path / "labels.csv", command.path / "heart.fedclust"
+    labels, result = command.place / "labels.csv", command.place / "heart.fedclust"
 
     def occupy(request: Any) -> None:
         if request.url.path.endswith("/result"):
@@ -482,7 +454,7 @@ def test_every_command_has_examples(command: Command) -> None:
 
 
 def test_usage(command: Command) -> None:
-    missing = command.path / "absent" / "labels.csv"
+    missing = command.place / "absent" / "labels.csv"
     assert command.site("participate", "--yes", "--labels-out", str(missing)) == 2
     assert not command.fake.requests
     assert command.run("participate", real=True) == 2

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 
 from fedclust.site.state import SiteState
-from support.command_line import CommandLine, Terminal
-from support.purpose import PURPOSE
+from support.command_line import CommandLine, Terminal, at_desk
+from support.definitions import session_file
 
 STATE = "state.sqlite3"
 
@@ -23,13 +23,10 @@ STATE = "state.sqlite3"
 class Command(CommandLine):
     """Runs ``fedclust cohort`` in this process."""
 
-    def __init__(
-        self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        super().__init__(patch, capsys)
-        self.place = place
-        self.state, self.data = place / "state", place / "cohort.csv"
-        patch.setenv("FEDCLUST_STATE_DIR", str(self.state))
+    def open(self) -> None:
+        self.state, self.data = self.place / "state", self.place / "cohort.csv"
+        self._patch.setenv("FEDCLUST_STATE_DIR", str(self.state))
+        self.write()
 
     def write(self, n: int = 80, first: int = 0) -> None:
         rng = np.random.default_rng(first)
@@ -49,13 +46,7 @@ class Command(CommandLine):
         return self.run("create", "--data", str(self.data), *named, *arguments)
 
 
-@pytest.fixture
-def command(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Command:
-    found = Command(tmp_path, monkeypatch, capsys)
-    found.write()
-    return found
+command = at_desk(Command)
 
 
 def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> None:
@@ -88,20 +79,12 @@ def test_groups_are_no_smaller_than_the_settings_ask(command: Command) -> None:
 def test_check_knows_the_settings_without_a_coordinator(command: Command) -> None:
     command.state.mkdir()
     (command.state / "site.toml").write_text("min_group_size = 11\n", "utf-8")
-    definition = {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "fkm",
-        "config": {"n_clusters": 2},
-        "features": [{"name": "age"}, {"name": "chol"}],
-        "sites": ["a", "b", "c"],
-    }
     path = command.place / "heart.json"
     check = ("check", "--definition", str(path), "--data", str(command.data), "--json")
-    path.write_text(json.dumps(definition), "utf-8")
+    session_file(path, "age", "chol")
     assert command.fedclust(*check) == 0
     assert json.loads(command.out)["min_group_size"] == 11
-    path.write_text(json.dumps({**definition, "policy": {"protection": "none"}}), "utf-8")
+    session_file(path, "age", "chol", policy={"protection": "none"})
     assert command.fedclust(*check) == 9
     assert json.loads(command.out)["refused"]["rule"] == "min-group-size"
 
@@ -189,16 +172,8 @@ def test_separate_groups_are_entered_in_the_ledger(command: Command) -> None:
 
 
 def definition_file(command: Command, names: list[str]) -> Path:
-    definition = {
-        "name": "study",
-        "purpose": PURPOSE,
-        "algorithm": "lloyd",
-        "config": {"n_clusters": 2},
-        "features": [{"name": name, "lower": -999, "upper": 999} for name in names],
-        "sites": ["north", "south", "west"],
-    }
     path = command.place / "study.json"
-    path.write_text(json.dumps(definition), "utf-8")
+    session_file(path, *({"name": name, "lower": -999, "upper": 999} for name in names))
     return path
 
 

@@ -10,14 +10,17 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from fedclust.cli import console
-from fedclust.site import Progress
+from fedclust.site import Progress, progress
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
-from support.command_line import Terminal
+from support.command_line import CommandLine, Terminal
+from support.definitions import session_file
+from support.fake_coordinator import FakeCoordinator, three_clusters
 from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
@@ -160,6 +163,33 @@ def test_reading_is_not_told_where_there_is_no_terminal(
         for done in (0, 60, 120):
             line.read("rows.csv", done, None)
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "cohort create --data rows.csv --features x,y",
+        "check --definition session.json --data rows.csv",
+        "check heart --data rows.csv",
+        "participate heart --data rows.csv --preview --json",
+        "participate heart --data rows.csv --yes",
+        "agent add heart --data rows.csv --yes",
+    ],
+)
+def test_commands_that_read_rows_show_how_far_they_have_come(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", "journal")
+    np.savetxt("rows.csv", three_clusters(60, 3), delimiter=",", header="x,y", comments="")
+    session_file(Path("session.json"), "x", "y")
+    command_line.reach(FakeCoordinator(), tmp_path / "journal")
+    monkeypatch.setattr(progress, "SLOW_S", 0.0)
+    terminal = Console(file=(file := Terminal()), force_terminal=True, width=80, no_color=True)
+    monkeypatch.setattr(console, "err", terminal)
+    assert command_line.run(*line.split()) == 0
+    shown = re.sub(r"\x1b\[[?\d;]*[A-Za-z]", "", file.getvalue())
+    assert "rows.csv: 60 rows read" in shown
 
 
 def test_a_table_is_whole_in_a_pipe_and_on_any_terminal(

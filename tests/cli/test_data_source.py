@@ -15,9 +15,9 @@ from fedclust.data import Dataset
 from fedclust.data.mapping import ReadOptions
 from fedclust.site.data_sources import DataSource, DataSources
 from fedclust.wire.errors import UsageError
-from support.command_line import CommandLine
+from support.command_line import CommandLine, at_desk
+from support.definitions import session_file
 from support.fake_coordinator import FakeCoordinator
-from support.purpose import PURPOSE
 
 N = 60
 
@@ -25,17 +25,11 @@ N = 60
 class Office(CommandLine):
     """A site with a file, which is registered as ``cohort``."""
 
-    def __init__(
-        self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        super().__init__(patch, capsys)
-        patch.chdir(place)
+    def open(self) -> None:
+        self._patch.chdir(self.place)
         self.write("cohort.csv")
         Path("columns.toml").write_text('[features.x]\ncolumn = "Ex"\nsentinels = [-9]\n', "utf-8")
-        features = [{"name": "x"}, {"name": "y"}]
-        body = {"name": "heart", "purpose": PURPOSE, "algorithm": "lloyd", "features": features}
-        body |= {"config": {"n_clusters": 2}, "sites": ["a", "b", "me"]}
-        Path("heart.json").write_text(json.dumps(body), "utf-8")
+        session_file(Path("heart.json"), "x", "y")
         named = ("--id-column", "mrn", "--mapping", "columns.toml", "--missing", "?")
         assert self.run("data", "add", "cohort", "--data", "cohort.csv", *named) == 0, self.err
 
@@ -49,11 +43,7 @@ class Office(CommandLine):
             writer.writerow(["SECRETlast", "-9", "?"])
 
 
-@pytest.fixture
-def office(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Office:
-    return Office(tmp_path, monkeypatch, capsys)
+office = at_desk(Office)
 
 
 def test_sources_are_added_shown_and_removed(office: Office) -> None:

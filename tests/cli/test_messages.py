@@ -102,23 +102,19 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield place
 
 
-class Desk:
+class Desk(CommandLine):
     """Runs ``fedclust`` in ``place`` as one of its accounts."""
 
-    def __init__(
-        self, place: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        self.place, self._patch, self._line = place, patch, CommandLine(patch, capsys)
-        patch.chdir(place)
-        patch.setenv("FEDCLUST_COORDINATOR", (place / "url").read_text("utf-8"))
-        patch.delenv("FEDCLUST_TOKEN", raising=False)
+    def open(self) -> None:
+        self._patch.chdir(self.place)
+        self._patch.setenv("FEDCLUST_COORDINATOR", (self.place / "url").read_text("utf-8"))
+        self._patch.delenv("FEDCLUST_TOKEN", raising=False)
 
-    def run(self, account: str, line: str, stdin: str = "") -> Said:
+    def run(self, account: str, line: str, stdin: str = "") -> Said:  # type: ignore[override]
         self._patch.setenv("FEDCLUST_STATE_DIR", str(self.place / "states" / account))
         self._patch.setenv("FEDCLUST_TOKEN_FILE", f"{account}.token")
         self._patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
-        code = self._line.run(*shlex.split(line))
-        return Said(code, self._line.out, self._line.err)
+        return Said(super().run(*shlex.split(line)), self.out, self.err)
 
     def definition(self, name: str, **changed: Any) -> None:
         """Write a definition to a file."""
@@ -127,7 +123,7 @@ class Desk:
 
 @pytest.fixture
 def desk(place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Desk:
-    return Desk(place, monkeypatch, capsys)
+    return Desk(monkeypatch, capsys, place)
 
 
 # --- results --------------------------------------------------------------------------------------

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
 from fedclust.cli.row_check import CheckedTable, RowCheck
 from fedclust.data import Dataset, load, persons
@@ -20,10 +19,9 @@ from fedclust.data.profile import profile
 from fedclust.schema.feature import Feature
 from fedclust.site.state import SiteState
 from fedclust.wire.errors import DataError
-from fedclust.wire.models import SessionCreate
-from support.command_line import CommandLine
+from support.command_line import CommandLine, at_desk
+from support.definitions import session_body, session_file, session_request
 from support.fake_coordinator import FakeCoordinator
-from support.purpose import PURPOSE
 
 HEART = next(
     (
@@ -203,24 +201,15 @@ FEATURES = (
     {"name": "age", "unit": "years", "lower": 0, "upper": 120},
     {"name": "chol", "unit": "mg/dl", "lower": 50, "upper": 700},
 )
-DEFINITION = {
-    "name": "heart",
-    "purpose": PURPOSE,
-    "algorithm": "lloyd",
-    "config": {"n_clusters": 3},
-    "features": list(FEATURES),
-    "sites": ["a", "b", "me"],
-}
+ASKED: dict[str, Any] = {"algorithm": "lloyd", "config": {"n_clusters": 3}}
+DEFINITION = session_body(*FEATURES, **ASKED)
 
 
 class Office(CommandLine):
     """A data manager's desk: files, and the command."""
 
-    def __init__(
-        self, path: Path, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        super().__init__(patch, capsys)
-        self.path = path
+    def open(self) -> None:
+        path = self.place
         n = 60
         rows = pd.DataFrame({"id": range(n), "alter": RNG.integers(30, 80, n) + 0.5})
         rows["chol_mmol"] = RNG.normal(5.5, 1, n).clip(3, 9)
@@ -232,19 +221,13 @@ class Office(CommandLine):
         )
         others = {s: RNG.normal((55, 210), (9, 30), (50, 2)).clip(50, 119) for s in ("a", "b")}
         self.fake = FakeCoordinator(others, features=FEATURES)
-        asked, directory = self.fake, path / "state"
-        patch.setenv("FEDCLUST_STATE_DIR", str(directory))
-        patch.setattr(options.Connection, "site", lambda *_a, **_k: asked.site(directory))
-        patch.setattr(options.Connection, "client", lambda _c, *_a: asked.site(directory)._client)
+        self._patch.setenv("FEDCLUST_STATE_DIR", str(path / "state"))
+        self.reach(self.fake, path / "state")
         self.data = ("--data", str(path / "cohort.csv"))
         self.mapping = ("--mapping", str(path / "columns.toml"))
 
 
-@pytest.fixture
-def office(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Office:
-    return Office(tmp_path, monkeypatch, capsys)
+office = at_desk(Office)
 
 
 def test_the_command_before_joining(office: Office) -> None:
@@ -265,7 +248,7 @@ def test_the_command_before_joining(office: Office) -> None:
 def test_the_command_where_taking_part_would_be_refused(office: Office) -> None:
     assert office.run("check", "heart", *office.data, "--json") == 3
     assert json.loads(office.out)["refused"]["rule"] == "missing-column"
-    (office.path / "cohort.csv").write_text("age,chol\n" + 9 * "40,5.2\n50,4.9\n", "utf-8")
+    (office.place / "cohort.csv").write_text("age,chol\n" + 9 * "40,5.2\n50,4.9\n", "utf-8")
     assert office.run("check", "heart", *office.data) == 3
     assert "38.67" in office.out
     assert "outside the session's bounds" in office.err
@@ -276,8 +259,8 @@ def test_the_command_where_taking_part_would_be_refused(office: Office) -> None:
 @pytest.mark.parametrize("name", ["none.csv", "broken.parquet", "none.sql", "table.xlsx"])
 def test_an_unreadable_file_is_reported_to_scripts(name: str, office: Office) -> None:
     if name.startswith("broken"):
-        (office.path / name).write_bytes(b"PAR1 and no more")
-    assert office.run("check", "heart", "--data", str(office.path / name), "--json") == 3
+        (office.place / name).write_bytes(b"PAR1 and no more")
+    assert office.run("check", "heart", "--data", str(office.place / name), "--json") == 3
     facts = json.loads(office.out)
     assert facts["refused"]["rule"] in ("unreadable", "parquet", "sql", "spreadsheet")
     assert facts["refused"]["message"] in " ".join(office.err.split())
@@ -286,21 +269,18 @@ def test_an_unreadable_file_is_reported_to_scripts(name: str, office: Office) ->
 
 
 def test_out_of_core_without_protection_is_refused_by_the_command(office: Office) -> None:
-    body = {"name": "heart", "algorithm": "lloyd", "config": {"n_clusters": 3}}
-    body |= {"features": list(FEATURES), "sites": ["a", "b", "me"]}
-    body |= {"purpose": "Find groups of patients for a trial of this command."}
-    file = office.path / "heart.json"
+    file = office.place / "heart.json"
     given = ("--definition", str(file), *office.data, *office.mapping, "--json", "--out-of-core")
-    file.write_text(json.dumps(body), "utf-8")
+    session_file(file, *FEATURES, **ASKED)
     assert office.run("check", *given) == 0, office.err
-    file.write_text(json.dumps({**body, "policy": {"protection": "none"}}), "utf-8")
+    session_file(file, *FEATURES, **ASKED, policy={"protection": "none"})
     assert office.run("check", *given) == 3
     assert json.loads(office.out)["refused"]["rule"] == "out-of-core"
 
 
 def test_the_command_without_a_coordinator(office: Office) -> None:
     body = DEFINITION
-    file = office.path / "heart.json"
+    file = office.place / "heart.json"
     for tree in (body, {"state": "recruiting", "definition": {**body, "method_version": 1}}):
         file.write_text(json.dumps(tree), "utf-8")
         given = ("--definition", str(file), *office.data)
@@ -319,9 +299,9 @@ def test_the_command_without_a_coordinator(office: Office) -> None:
 
 
 def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None:
-    mapping = office.path / "suggested.toml"
+    mapping = office.place / "suggested.toml"
     write = ("--write-mapping", str(mapping))
-    rows = office.path / "cohort.csv"
+    rows = office.place / "cohort.csv"
     text = rows.read_text("cp1252").replace("chol_mmol", "Cholesterin (mmol/l)")
     rows.write_text(text, "cp1252")
     assert office.run("check", "heart", *office.data, *write) == 0, office.err
@@ -341,12 +321,11 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
 def test_what_is_open_and_unknown_codes_are_on_the_screen_alone(office: Office) -> None:
     smoker = {"name": "smoker", "kind": "binary"}
     chest = {"name": "pain", "kind": "categorical", "levels": ["typical", "none"]}
-    body = {**DEFINITION, "features": [*FEATURES, smoker, chest]}
-    (office.path / "heart.json").write_text(json.dumps(body), "utf-8")
+    file = session_file(office.place / "heart.json", *FEATURES, smoker, chest)
     lines = "".join(f"{40 + i};ja;Sharp\n{50 + i};vielleicht;typical\n" for i in range(10))
-    (office.path / "cohort.csv").write_text(f"alter;Raucher;pain\n{lines}", "utf-8")
-    mapping = office.path / "suggested.toml"
-    check = ("check", "--definition", str(office.path / "heart.json"), *office.data)
+    (office.place / "cohort.csv").write_text(f"alter;Raucher;pain\n{lines}", "utf-8")
+    mapping = office.place / "suggested.toml"
+    check = ("check", "--definition", file, *office.data)
     assert office.run(*check, "--write-mapping", str(mapping)) == 3
     for said in (
         "chol: no column here is called like it",
@@ -365,13 +344,10 @@ def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> 
     rows["rare"] = (np.arange(60) < 4).astype(float)
     rows["ktv"] = np.where(rows["dialysis"] == 1, RNG.normal(1.4, 0.2, 60), np.nan)
     rows.loc[[7, 41], ["age", "chol"]] = 99_999.0
-    rows.to_csv(office.path / "cohort.csv", index=False)
+    rows.to_csv(office.place / "cohort.csv", index=False)
     yes_no = [{"name": name, "kind": "binary"} for name in ("dialysis", "rare")]
-    body = {"name": "heart", "purpose": PURPOSE, "algorithm": "lloyd", "sites": ["a", "b", "me"]}
-    body |= {"config": {"n_clusters": 3}}
-    body |= {"features": [{"name": "age"}, {"name": "chol"}, {"name": "ktv"}, *yes_no]}
-    file = office.path / "heart.json"
-    file.write_text(json.dumps(body), "utf-8")
+    file = office.place / "heart.json"
+    session_file(file, "age", "chol", "ktv", *yes_no)
     given = ("check", "--definition", str(file), *office.data)
     assert office.run(*given) == 0, office.err
     text = " ".join(office.out.split())
@@ -387,7 +363,7 @@ def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> 
     assert facts["absences"] == [{"features": ["ktv"], "column": "dialysis", "value": "0"}]
     assert facts["columns"][0]["furthest"] == 99_999.0
     # Exact rows show every trait.
-    file.write_text(json.dumps(body | {"policy": {"protection": "none"}}), "utf-8")
+    session_file(file, "age", "chol", "ktv", *yes_no, policy={"protection": "none"})
     assert office.run(*given) == 0, office.err
     assert "trait" not in office.out
 
@@ -399,17 +375,7 @@ def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
     rows.loc[[9, 19], ["age", "chol"]] = 99_999.0
     rows["age"] += np.arange(20)
     found = profile(rows, (Feature(name="age"), Feature(name="chol"), SEX))
-    body = SessionCreate.model_validate_json(
-        json.dumps(
-            {
-                "name": "heart",
-                "algorithm": "lloyd",
-                "config": {"n_clusters": 3},
-                "features": FEATURES,
-                "sites": ["a", "b", "me"],
-            }
-        )
-    )
+    body = session_request(*FEATURES)
     for share, few in ((0.79, ["missing: drop"]), (0.8, [])):
         table = CheckedTable(20, ("age",), staying=Staying(0.5, share))
         assert RowCheck(body, found, 5, table).look_at == ["chol", "rows far out", *few]
@@ -418,19 +384,17 @@ def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
 def test_a_feature_that_too_few_groups_release_is_named(office: Office) -> None:
     """The rows have enough values, but their only group has fewer than five."""
     rows = [f"{20 + i},{'' if i > 3 else 150 + 2 * i}" for i in range(9)]
-    (office.path / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
-    body = {"name": "heart", "purpose": PURPOSE, "algorithm": "overlap", "sites": ["a", "b", "me"]}
-    body |= {"config": {"n_clusters": 2}, "features": list(FEATURES), "policy": {"missing": "mask"}}
-    file = office.path / "heart.json"
-    file.write_text(json.dumps(body), "utf-8")
-    given = ("check", "--definition", str(file), *office.data, "--min-present", "0.4")
+    (office.place / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
+    asked = {"algorithm": "overlap", "policy": {"missing": "mask"}}
+    file = session_file(office.place / "heart.json", *FEATURES, **asked)
+    given = ("check", "--definition", file, *office.data, "--min-present", "0.4")
     assert office.run(*given) == 0, office.err
     assert "all 2 features" in office.out
     assert "takes part without chol: too few persons" in office.out
     assert office.run(*given, "--json") == 0, office.err
     assert json.loads(office.out)["features_unreleased"] == ["chol"]
     rows[4] = "24,158"
-    (office.path / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
+    (office.place / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
     assert office.run(*given) == 0, office.err
     assert "takes part without" not in office.out
 
@@ -451,7 +415,7 @@ def test_the_table_has_the_same_figures_out_of_core(
     monkeypatch.setattr(persons, "_PERSONS", 20)
     monkeypatch.setattr(persons, "_ROWS", 7)
     body = office.fake.definition.model_dump(mode="json")
-    file = office.path / "heart.json"
+    file = office.place / "heart.json"
     file.write_text(json.dumps({"state": "recruiting", "definition": body}), "utf-8")
     offline = ("check", "--definition", str(file), *given[2:])
     assert office.run(*offline, "--out-of-core") == 0, office.err
@@ -462,12 +426,12 @@ def test_the_table_has_the_same_figures_out_of_core(
 
 def test_one_mapping_file_serves_every_command(office: Office) -> None:
     """Whoever takes part, by hand or by the agent, and labels new rows: one way of reading."""
-    result, labels = str(office.path / "heart.fedclust"), office.path / "labels.csv"
+    result, labels = str(office.place / "heart.fedclust"), office.place / "labels.csv"
     shared = (*office.data, *office.mapping)
     left = (*shared, "--yes", "--result-out", result)
     assert office.run("agent", "add", "heart", *left) == 0, office.err
     (known,) = AgentEntries(SiteState()).read()
-    assert known.reading.mapping == str(office.path / "columns.toml")
+    assert known.reading.mapping == str(office.place / "columns.toml")
     out = ("--labels-out", str(labels), "--result-out", result)
     assert office.run("participate", "heart", *shared, "--yes", *out) == 0, office.err
     own = labels.read_text("utf-8")
@@ -479,21 +443,21 @@ def test_one_mapping_file_serves_every_command(office: Office) -> None:
 
 
 def test_simulate_reads_each_site_its_own_way(office: Office) -> None:
-    plain = office.path / "plain.csv"
+    plain = office.place / "plain.csv"
     plain.write_text("age,chol\n" + "".join(f"{i}.5,{150 + i}\n" for i in range(30, 90)), "utf-8")
-    sites = (f"--site=a={plain}", f"--site=b={plain}", f"--site=c={office.path / 'cohort.csv'}")
+    sites = (f"--site=a={plain}", f"--site=b={plain}", f"--site=c={office.place / 'cohort.csv'}")
     given = ("simulate", "lloyd", "--clusters", "2", "--features", "age,chol", *sites)
     assert office.run(*given) == 2
     assert "'c'" in office.err
-    own = office.path / "own.toml"
-    text = (office.path / "columns.toml").read_text("utf-8").replace('to = "mg/dl"', 'to = ""')
+    own = office.place / "own.toml"
+    text = (office.place / "columns.toml").read_text("utf-8").replace('to = "mg/dl"', 'to = ""')
     own.write_text(text, "utf-8")
     assert office.run(*given, f"--site-mapping=c={own}", "--json") == 0, office.err
     assert office.run(*given, f"--site-mapping=d={own}") == 2
 
 
 def test_an_identifier_among_the_features_is_said_in_one_line(office: Office) -> None:
-    (office.path / "cohort.csv").write_text(
+    (office.place / "cohort.csv").write_text(
         "age,chol\n" + "".join(f"{i},{100 + 7 * i}\n" for i in range(20, 60)), "utf-8"
     )
     assert office.run("participate", "heart", *office.data, "--preview") == 0

@@ -29,9 +29,8 @@ from fedclust.definition import freeze, plan_of
 from fedclust.rounds import Plan
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.points import Points
-from fedclust.wire import codec
 from fedclust.wire.errors import DataError
-from fedclust.wire.models import SessionCreate
+from support.definitions import session_request
 
 DIED = Outcome(name="died", role="outcome", kind="binary")
 WARD = Outcome(name="ward", role="outcome", kind="categorical", levels=("a", "b", "c"))
@@ -62,16 +61,9 @@ def rows(seed: int, n: int = 300) -> pd.DataFrame:
 
 
 def plan(*outcomes: Outcome, features: Any = FEATURES, **policy: Any) -> Plan:
-    request = {
-        "name": "outcomes",
-        "algorithm": "lloyd",
-        "config": {"n_clusters": 2},
-        "features": [each.model_dump(mode="json") for each in (*features, *outcomes)],
-        "sites": ["a"],
-        "policy": {"min_sites": 1, **policy},
-    }
-    body = SessionCreate.model_validate_json(codec.canonical_json(request))
-    return plan_of(freeze(body, 0, simulated=True))
+    asked = [each.model_dump(mode="json") for each in (*features, *outcomes)]
+    given = {"algorithm": "lloyd", "sites": ["a"], "policy": {"min_sites": 1, **policy}}
+    return plan_of(freeze(session_request(*asked, **given), 0, simulated=True))
 
 
 # --- cells ----------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from fedclust.local.estimators import FederatedKMeans
 from fedclust.local.simulate import simulate
 from fedclust.methods import lloyd
 from fedclust.methods.registry import GROUP, METHODS, MethodRegistry
-from fedclust.wire.models import SessionCreate
+from support.definitions import session_request
 from support.method_variants import TRIED
 from support.plugins import install
 
@@ -129,15 +129,8 @@ def test_a_definition_of_a_broken_method_says_which_distribution_to_mend(
 
 def test_a_method_whose_distribution_is_missing_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """At the coordinator and in a simulation, then at a site that is asked for it."""
-    request = SessionCreate.model_validate(
-        {
-            "name": "one",
-            "algorithm": "dual",
-            "config": {"n_clusters": 1},
-            "sites": ("a", "b", "c"),
-            "features": ({"name": "x", "lower": 0.0, "upper": 1.0},),
-        }
-    )
+    asked = {"algorithm": "dual", "config": {"n_clusters": 1}}
+    request = session_request({"name": "x", "lower": 0.0, "upper": 1.0}, **asked)
     definition = freeze(request, 0, simulated=True)
     monkeypatch.setattr(METHODS, "_plugins", {})
     monkeypatch.delitem(METHODS._methods, "dual")

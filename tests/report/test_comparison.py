@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from itertools import permutations
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 from fedclust import simulate
 from fedclust.result.comparison import Comparison, compare
 from fedclust.result.facts import Facts
-from fedclust.schema.result import ClusterProfile, Result
 from fedclust.wire.errors import UsageError
-from fedclust.wire.models import Definition
+from support.definitions import definition
+from support.results import result_of
 from support.site_rows import blobs
 
 HOSTILE = '<script>alert("x")</script>&'
@@ -33,38 +32,19 @@ def _facts(
     means: Any,
     sizes: tuple[int, ...] | None = None,
     features: list[dict[str, Any]] | None = None,
+    name: str = "heart-2026",
+    scaling: str = "standard",
     **changes: Any,
 ) -> Facts:
     """Return a result with a profile: its means, and 2 as the spread of all persons."""
-    means = np.array(means, dtype=float)
-    features = features or [{"name": f"x{j}"} for j in range(means.shape[1])]
-    body = {
-        "name": changes.pop("name", "heart-2026"),
-        "algorithm": "fkm",
-        "method_version": 1,
-        "engine_version": 1,
-        "config": {"n_clusters": len(means)},
-        "seed": 7,
-        "features": features,
-        "sites": ["a", "b", "c"],
-        "policy": {"scaling": changes.pop("scaling", "standard")},
-    }
-    given: dict[str, Any] = {
-        "centroids": means,
-        "centroids_original": means,
-        "center": np.zeros(means.shape[1]),
-        "scale": np.full(means.shape[1], 2.0),
-        "sizes": sizes,
-        "profile": ClusterProfile(
-            known=np.ones(means.shape, dtype=np.bool_),
-            means=means,
-            estimated_deviations=np.ones(means.shape),
-            overall_means=means.mean(axis=0),
-            estimated_overall_deviations=np.full(means.shape[1], 2.0),
-        ),
-        **changes,
-    }
-    return Facts(Result(**given), Definition.model_validate_json(json.dumps(body)))
+    declared = definition(
+        *(features or [f"x{j}" for j in range(len(means[0]))]),
+        name=name,
+        config={"n_clusters": len(means)},
+        policy={"scaling": scaling},
+    )
+    changes = {"scale": np.full(len(means[0]), 2.0), "sizes": sizes, **changes}
+    return Facts(result_of(means, 1.0, 2.0, **changes), declared)
 
 
 def _drawn(seed: int, count: int, d: int = 4) -> NDArray[np.float64]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import subprocess
 import tomllib
@@ -30,13 +29,14 @@ from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import (
     Bounds,
-    ClusterProfile,
     Likelihood,
     Quality,
     Result,
     SweepEntry,
 )
-from fedclust.wire.models import Definition, Provenance
+from fedclust.wire.models import Definition
+from support import results
+from support.definitions import definition
 from support.outcome_results import DIED, outcome_facts, outcome_result
 
 ROOT = Path(__file__).parents[2]
@@ -46,43 +46,30 @@ FEATURES = [
     {"name": "smoker", "kind": "binary"},
     {"name": "pain", "kind": "categorical", "levels": ["typical", "none"]},
 ]
-PROVENANCE = Provenance(
-    definition_sha256="a" * 64,
-    algorithm="fkm",
-    method_version=METHODS["fkm"].version,
-    engine_version=rounds.VERSION,
-    seed=7,
-    sites=("a", "b", "c"),
-    server_version="0.1.0",
-    platform={"fedclust": "0.1.0", "python": "3.12.1", "numpy": "2.1.0", "system": "Linux"},
-    submissions=(),
+VERSIONS = {"method_version": METHODS["fkm"].version, "engine_version": rounds.VERSION}
+PLATFORM = {"fedclust": "0.1.0", "python": "3.12.1", "numpy": "2.1.0", "system": "Linux"}
+PROVENANCE = results.PROVENANCE.model_copy(
+    update={**VERSIONS, "server_version": "0.1.0", "platform": PLATFORM}
 )
 
 
 def definition_of(algorithm: str = "fkm", config: Any = None, **changes: Any) -> Definition:
-    body = {
+    given = {
         "name": "heart-2026",
         "purpose": "To find types of patients with chest pain at four hospitals.",
         "algorithm": algorithm,
+        **VERSIONS,
         "method_version": METHODS[algorithm].version,
-        "engine_version": rounds.VERSION,
         "config": config or {"n_clusters": 2},
-        "seed": 7,
-        "features": FEATURES,
         "sites": ["a", "b", "c", "d"],
-        **changes,
     }
-    return Definition.model_validate_json(json.dumps(body))
+    return definition(*changes.pop("features", FEATURES), **{**given, **changes})
 
 
 def result_of(**changes: Any) -> Result:
-    d = 5
     given: dict[str, Any] = {
-        "centroids": np.zeros((2, d)),
-        "centroids_original": np.zeros((2, d)),
+        "profile": None,
         "columns": ("age", "crp", "smoker", "pain=typical", "pain=none"),
-        "center": np.zeros(d),
-        "scale": np.ones(d),
         "limit": np.array([100.0, 100 * np.sqrt(2), 1.0, 1.0, 1.0]),
         "sizes": (60, 40),
         "site_sizes": {"a": (30, 20), "b": (20, 10), "c": (10, 10)},
@@ -96,7 +83,7 @@ def result_of(**changes: Any) -> Result:
         "n_rounds": 6,
         "stopped_because": "converged",
     }
-    return Result(**{**given, **changes})
+    return results.result_of(np.zeros((2, 5)), **{**given, **changes})
 
 
 def facts_of(result: Result | None = None, definition: Definition | None = None) -> Facts:
@@ -158,14 +145,7 @@ def test_the_text_of_a_result() -> None:
 
 
 def test_typical_values_are_not_called_means() -> None:
-    profile = ClusterProfile(
-        known=np.ones((2, 5), dtype=np.bool_),
-        means=np.zeros((2, 5)),
-        estimated_deviations=np.ones((2, 5)),
-        overall_means=np.zeros(5),
-        estimated_overall_deviations=np.ones(5),
-        typical=("crp", "smoker"),
-    )
+    profile = results.profile_of(np.zeros((2, 5)), typical=("crp", "smoker"))
     facts = facts_of(result_of(profile=profile))
 
     assert (

@@ -12,6 +12,7 @@ from fedclust.result.placement import find_outside
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import ClusterProfile
+from support.results import profile_of
 
 FEATURES = (
     Feature(name="age", lower=0.0, upper=120.0),
@@ -26,15 +27,8 @@ NAN = np.nan
 def profile(**more: Any) -> ClusterProfile:
     """Two clusters of persons aged 40 and 70, and no person with the level "other"."""
     means = np.array([[40.0, 1.0, 0.5, 0.5, 0.5, 0.0], [70.0, 3.0, 0.5, 0.0, 1.0, 0.0]])
-    deviations = np.array([[5.0, 0.5, 0.5, 0.5, 0.5, 0.0], [5.0, 0.5, 0.5, 0.0, 0.0, 0.0]])
-    given = {
-        "known": np.ones((2, 6), dtype=np.bool_),
-        "means": means,
-        "estimated_deviations": deviations,
-        "overall_means": means.mean(axis=0),
-        "estimated_overall_deviations": np.array([16.0, 1.1, 0.5, 0.43, 0.43, 0.0]),
-    }
-    return ClusterProfile(**{**given, **more})
+    deviations = [[5.0, 0.5, 0.5, 0.5, 0.5, 0.0], [5.0, 0.5, 0.5, 0.0, 0.0, 0.0]]
+    return profile_of(means, deviations, [16.0, 1.1, 0.5, 0.43, 0.43, 0.0], **more)
 
 
 def found(
@@ -81,13 +75,7 @@ def test_a_constant_column_and_a_small_spread() -> None:
 
 def test_several_moderate_distances_count_together() -> None:
     columns = columns_of(tuple(Feature(name=f"x{j}") for j in range(6)))
-    alike = ClusterProfile(
-        known=np.ones((1, 6), dtype=np.bool_),
-        means=np.zeros((1, 6)),
-        estimated_deviations=np.ones((1, 6)),
-        overall_means=np.zeros(6),
-        estimated_overall_deviations=np.ones(6),
-    )
+    alike = profile_of(np.zeros((1, 6)))
     rows = np.array([[2.0] * 6, [3.0] * 6, [3.0] * 3 + [0.0] * 3, [3.0, 3.0] + [NAN] * 4])
     outside, why = find_outside(columns, alike, rows, np.zeros(4, dtype=np.int64))
     # It takes three numbers.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ from fedclust.result.first_screen import answer
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.result import (
     Bounds,
-    ClusterProfile,
     HistoryEntry,
     Quality,
     Result,
@@ -28,52 +26,32 @@ from fedclust.site.progress import Preview
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import (
     Definition,
-    Provenance,
     ProvenanceEntry,
     SessionEntry,
     SitePresence,
 )
+from support.definitions import definition
 from support.html_page import Page
+from support.results import PROVENANCE, result_of
 from support.site_rows import blobs
 
 HOSTILE = "<script>alert(1)</script>&'\""
 NOW = datetime(2026, 11, 22, tzinfo=UTC)
 
 
-def definition(d: int, name: str = "x", n_sites: int = 3) -> Definition:
-    body = {
-        "name": "heart-2026",
-        "algorithm": "fkm",
-        "method_version": 1,
-        "engine_version": 1,
-        "config": {"n_clusters": 2},
-        "seed": 7,
-        "features": [{"name": f"{name}{j}", "unit": "mg/dl"} for j in range(d)],
-        "sites": [f"site-{number}" for number in range(n_sites)],
-    }
-    return Definition.model_validate_json(json.dumps(body))
+def declared(d: int, name: str = "x", n_sites: int = 3) -> Definition:
+    features = [{"name": f"{name}{j}", "unit": "mg/dl"} for j in range(d)]
+    sites = [f"site-{number}" for number in range(n_sites)]
+    return definition(*features, name="heart-2026", sites=sites)
 
 
 def outcome(n_clusters: int, d: int, n_sites: int = 3, **changes: Any) -> Result:
-    rng = np.random.default_rng(n_clusters)
-    means = rng.normal(size=(n_clusters, d)) * 100
-    every = np.ones(means.shape, dtype=np.bool_)
+    means = np.random.default_rng(n_clusters).normal(size=(n_clusters, d)) * 100
     given: dict[str, Any] = {
-        "centroids": means,
-        "centroids_original": means,
         "columns": tuple(f"x{j}" for j in range(d)),
-        "center": np.zeros(d),
-        "scale": np.ones(d),
         "sizes": (30 * n_sites,) * n_clusters,
         "site_sizes": {f"site-{number}": (30,) * n_clusters for number in range(n_sites)},
         "quality": Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=99),
-        "profile": ClusterProfile(
-            known=every,
-            means=means,
-            estimated_deviations=np.ones(means.shape),
-            overall_means=means.mean(axis=0),
-            estimated_overall_deviations=np.full(d, 50.0),
-        ),
         "history": tuple(
             HistoryEntry(round=number, phase="step", n_sites=3, inertia=20.0 / number)
             for number in range(1, 40)
@@ -81,7 +59,7 @@ def outcome(n_clusters: int, d: int, n_sites: int = 3, **changes: Any) -> Result
         "n_rounds": 39,
         "stopped_because": "max_rounds",
     }
-    return Result(**{**given, **changes})
+    return result_of(means, 1.0, 50.0, **{**given, **changes})
 
 
 def wordy(n_clusters: int, d: int) -> Result:
@@ -103,24 +81,12 @@ def wordy(n_clusters: int, d: int) -> Result:
     )
 
 
-def site_result(found: Result, declared: Definition) -> SessionResult:
-    provenance = Provenance(
-        definition_sha256="0" * 64,
-        algorithm="fkm",
-        method_version=1,
-        engine_version=1,
-        seed=7,
-        sites=declared.sites,
-        server_version="0.1.0",
-        platform={"numpy": "2"},
-        submissions=tuple(
-            ProvenanceEntry(round=number, site="site-0", sha256="0" * 64) for number in range(90)
-        ),
-    )
+def site_result(found: Result, asked: Definition) -> SessionResult:
+    entries = tuple(ProvenanceEntry(round=n, site="site-0", sha256="0" * 64) for n in range(90))
     return SessionResult(
         found,
-        declared,
-        provenance,
+        asked,
+        PROVENANCE.model_copy(update={"sites": asked.sites, "submissions": entries}),
         NOW,
         site="site-0",
         labels_=np.zeros(100_000, dtype=np.int64),
@@ -137,13 +103,13 @@ def entry() -> SessionEntry:
         created_at=NOW,
         round=3,
         failure="long " * 500,
-        definition=definition(50),
+        definition=declared(50),
         definition_sha256="0" * 64,
         sites=sites,
     )
 
 
-BIG = site_result(wordy(64, 50), definition(50, n_sites=30))
+BIG = site_result(wordy(64, 50), declared(50, n_sites=30))
 SHOWN = {
     "site": BIG,
     "analyst": SessionResult.of(BIG.document, BIG.definition),
@@ -151,7 +117,7 @@ SHOWN = {
     "result": BIG.result,
     "one K": wordy(64, 50).sweep[0],  # type: ignore[index]
     "definition": BIG.definition,
-    "long names": site_result(wordy(64, 50), definition(50, "ü" * 100)),
+    "long names": site_result(wordy(64, 50), declared(50, "ü" * 100)),
     "entry": entry(),
     "status": SessionStatus("heart", "failed", "joined", 3, 2, 0, "reason " * 300),
     "preview": Preview(
@@ -223,7 +189,7 @@ def test_a_result_says_what_was_found(swept: Any) -> None:
 def test_every_warning_and_an_unknown_entry_are_shown() -> None:
     known = np.array([[True, False], [True, True]])
     found = outcome(2, 2, mask=known, warnings=("first <b>", "second"), profile=None)
-    result = site_result(found, definition(2))
+    result = site_result(found, declared(2))
     text, page = repr(result), Page(result._repr_html_())
 
     for warning in ("first <b>", "second"):
@@ -236,7 +202,7 @@ def test_every_warning_and_an_unknown_entry_are_shown() -> None:
 
 def test_without_evaluation_a_result_says_so() -> None:
     bare = outcome(2, 2, sizes=None, site_sizes={}, quality=None, profile=None, history=())
-    result = site_result(bare, definition(2))
+    result = site_result(bare, declared(2))
     assert "no closing evaluation" in repr(result)
     assert "<svg" not in result._repr_html_()
     assert "There was no closing evaluation" in Page(result._repr_html_()).words

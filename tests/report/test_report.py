@@ -29,31 +29,20 @@ from fedclust.result.page import html, sections
 from fedclust.result.session_result import SessionResult
 from fedclust.result.tables import centroid_table, csv_text, json_text
 from fedclust.result.wording import plain
-from fedclust.schema.result import ClusterProfile, HistoryEntry, Quality, Result, SweepEntry
+from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from fedclust.wire.errors import UsageError
-from fedclust.wire.models import Definition, Provenance, ResultDocument
+from fedclust.wire.models import Definition, ResultDocument
 from support.command_line import CommandLine
 from support.consortium import Consortium
+from support.definitions import definition
 from support.html_page import Page
 from support.local_coordinator import local_coordinator
+from support.results import PROVENANCE, result_of
 from support.site_rows import blobs
 
 HOSTILE = '<script>alert("x")</script>&'
-
-
-PROVENANCE = Provenance(
-    algorithm="fkm",
-    method_version=1,
-    engine_version=1,
-    seed=7,
-    definition_sha256="0" * 64,
-    server_version="1",
-    platform={},
-    sites=("a", "b", "c"),
-    submissions=(),
-)
 
 
 def _document(facts: Facts) -> ResultDocument:
@@ -64,39 +53,15 @@ def _document(facts: Facts) -> ResultDocument:
 
 
 def _definition(features: list[dict[str, Any]], **changes: Any) -> Definition:
-    body = {
-        "name": "heart-2026",
-        "algorithm": "fkm",
-        "method_version": 1,
-        "engine_version": 1,
-        "config": {"n_clusters": 2},
-        "seed": 7,
-        "features": features,
-        "sites": ["a", "b", "c"],
-        **changes,
-    }
-    return Definition.model_validate_json(json.dumps(body))
+    return definition(*features, **{"name": "heart-2026", **changes})
 
 
 def _result(means: Any, deviations: Any, **changes: Any) -> Result:
     """Return a result whose centroids are the clusters' means, all of it told."""
-    means, deviations = np.array(means, dtype=float), np.array(deviations, dtype=float)
-    every = np.ones(means.shape, dtype=np.bool_)
     given: dict[str, Any] = {
-        "centroids": means,
-        "centroids_original": means,
-        "center": np.zeros(means.shape[1]),
-        "scale": np.ones(means.shape[1]),
         "sizes": (60, 40),
         "site_sizes": {"a": (30, 20), "b": (30, 20)},
         "quality": Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=100),
-        "profile": ClusterProfile(
-            known=every,
-            means=means,
-            estimated_deviations=deviations,
-            overall_means=means.mean(axis=0),
-            estimated_overall_deviations=np.full(means.shape[1], 2.0),
-        ),
         "history": (
             HistoryEntry(round=2, phase="step", n_sites=3, inertia=20.0),
             HistoryEntry(round=3, phase="step", n_sites=3, inertia=12.5),
@@ -104,7 +69,7 @@ def _result(means: Any, deviations: Any, **changes: Any) -> Result:
         "n_rounds": 2,
         "stopped_because": "converged",
     }
-    return Result(**{**given, **changes})
+    return result_of(means, deviations, 2.0, **{**given, **changes})
 
 
 @pytest.fixture(scope="module")

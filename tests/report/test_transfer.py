@@ -14,7 +14,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.methods_text import methods_text
 from fedclust.result.page import html, sections, transfer_sentences
 from fedclust.result.tables import json_text
-from fedclust.wire.models import Provenance
+from support.results import PROVENANCE
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
 FEATURES = ["age", "heart rate", "<crp>", "lactate"]
@@ -59,18 +59,7 @@ def test_a_site_reads_only_of_itself(found: SessionResult) -> None:
     result, names = found.result, frozenset({"oslo"})
     sizes = {site: result.site_sizes[site] for site in names}
     own = {"transfer": result.transfer.of_sites(names), "site_sizes": sizes}
-    provenance = Provenance(
-        definition_sha256="0" * 64,
-        algorithm="lloyd",
-        method_version=1,
-        engine_version=1,
-        seed=0,
-        sites=found.definition.sites,
-        server_version="1",
-        platform={},
-        submissions=(),
-    )
-    facts = Facts(result.model_copy(update=own), found.definition, provenance)
+    facts = Facts(result.model_copy(update=own), found.definition, PROVENANCE)
     shown = section(facts)
     assert "your site" in shown
     assert "Your site does not seem to code a column otherwise" in shown

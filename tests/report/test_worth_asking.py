@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,7 @@ from fedclust.result.worth_asking import (
 )
 from fedclust.schema.feature import Outcome
 from fedclust.wire.models import SessionCreate
-from support.purpose import PURPOSE
+from support.definitions import session_request
 
 OUTCOMES: list[dict[str, Any]] = [
     {"name": "died", "kind": "binary", "role": "outcome"},
@@ -35,17 +34,9 @@ OUTCOMES: list[dict[str, Any]] = [
 ]
 
 
-def session(**changes: Any) -> SessionCreate:
-    body = {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "fkm",
-        "config": {"n_clusters": 2},
-        "features": [{"name": "age"}, *OUTCOMES],
-        "sites": ["a", "b", "c", "d"],
-        **changes,
-    }
-    return SessionCreate.model_validate_json(json.dumps(body))
+def session(*features: Any, **changes: Any) -> SessionCreate:
+    given = {"sites": ["a", "b", "c", "d"], **changes}
+    return session_request("age", *(features or OUTCOMES), **given)
 
 
 @pytest.mark.parametrize(
@@ -134,7 +125,7 @@ def test_where_no_interval_is_crowded_a_rate_ratio_is_hardly_biased(shape: float
 def test_crowded_intervals_are_named_with_edges_to_add() -> None:
     def said(edges: list[float], share: float | None = None, **changes: Any) -> str:
         relapse = {**OUTCOMES[3], "edges": edges}
-        body = session(features=[{"name": "age"}, relapse], **changes)
+        body = session(relapse, **changes)
         return worth_lines(body, shares={} if share is None else {"relapse": share})[0]
 
     assert said([7, 30, 60, 365]).endswith(
@@ -154,7 +145,7 @@ def test_crowded_intervals_are_named_with_edges_to_add() -> None:
 
 def test_exact_sessions_and_sessions_without_outcomes_ask_no_points() -> None:
     assert worth_lines(session(policy={"protection": "none"})) == ()
-    assert worth_lines(session(features=[{"name": "age"}])) == ()
+    assert worth_lines(session_request("age")) == ()
 
 
 def test_the_number_of_clusters_is_that_of_the_outcomes() -> None:

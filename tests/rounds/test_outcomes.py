@@ -19,8 +19,7 @@ from fedclust.schema.feature import Outcome
 from fedclust.schema.points import row_points
 from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import SessionCreate
+from support.definitions import session_request
 from support.driven import site_step
 
 SITES = ("berlin", "oslo", "porto", "riga")
@@ -33,16 +32,9 @@ ROWS = dict(
 
 
 def plan(*declared: Mapping[str, Any], **more: Any) -> rounds.Plan:
-    body = {
-        "name": "s",
-        "algorithm": "lloyd",
-        "config": {"n_clusters": 3},
-        "features": [{"name": "x"}, {"name": "y"}, *(declared or (DIED, DAYS))],
-        "sites": SITES,
-        "policy": {"protection": "none"},
-        **more,
-    }
-    request = SessionCreate.model_validate_json(canonical_json(body))
+    given = {"algorithm": "lloyd", "config": {"n_clusters": 3}, "sites": SITES}
+    asked = {**given, "policy": {"protection": "none"}, **more}
+    request = session_request("x", "y", *map(dict, declared or (DIED, DAYS)), **asked)
     return plan_of(freeze(request, 1, simulated=True))
 
 

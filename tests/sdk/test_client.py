@@ -11,19 +11,13 @@ from fedclust import errors
 from fedclust.client import Client
 from fedclust.wire.models import Participation, SessionPatch
 from fedclust.wire.submissions import write_submission
+from support.definitions import session_body
 from support.local_coordinator import LocalCoordinator, local_coordinator
-from support.purpose import PURPOSE
 
 SITES = ("alpha", "beta", "gamma")
-DEFINITION = {
-    "name": "heart",
-    "purpose": PURPOSE,
-    "algorithm": "lloyd",
-    "config": {"n_clusters": 2},
-    "features": [{"name": "x", "lower": 0}],
-    "sites": list(SITES),
-    "start": "manual",
-}
+DEFINITION = session_body(
+    {"name": "x", "lower": 0}, algorithm="lloyd", sites=list(SITES), start="manual"
+)
 
 
 @pytest.fixture(scope="module")

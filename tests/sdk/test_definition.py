@@ -22,25 +22,22 @@ from fedclust.definition import (
 from fedclust.schema.feature import Feature
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import Definition, SessionCreate
+from support.definitions import session_request
 from support.purpose import PURPOSE
 
 
 def request(**changes: Any) -> SessionCreate:
-    """A valid request with some fields replaced; dots reach into the policy."""
-    body: dict[str, Any] = {
+    """A valid request with some fields replaced; ``policy_`` reaches into the policy."""
+    policy = [name for name in changes if name.startswith("policy_")]
+    given: dict[str, Any] = {
         "name": "heart-2026",
-        "purpose": PURPOSE,
         "algorithm": "lloyd",
         "config": {"n_clusters": 4},
         "features": [{"name": "age", "lower": 0, "upper": 120}, {"name": "sex", "kind": "binary"}],
         "sites": ["budapest", "cleveland", "zurich"],
+        "policy": {name.removeprefix("policy_"): changes.pop(name) for name in policy},
     }
-    for key, value in changes.items():
-        if key.startswith("policy_"):
-            body.setdefault("policy", {})[key.removeprefix("policy_")] = value
-        else:
-            body[key] = value
-    return SessionCreate.model_validate_json(json.dumps(body))
+    return session_request(**{**given, **changes})
 
 
 def pointers(definition: SessionCreate) -> list[str]:

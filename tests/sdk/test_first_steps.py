@@ -20,16 +20,9 @@ from fedclust.definition import DefinitionError, check_definition
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionCreate
 from support.command_line import CommandLine
-from support.purpose import PURPOSE
+from support.definitions import session_body, session_request
 
-BODY: dict[str, Any] = {
-    "name": "heart",
-    "purpose": PURPOSE,
-    "algorithm": "fkm",
-    "config": {"n_clusters": 2},
-    "features": [{"name": "age"}],
-    "sites": ["north", "south"],
-}
+BODY = session_body("age", sites=["north", "south"])
 Run = Callable[..., tuple[int, str]]
 
 
@@ -145,11 +138,11 @@ def test_what_no_name_can_be(name: str) -> None:
 
 def test_two_sites_by_default_are_told_how() -> None:
     with pytest.raises(DefinitionError) as two:
-        check_definition(SessionCreate.model_validate_json(json.dumps(BODY)))
+        check_definition(session_request("age", sites=["north", "south"]))
     assert '{"policy": {"min_sites": 2}}' in two.value.errors[0].message
     assert "consent" in two.value.errors[0].message
     with pytest.raises(DefinitionError) as one:
-        check_definition(SessionCreate.model_validate_json(json.dumps({**BODY, "sites": ["a"]})))
+        check_definition(session_request("age", sites=["a"]))
     assert "min_sites" not in one.value.errors[0].message
     check_definition(read_model(SessionCreate, {**BODY, "policy": {"min_sites": 2}}))
 

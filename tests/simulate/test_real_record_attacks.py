@@ -23,8 +23,7 @@ from fedclust.rounds.site_points import released_points
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
-from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import SessionCreate
+from support.definitions import session_request
 from support.driven import site_step
 
 P = 5
@@ -43,17 +42,9 @@ def patients(n: int = 150) -> FloatArray:
 
 
 def plan(protection: str) -> Plan:
-    body = {
-        "name": "attack",
-        "algorithm": "lloyd",
-        "config": {"n_clusters": 2},
-        "features": FEATURES,
-        "sites": ["a", "b", "c"],
-        "policy": {"scaling": "none", "protection": protection, "max_rounds": 1_000},
-    }
-    return plan_of(
-        freeze(SessionCreate.model_validate_json(canonical_json(body)), 0, simulated=True)
-    )
+    policy = {"scaling": "none", "protection": protection, "max_rounds": 1_000}
+    request = session_request(*FEATURES, algorithm="lloyd", policy=policy)
+    return plan_of(freeze(request, 0, simulated=True))
 
 
 def points(X: FloatArray, protection: str) -> Points:

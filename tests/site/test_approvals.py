@@ -32,16 +32,12 @@ NAME = "Dr Ruth Levi"
 FEATURES = (Feature(name="x"), Feature(name="y"))
 RNG = np.random.default_rng(8)
 MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
-OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
-
-
-def coordinator(**definition: Any) -> FakeCoordinator:
-    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, **definition)
+OTHERS = RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1))
 
 
 @pytest.fixture
 def fake() -> FakeCoordinator:
-    return coordinator()
+    return FakeCoordinator()
 
 
 @pytest.fixture
@@ -101,7 +97,7 @@ def test_every_term_changes_the_code(site: Site, change: dict[str, Any]) -> None
 
 
 def test_express_consents_are_part_of_the_code(tmp_path: Path) -> None:
-    fake = FakeCoordinator({"alpha": OTHERS["a"]}, policy={"min_sites": 2, "max_rounds": 4})
+    fake = FakeCoordinator({"alpha": OTHERS}, policy={"min_sites": 2, "max_rounds": 4})
     request = fake.site(tmp_path).check("heart", MINE)
     assert request.terms["two_sites_with"] == "alpha"
     assert request.terms["protection_none"] is False
@@ -141,7 +137,7 @@ def test_resuming_with_separate_groups_needs_no_repeated_text(
     site: Site, fake: FakeCoordinator, tmp_path: Path
 ) -> None:
     ids = [f"p{i}" for i in range(len(MINE))]
-    coordinator(policy={"max_rounds": 5}).site(state_directory()).participate(
+    FakeCoordinator(policy={"max_rounds": 5}).site(state_directory()).participate(
         "heart", MINE, person=ids, consent=True
     )
     settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")
@@ -178,7 +174,7 @@ def test_an_express_no_holds_against_an_approval(site: Site, fake: FakeCoordinat
 
 def test_approval_of_two_sites_and_of_no_protection_is_express(tmp_path: Path) -> None:
     policy = {"min_sites": 2, "protection": "none", "max_rounds": 4}
-    fake = FakeCoordinator({"alpha": OTHERS["a"]}, policy=policy)
+    fake = FakeCoordinator({"alpha": OTHERS}, policy=policy)
     site = fake.site(tmp_path / "journal")
     review(site)
     approve(site)
@@ -227,10 +223,10 @@ def test_the_last_approval_counts(site: Site) -> None:
 
 @pytest.mark.usefixtures("required")
 def test_another_definition_is_reviewed_and_approved_again() -> None:
-    before = coordinator().site(state_directory())
+    before = FakeCoordinator().site(state_directory())
     review(before)
     approve(before)
-    other = coordinator(config={"n_clusters": 2}).site(state_directory())
+    other = FakeCoordinator(config={"n_clusters": 2}).site(state_directory())
     with pytest.raises(errors.UsageError, match="another definition"):
         other.last_review("heart")
     with pytest.raises(errors.ApprovalNeeded, match="the definition"):

@@ -6,7 +6,6 @@ What the store and its rules refuse is in ``test_cohorts.py`` and ``protection/t
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,17 +29,13 @@ def frame(values: NDArray[np.float64], ids: list[str] | None = None) -> pd.DataF
     return found if ids is None else found.assign(id=ids)
 
 
-def coordinator(**options: Any) -> FakeCoordinator:
-    return FakeCoordinator(
-        {"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)}, **options
-    )
-
-
 def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:
-    alike = coordinator().site(tmp_path / "a").participate("heart", np.ones((60, 2)), consent=True)
+    alike = (
+        FakeCoordinator().site(tmp_path / "a").participate("heart", np.ones((60, 2)), consent=True)
+    )
     assert len(set(alike.labels_.tolist())) == 1
     constant = np.column_stack([MINE[:, 0] + 100, np.ones(60)])
-    result = coordinator().site(tmp_path / "b").participate("heart", constant, consent=True)
+    result = FakeCoordinator().site(tmp_path / "b").participate("heart", constant, consent=True)
     assert min(result.labels_) >= 0
 
 
@@ -48,29 +43,29 @@ def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:
 def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path: Path) -> None:
     data = MINE[:4] if case == "fewer than p" else MINE * [1.0, np.nan]
     policy = {"missing": "drop"}
-    request = coordinator(policy=policy).site(tmp_path).check("heart", data)
+    request = FakeCoordinator(policy=policy).site(tmp_path).check("heart", data)
     assert (request.persons, request.p) == (0, 5)
     assert any("sends only empty submissions" in note for note in request.notes)
-    whole = coordinator().site(tmp_path).check("heart", MINE)
+    whole = FakeCoordinator().site(tmp_path).check("heart", MINE)
     assert not any("empty" in note for note in whole.notes)
 
 
 def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Path) -> None:
-    fake = coordinator()
+    fake = FakeCoordinator()
     result = fake.site(tmp_path).participate("heart", MINE * [1.0, np.nan], consent=True)
     assert min(result.labels_) >= 0
 
 
 def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Path) -> None:
     """Means of noughts and ones on the step of numbers would be counts of fewer than p persons."""
-    coordinator().site(tmp_path).participate(
+    FakeCoordinator().site(tmp_path).participate(
         "heart", frame(MINE, IDS), id_column="id", consent=True
     )
     (before,) = CohortStore(SiteState(tmp_path)).records().values()
     yes = MINE[:, 1] > MINE[:, 1].mean()
     changed = frame(np.column_stack([MINE[:, 0], yes]), IDS)
     result = (
-        coordinator(policy={"max_rounds": 5})
+        FakeCoordinator(policy={"max_rounds": 5})
         .site(tmp_path)
         .participate("heart", changed, id_column="id", consent=True)
     )
@@ -94,7 +89,7 @@ def test_a_file_that_changes_between_two_passes_is_refused_out_of_core(
         if done == 0 and len(passes) == number:
             frame(np.where(MINE[3] == MINE, MINE + 9, MINE), IDS).to_csv(path, index=False)
 
-    fake, data = coordinator(), Dataset(path, out_of_core=True, on_read=change)
+    fake, data = FakeCoordinator(), Dataset(path, out_of_core=True, on_read=change)
     if number < 4:
         with pytest.raises(errors.DataError, match="run the command again") as refused:
             fake.site(tmp_path).participate("heart", data, id_column="id", consent=True)

@@ -20,16 +20,13 @@ from support.fake_coordinator import FakeCoordinator
 RNG = np.random.default_rng(3)
 MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
 IDS = [f"p{i}" for i in range(80)]
-OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
-
-
 NUMBERS = itertools.count()
 
 
 def coordinator(**definition: Any) -> FakeCoordinator:
     """Return a coordinator with a session of its own."""
     title = f"session {next(NUMBERS)}"
-    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, title=title, **definition)
+    return FakeCoordinator(title=title, **definition)
 
 
 def tables(place: Path) -> dict[str, CohortRecord]:

@@ -23,16 +23,12 @@ from support.fake_coordinator import FakeCoordinator, refusal
 RNG = np.random.default_rng(3)
 MINE = RNG.normal(size=(120, 2)) + 6 * RNG.integers(0, 3, (120, 1))
 IDS = [f"p{i}" for i in range(120)]
-OTHERS = {name: RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1)) for name in "ab"}
-
-
 NUMBERS = itertools.count()
 
 
 def coordinator() -> FakeCoordinator:
     """Return a coordinator with a session of its own."""
-    title = f"session {next(NUMBERS)}"
-    return FakeCoordinator({"alpha": OTHERS["a"], "beta": OTHERS["b"]}, title=title)
+    return FakeCoordinator(title=f"session {next(NUMBERS)}")
 
 
 def take_part(fake: FakeCoordinator, place: Path, n: int = 80) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import io
 import shlex
 import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from fedclust.cli import main as cli
+from fedclust.cli.options import Connection
+
+if TYPE_CHECKING:
+    from support.fake_coordinator import FakeCoordinator
 
 
 class Terminal(io.StringIO):
@@ -21,9 +27,24 @@ class Terminal(io.StringIO):
 class CommandLine:
     """Runs ``fedclust``; ``out`` and ``err`` are what the last run printed."""
 
-    def __init__(self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-        self._patch, self._capsys = patch, capsys
+    def __init__(
+        self, patch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], place: Path = Path()
+    ) -> None:
+        self._patch, self._capsys, self.place = patch, capsys, place
         self.out = self.err = ""
+        self.open()
+
+    def open(self) -> None:
+        """Prepare what a kind of command line has before its first command."""
+
+    def reach(self, fake: FakeCoordinator, directory: Path) -> None:
+        """Let commands reach this coordinator as its site, which keeps its state there."""
+
+        def site(_connection: Connection, _patience: float = 0.0, **options: Any) -> Any:
+            return fake.site(directory, **options)
+
+        self._patch.setattr(Connection, "site", site)
+        self._patch.setattr(Connection, "client", lambda *_, **__: fake.site(directory)._client)
 
     def run(self, *arguments: str) -> int:
         """Return the exit code."""
@@ -39,3 +60,15 @@ class CommandLine:
             words = shlex.split(line, comments=True)
             if words[:1] == ["fedclust"]:
                 assert self.run(*words[1:]) == 0, f"{line}: {self.err}"
+
+
+def at_desk(kind: type[CommandLine]) -> Any:
+    """Return a fixture: this kind of command line, in the test's folder."""
+
+    @pytest.fixture
+    def desk(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    ) -> CommandLine:
+        return kind(monkeypatch, capsys, tmp_path)
+
+    return desk

@@ -57,12 +57,14 @@ class FakeCoordinator(httpx.BaseTransport):
 
     def __init__(
         self,
-        others: Mapping[str, NDArray[np.float64]],
+        others: Mapping[str, NDArray[np.float64]] | None = None,
         *,
         me: str = "me",
         features: tuple[dict[str, Any], ...] = ({"name": "x"}, {"name": "y"}),
         **definition: Any,
     ) -> None:
+        if others is None:
+            others = {"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)}
         body = {
             "name": "heart",
             "purpose": PURPOSE,
