@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust import SessionResult, rounds, simulate
+from fedclust import rounds, simulate
 from fedclust.methods import kfed
 from fedclust.methods.common import kmeans_rounds, local_kmeans
 from fedclust.methods.kfed import local_cells
@@ -17,12 +18,12 @@ from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from support.driven import drive
-from support.site_rows import breast_cancer, pooled
+from support.driven import drive, plan_for
+from support.points import config_of
+from support.site_rows import agreement, breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
 OPEN = {"scaling": "none", "missing": "drop", "protection": "none", "min_sites": 1}
@@ -30,14 +31,14 @@ GROUPS = {**OPEN, "protection": "groups"}
 
 
 def _config(p: int = 1, **options: Any) -> RunConfig:
-    return RunConfig(
-        options=kfed.Config(**{"n_clusters": 2, **options}).root,
-        features=(Feature(name="age", lower=-50, upper=50), Feature(name="dose")),
-        policy=Policy(min_group_size=p, min_sites=1, scaling="none"),
-        roster=("a", "b", "c"),
-        p=p,
-        space=Space.identity(2),
-    )
+    made = kfed.Config(**{"n_clusters": 2, **options}).root
+    features = (Feature(name="age", lower=-50, upper=50), Feature(name="dose"))
+    return config_of(made, p=p, features=features, min_sites=1)
+
+
+def _plan(policy: dict[str, Any] | None = None, **config: Any) -> Plan:
+    plan = plan_for(2, {"n_clusters": 2}, policy or OPEN, 2)
+    return replace(plan, method=kfed.METHOD, options=kfed.Config(**config).root)
 
 
 def _cells_task(n: int, variant: str = "default") -> SiteTask:
@@ -308,10 +309,6 @@ def test_the_papers_variant_starts_from_no_more_cells_than_clusters() -> None:
 # --- sessions -------------------------------------------------------------------------------------
 
 
-def _pooled_ari(result: SessionResult, truth: dict[str, Any]) -> float:
-    return float(adjusted_rand_score(pooled(truth), pooled(result.labels_)))
-
-
 @pytest.mark.parametrize("variant", ["default", "paper"])
 def test_one_round_finds_clusters_although_no_site_has_all(variant: str) -> None:
     sites, truth = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
@@ -321,7 +318,7 @@ def test_one_round_finds_clusters_although_no_site_has_all(variant: str) -> None
     assert result.n_rounds_ == 1
     assert result.stopped_because_ == "finished"
     assert len(result.trace_) == 4
-    assert _pooled_ari(result, truth) > 0.99
+    assert agreement(result, truth) > 0.99
     mapping = result.result.mapping
     assert set(mapping) == (set(sites) if variant == "paper" else set())
     for site, own in mapping.items():
@@ -370,19 +367,13 @@ def test_rounds_used_up_before_refinement_still_label_by_local_cluster() -> None
 
     assert result.stopped_because_ == "max_rounds"
     assert set(result.result.mapping) == {"a", "b", "c"}
-    assert _pooled_ari(result, truth) > 0.98
+    assert agreement(result, truth) > 0.98
 
 
 def test_a_site_that_joins_later_is_labelled_by_the_nearest_centroid_alone() -> None:
     sites, truth = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
     late = {site: sites[site] for site in "abc"}
-    plan = Plan(
-        kfed.METHOD,
-        kfed.Config(n_clusters=4).root,
-        tuple(Feature(name=f"x{j}") for j in range(2)),
-        Policy(**OPEN),
-        2,
-    )
+    plan = _plan(n_clusters=4)
     result = drive(plan, late).result
 
     labels = rounds.label(plan, result, sites["d"], None, "d")
@@ -392,13 +383,7 @@ def test_a_site_that_joins_later_is_labelled_by_the_nearest_centroid_alone() -> 
 
 def test_a_site_that_joins_for_the_refinement_takes_part_in_it() -> None:
     sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
-    plan = Plan(
-        kfed.METHOD,
-        kfed.Config(n_clusters=4, refine=2, evaluate=False).root,
-        tuple(Feature(name=f"x{j}") for j in range(2)),
-        Policy(**OPEN),
-        2,
-    )
+    plan = _plan(n_clusters=4, refine=2, evaluate=False)
     run = drive(plan, sites, roster=lambda number: "abc" if number == 1 else "abcd")
 
     assert [entry.n_sites for entry in run.result.history] == [3, 4, 4]  # type: ignore[union-attr]
@@ -410,13 +395,7 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
     """Also a row that took no part in a group's record, by what the site remembers alone."""
     config = {"n_clusters": 2, "local_clusters": 3, "labels": "cells", "evaluate": False}
     sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
-    plan = Plan(
-        kfed.METHOD,
-        kfed.Config(**config).root,
-        tuple(Feature(name=f"x{j}") for j in range(2)),
-        Policy(**GROUPS),
-        2,
-    )
+    plan = _plan(GROUPS, **config)
     result = drive(plan, sites).result
     memory = {"kfed": np.array([[-2.0, 0.0], [4.9, 0.0], [11.0, 0.0]])}
     mapped = result.model_copy(update={"mapping": {"a": (0, 1, 1)}})
@@ -458,7 +437,7 @@ def test_the_default_is_better_than_the_paper_on_uneven_sites() -> None:
             config = {"n_clusters": 16, "variant": variant, "evaluate": False}
             result = simulate("kfed", sites, config=config, policy=OPEN, seed=seed)
             labels = {f"s{z}": truth[owner == z] for z in range(5) if f"s{z}" in sites}
-            scores.append(_pooled_ari(result, labels))
+            scores.append(agreement(result, labels))
 
     assert np.mean(found["default"]) > 0.93
     assert np.mean(found["paper"]) < np.mean(found["default"]) - 0.05

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from sklearn.metrics import adjusted_rand_score
 
 from fedclust import SessionResult, rounds, simulate
 from fedclust.methods import overlap
@@ -25,6 +24,8 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from support.driven import site_step
+from support.points import config_of
+from support.site_rows import agreement
 
 OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
 CENTRES = np.array([[0.0, 0.0, 0.0, 9.0], [9.0, 0.0, 9.0, 0.0], [0.0, 9.0, 9.0, 9.0]])
@@ -49,29 +50,12 @@ def _run(sites: Any, policy: Any = None, **config: Any) -> SessionResult:
     return simulate("overlap", sites, config=config, policy={**OPEN, **(policy or {})}, seed=3)
 
 
-def _ari(result: SessionResult, truth: dict[str, NDArray[np.int64]]) -> float:
-    return float(
-        adjusted_rand_score(
-            np.concatenate([truth[site] for site in sorted(truth)]),
-            np.concatenate([result.labels_[site] for site in sorted(truth)]),
-        )
-    )
-
-
 def _config(p: int = 3, **options: Any) -> RunConfig:
     masks = {site: np.array(mask, dtype=bool) for site, mask in MASKS.items()}
-    return RunConfig(
-        options=overlap.Config(**{"n_clusters": 2, **options}),
-        features=tuple(Feature(name=name, lower=-50, upper=50) for name in "wxyz"),
-        policy=Policy(
-            min_group_size=p, protection="none", min_sites=1, scaling="none", missing="mask"
-        ),
-        roster=("a", "b", "c"),
-        p=p,
-        space=Space.identity(4),
-        masks=masks,
-        mask=masks["a"],
-    )
+    features = tuple(Feature(name=name, lower=-50, upper=50) for name in "wxyz")
+    policy = {"protection": "none", "min_sites": 1, "missing": "mask"}
+    made = overlap.Config(**{"n_clusters": 2, **options})
+    return replace(config_of(made, p=p, features=features, **policy), masks=masks, mask=masks["a"])
 
 
 def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.State:
@@ -101,7 +85,7 @@ def _moved(state: overlap.State, sent: list[Contribution], **options: Any) -> ov
 def test_clusters_are_found_across_sites_with_different_features(meta: str) -> None:
     sites, truth = _federation()
     result = _run(sites, meta=meta)
-    assert _ari(result, truth) == 1.0
+    assert agreement(result, truth) == 1.0
     assert result.n_rounds_ == 4
     assert result.stopped_because_ == "finished"
 
@@ -119,14 +103,14 @@ def test_with_alpha_1_centroids_are_the_means_that_sites_send() -> None:
 def test_sites_that_search_their_number_of_cells_may_lack_clusters() -> None:
     sites, truth = _federation(held={"a": [0, 1], "b": [1, 2], "c": [0, 2]})
     result = _run(sites, local_clusters="silhouette")
-    assert _ari(result, truth) == 1.0
+    assert agreement(result, truth) == 1.0
 
 
 def test_a_feature_unseen_in_a_cluster_is_masked_in_its_centroid() -> None:
     """Cluster 2 is at site a alone, which has not got the last feature."""
     sites, truth = _federation(held={"a": [0, 1, 2], "b": [0, 1], "c": [0, 1]})
     result = _run(sites, local_clusters="silhouette")
-    assert _ari(result, truth) == 1.0
+    assert agreement(result, truth) == 1.0
     mask = result.result.mask
     assert mask is not None
     only = int(result.labels_["a"][truth["a"] == 2][0])
@@ -150,12 +134,12 @@ def test_sites_with_all_features_need_no_masks() -> None:
     result = simulate(
         "overlap", sites, config={"n_clusters": 3}, policy={"scaling": "none"}, seed=1
     )
-    assert _ari(result, truth) == 1.0
+    assert agreement(result, truth) == 1.0
 
 
 def test_clusters_are_found_from_groups_as_from_rows() -> None:
     sites, truth = _federation(n=40)
-    assert _ari(_run(sites, {"protection": "groups", "min_group_size": 5}), truth) == 1.0
+    assert agreement(_run(sites, {"protection": "groups", "min_group_size": 5}), truth) == 1.0
 
 
 def test_values_that_groups_do_not_release_are_imputed() -> None:
@@ -163,7 +147,7 @@ def test_values_that_groups_do_not_release_are_imputed() -> None:
     for rows in sites.values():
         rows[::7, 2] = np.nan
     result = _run(sites, {"protection": "groups", "scaling": "standard"})
-    assert _ari(result, truth) > 0.95
+    assert agreement(result, truth) > 0.95
     assert result.result.mask.all()
 
 

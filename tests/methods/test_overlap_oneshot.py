@@ -27,11 +27,11 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
 from support.driven import site_step
+from support.points import config_of
 
 FloatArray = NDArray[np.float64]
 
@@ -284,15 +284,10 @@ def test_a_variance_of_zero_puts_all_proxies_at_the_mean() -> None:
 
 
 def _config(d: int, protection: Any = "groups", **options: Any) -> RunConfig:
-    return RunConfig(
-        options=Config(**options),
-        features=tuple(Feature(name=f"f{j}") for j in range(d)),
-        policy=Policy(missing="mask", min_group_size=5, protection=protection),
-        roster=("a", "b", "c"),
-        p=5,
-        space=Space.identity(d),
-        mask=np.ones(d, dtype=np.bool_),
-    )
+    features = tuple(Feature(name=f"f{j}") for j in range(d))
+    policy = {"missing": "mask", "protection": protection, "scaling": "standard"}
+    made = config_of(Config(**options), features=features, **policy)
+    return replace(made, mask=np.ones(d, dtype=np.bool_))
 
 
 def _answer(points: Points, config: RunConfig, k: int, *, full: bool = False) -> Gaussians:

@@ -24,6 +24,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, SiteTask
+from support.points import config_of
 from support.site_rows import breast_cancer
 
 Rows = dict[str, NDArray[np.float64]]
@@ -55,14 +56,9 @@ def _share_correct(result: SessionResult, truth: dict[str, NDArray[np.int64]]) -
 
 
 def _config(**options: Any) -> RunConfig:
-    return RunConfig(
-        options=messages.Config(**{"n_clusters": 2, **options}).root,
-        features=(Feature(name="x", lower=-9, upper=9), Feature(name="y", lower=-9, upper=9)),
-        policy=Policy(min_group_size=5, min_sites=1, scaling="none"),
-        roster=("a", "b", "c"),
-        p=5,
-        space=Space.identity(2),
-    )
+    features = tuple(Feature(name=name, lower=-9, upper=9) for name in "xy")
+    made = messages.Config(**{"n_clusters": 2, **options}).root
+    return config_of(made, features=features, min_sites=1)
 
 
 # --- Graphs and eigenvectors ----------------------------------------------------------------------

@@ -19,12 +19,11 @@ from fedclust.result.figures.tree import cut_height, places
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, SiteTask
 from fedclust.wire.codec import encode_model
 from fedclust.wire.errors import UsageError
+from support.points import config_of
 from support.site_rows import breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
@@ -33,14 +32,8 @@ RNG = np.random.default_rng(0)
 
 
 def _config(p: int = 1, **options: Any) -> RunConfig:
-    return RunConfig(
-        options=ward.Config(**{"n_clusters": 2, **options}),
-        features=(Feature(name="age", lower=-50, upper=50), Feature(name="dose")),
-        policy=Policy(min_group_size=p, scaling="none"),
-        roster=("a", "b", "c"),
-        p=p,
-        space=Space.identity(2),
-    )
+    features = (Feature(name="age", lower=-50, upper=50), Feature(name="dose"))
+    return config_of(ward.Config(**{"n_clusters": 2, **options}), p=p, features=features)
 
 
 def _task(n_cells: int = 200) -> SiteTask:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
+from sklearn.metrics import adjusted_rand_score
 
 FloatArray = NDArray[np.float64]
 
@@ -47,6 +48,11 @@ def blobs(
 def pooled(sites: dict[str, FloatArray]) -> FloatArray:
     """Return all rows, sites in order of their names."""
     return np.concatenate([sites[site] for site in sorted(sites)])
+
+
+def agreement(result: Any, truth: dict[str, NDArray[np.int64]]) -> float:
+    """Return the adjusted Rand index of a result's labels and the true clusters, over all sites."""
+    return float(adjusted_rand_score(pooled(truth), pooled(result.labels_)))
 
 
 def central_lloyd(
