@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from typing import Any
 
 import pytest
@@ -343,9 +342,3 @@ def test_every_fault_is_listed_at_once() -> None:
         "/features/0/weight",
         "/config/n_clusters",
     ]
-
-
-def test_an_unknown_option_lists_those_that_exist() -> None:
-    said = '"n_cluster": did you mean "n_clusters"? There are: '
-    with pytest.raises(DefinitionError, match=re.escape(said)):
-        check_definition(request(config={"n_clusters": 2, "n_cluster": 3}))

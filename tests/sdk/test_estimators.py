@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pickle
-import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -293,32 +294,34 @@ def test_persons_count_and_not_rows() -> None:
     assert {entry.site for entry in found.trace_ if entry.payload is not None} == {"b", "c"}
 
 
+def _live(
+    place: Path, names: Iterable[str], fit: Callable[[Site, str], FederatedKMeans], **asked: Any
+) -> dict[str, FederatedKMeans]:
+    """Return the estimators of all sites, each of which took part in a session at once."""
+    with local_coordinator(place / "coordinator", threads=True) as local:
+        there = Consortium.found(local.base_url, local.operator_token, tuple(names))
+        there.create("live", 2, **asked)
+
+        def take_part(name: str) -> FederatedKMeans:
+            with Site(there.url, there.site_tokens[name], state_dir=place / name) as site:
+                return fit(site, name)
+
+        with ThreadPoolExecutor() as pool:
+            return dict(zip(names, pool.map(take_part, names, timeout=TIMEOUT_S), strict=True))
+
+
 def test_in_a_live_session_it_is_one_site(tmp_path: Path) -> None:
     sites, rows, names = _sites()
-    models: dict[str, FederatedKMeans] = {}
-    with local_coordinator(tmp_path / "coordinator", threads=True) as local:
-        consortium = Consortium.found(local.base_url, local.operator_token, tuple(sites))
-        consortium.create("live", 2, algorithm="fkm", config={"n_clusters": 3})
 
-        def at(name: str) -> Site:
-            token = consortium.site_tokens[name]
-            return Site(consortium.url, token, state_dir=tmp_path / name)
-
-        def take_part(name: str) -> None:
-            with at(name) as site:
-                models[name] = FederatedKMeans(3).fit(
-                    sites[name], coordinator=site, session="live", consent=True
-                )
-
-        with at("a") as site, pytest.raises(ValueError, match="n_clusters 3"):
-            FederatedKMeans(4).fit(sites["a"], coordinator=site, session="live")
-        with at("a") as site:
+    def fit(site: Site, name: str) -> FederatedKMeans:
+        given: dict[str, Any] = {"coordinator": site, "session": "live"}
+        if name == "a":
+            with pytest.raises(ValueError, match="n_clusters 3"):
+                FederatedKMeans(4).fit(sites["a"], **given)
             assert [row.site_state for row in site.status("live")] == ["invited"]
-        threads = [threading.Thread(target=take_part, args=(name,)) for name in sites]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
+        return FederatedKMeans(3).fit(sites[name], consent=True, **given)
+
+    models = _live(tmp_path, sites, fit, algorithm="fkm", config={"n_clusters": 3})
     expected = FederatedKMeans(3, random_state=7, features=columns(2)).fit(rows, sites=names)
 
     assert set(models) == set(sites)
@@ -350,25 +353,13 @@ def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path
                 "pain": np.where(of == 1, "bad", "none"),
             }
         )
-    models: dict[str, FederatedKMeans] = {}
-    with local_coordinator(tmp_path / "coordinator", threads=True) as local:
-        consortium = Consortium.found(local.base_url, local.operator_token, tuple(frames))
-        policy = {"missing": "drop"}
-        consortium.create("words", 2, config={"n_clusters": 2}, features=features, policy=policy)
 
-        def take_part(name: str) -> None:
-            token = consortium.site_tokens[name]
-            with Site(consortium.url, token, state_dir=tmp_path / name) as site:
-                model = FederatedKMeans(2, method="lloyd")
-                models[name] = model.fit(
-                    frames[name], coordinator=site, session="words", consent=True
-                )
+    def fit(site: Site, name: str) -> FederatedKMeans:
+        model = FederatedKMeans(2, method="lloyd")
+        return model.fit(frames[name], coordinator=site, session="live", consent=True)
 
-        threads = [threading.Thread(target=take_part, args=(name,)) for name in frames]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
+    asked = {"config": {"n_clusters": 2}, "features": features, "policy": {"missing": "drop"}}
+    models = _live(tmp_path, frames, fit, **asked)
     model = models["a"]
     kept = pickle.loads(pickle.dumps(model))  # noqa: S301
 

@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
+from fedclust import SessionResult
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import SessionOptions, StudyOptions
 from fedclust.client import Client
-from fedclust.client.http import Http, tls_failure
+from fedclust.client.http import tls_failure
 from fedclust.client.session_request import read_model
 from fedclust.definition import DefinitionError, check_definition
+from fedclust.definition.json_text import read_json
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionCreate
 from support.command_line import CommandLine
@@ -104,32 +106,6 @@ def test_options_of_the_policy_leave_its_other_fields(tmp_path: Path) -> None:
     }
 
 
-def test_a_key_that_a_file_has_twice(run: Run, tmp_path: Path) -> None:
-    """The last would win without a word, while people read the first."""
-    file = tmp_path / "heart.json"
-    text = json.dumps({**BODY, "policy": {"min_sites": 2}})
-    rows = tmp_path / "rows.csv"
-    rows.write_text("age\n40\n41\n", "utf-8")
-    for old, new, key in (
-        ('{"name"', '{"name": "other", "name"', "name"),
-        ('"policy": {', '"policy": {"min_sites": 3, ', "min_sites"),
-        ('"policy": {', '"policy": {"min\\u005fsites": 3, ', "min_sites"),
-    ):
-        file.write_text(text.replace(old, new), "utf-8")
-        for command in (
-            ("session", "create", "heart", "--file", str(file)),
-            ("check", "--definition", str(file), "--data", str(rows)),
-        ):
-            code, said = run(*command)
-            assert (code, said.count("\n")) == (2, 1), said
-            assert f"{key!r} twice" in said
-    code, said = run(
-        *("simulate", "lloyd", "--site", f"north={rows}", "--clusters", "2"),
-        *("--config", '{"tol": 1e-3, "tol": 1e-4}'),
-    )
-    assert (code, "'tol' twice" in said) == (2, True), said
-
-
 @pytest.mark.parametrize("name", ["", "South", "a b", "-a", "a\n", "a" * 64, "ä"])
 def test_what_no_name_can_be(name: str) -> None:
     with pytest.raises(UsageError):
@@ -147,12 +123,6 @@ def test_two_sites_by_default_are_told_how() -> None:
     check_definition(read_model(SessionCreate, {**BODY, "policy": {"min_sites": 2}}))
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:8400", "localhost:8400", "c.example"])
-def test_an_address_without_its_scheme(address: str) -> None:
-    with pytest.raises(UsageError, match="begins with https://"):
-        Http(address, "fcs_secret")
-
-
 def test_tls_where_there_is_none() -> None:
     error = ssl.SSLError(1, "[SSL: WRONG_VERSION_NUMBER] wrong version number")
     error.reason = "WRONG_VERSION_NUMBER"
@@ -161,6 +131,34 @@ def test_tls_where_there_is_none() -> None:
     assert "does not speak TLS" not in str(tls_failure("https://c.example", error))
 
 
-def test_an_empty_ledger_says_so(run: Run) -> None:
-    code, said = run("ledger", "show")
-    assert (code, said) == (0, "nothing has left\n")
+# --- JSON that people hand on ---------------------------------------------------------------------
+
+
+FAULTS = {
+    "{": "line 1: this is not JSON",
+    '{"a": 1, "a": 2}': "the key 'a' twice",
+    '{"a_b": 1, "a\\u005fb": 2}': "the key 'a_b' twice",
+    '{"a": NaN}': "no number NaN",
+    '{"a": -Infinity}': "no number -Infinity",
+    '{"a": -1e400}': "no number -1e400",
+    '{"a": "\\ud800"}': "half of a pair of characters",
+    '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}": "nested too deeply",
+    '{"a": 1' + "0" * 10_000 + "}": "too many digits",
+}
+
+
+@pytest.mark.parametrize(("text", "fault"), FAULTS.items(), ids=FAULTS.values())
+def test_a_fault_is_named_with_the_file(tmp_path: Path, text: str, fault: str) -> None:
+    path = tmp_path / "model.json"
+    path.write_text(text, "utf-8")
+    for read in (lambda: read_json(text, path), lambda: SessionResult.load(path)):
+        with pytest.raises(UsageError, match=fault) as error:
+            read()
+        assert str(path) in str(error.value)
+        assert len(str(error.value)) < 300
+
+
+def test_what_is_no_text_in_utf_8_is_said_to_be() -> None:
+    with pytest.raises(UsageError, match="x: this is not text in UTF-8"):
+        read_json(b'{"a": "\xff"}', "x")
+    assert read_json("\ufeff{}".encode(), "x") == {}

@@ -7,6 +7,7 @@ import logging
 import ssl
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -261,6 +262,8 @@ def test_the_token_appears_nowhere_but_in_its_header(
         "http://localhost.example",
         "ftp://coordinator.example",
         "coordinator.example",
+        "localhost:8400",
+        "127.0.0.1:8400",
         "https://user:pw@coordinator.example",
         "https://coordinator.example?x=1",
         "https://",
@@ -313,18 +316,20 @@ def test_certificates_that_cannot_be_read(tmp_path: Path) -> None:
             Http(URL, SECRET, options)
 
 
-def test_a_proxy_that_limits_the_rate_is_waited_for() -> None:
+@pytest.mark.parametrize(
+    "busy",
+    [
+        partial(refusal, "too-many-requests"),
+        # Of a proxy that limits the rate.
+        partial(answer, 429, b"<html>slow down</html>", "text/html"),
+    ],
+)
+def test_a_full_budget_is_waited_for_whatever_the_request(
+    busy: Callable[..., httpx.Response],
+) -> None:
+    """Who answers 429 has not begun with the request."""
     time = Time()
-    busy = answer(429, b"<html>slow down</html>", "text/html", **{"Retry-After": "7"})
-    script = Script(busy, answer(200, b"{}", "application/json"))
-    assert http(script, time).request("GET", "/v1/whoami").status == 200
-    assert time.slept == [7.0]
-
-
-def test_a_full_budget_is_waited_for_whatever_the_request() -> None:
-    """A coordinator that answers 429 has not begun with the request."""
-    time = Time()
-    full = [refusal("too-many-requests", **{"Retry-After": "5"}) for _ in range(2)]
+    full = [busy(**{"Retry-After": "5"}) for _ in range(2)]
     script = Script(*full, answer(201, b"{}", "application/json"))
     issued = http(script, time).request("POST", "/v1/sites/north/tokens", repeatable=False)
     assert issued.status == 201

@@ -14,6 +14,7 @@ from fedclust.client import Client
 from fedclust.client.session_request import inherit, read_session, read_study
 from fedclust.client.token_file import choose_token
 from fedclust.definition.study import StudyInfo
+from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
 
@@ -41,12 +42,8 @@ def no_study(name: str) -> StudyInfo:
 def analyst(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Client]:
     """An analyst of a coordinator that has the study and one session of it."""
     with local_coordinator(tmp_path_factory.mktemp("requests")) as local:
-        with Client(local.base_url, local.operator_token) as operator:
-            for name in SITES:
-                operator.add("sites", name)
-            operator.add("analysts", "ada")
-            token = operator.issue_token("analysts", "ada").token
-        with Client(local.base_url, token) as client:
+        there = Consortium.found(local.base_url, local.operator_token, SITES)
+        with there.analyst() as client:
             client.create_study(STUDY)
             client.create_session(SESSION)
             yield client

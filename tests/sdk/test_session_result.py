@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import doctest
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
-from fedclust import FederatedKMeans, SessionResult
-from fedclust.client import Client
+from fedclust import Client, Feature, Policy, SessionResult, Site, simulate
+from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClustering
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import AuditHead
 from support.command_line import CommandLine
@@ -25,29 +28,34 @@ ROWS = {
 }
 
 
+@dataclass
+class Finished:
+    """A coordinator with two sessions that have ended, and what their sites got."""
+
+    consortium: Consortium
+    at_sites: dict[str, SessionResult]
+    examples: dict[str, SessionResult]
+    journals: Path
+
+
 @pytest.fixture(scope="module")
-def finished(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[tuple[Consortium, SessionResult]]:
-    """A coordinator with a session of two numbers of clusters, and what oslo has of it."""
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Finished]:
+    """Of ``heart`` with two numbers of clusters, and ``heart-2026`` as docstrings have it."""
     folder = tmp_path_factory.mktemp("result")
+    asked: dict[str, Any] = {"features": declared(2, -100, 100), "algorithm": "fkm"}
     with pytest.MonkeyPatch.context() as patch, running_server(folder / "server") as server:
         patch.setenv("FEDCLUST_STATE_DIR", str(folder / "state"))
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(ROWS))
-        consortium.create(
-            "heart",
-            2,
-            features=declared(2, -100, 100),
-            algorithm="fkm",
-            config={"n_clusters": [2, 3]},
-        )
-        yield consortium, consortium.run("heart", ROWS, folder / "journals")["oslo"]
+        consortium.create("heart", 2, config={"n_clusters": [2, 3]}, **asked)
+        asked |= {"config": {"n_clusters": 2}, "purpose": "Phenotypes of heart failure."}
+        consortium.create("heart-2026", 2, **asked)
+        journals = folder / "journals"
+        found = [consortium.run(name, ROWS, journals) for name in ("heart", "heart-2026")]
+        yield Finished(consortium, *found, journals)
 
 
-def test_an_analyst_labels_rows_as_the_site_does(
-    finished: tuple[Consortium, SessionResult], tmp_path: Path
-) -> None:
-    consortium, at_site = finished
+def test_an_analyst_labels_rows_as_the_site_does(finished: Finished, tmp_path: Path) -> None:
+    consortium, at_site = finished.consortium, finished.at_sites["oslo"]
     with Client(consortium.url, consortium.analyst_token) as client:
         result = client.result("heart")
     assert (result.predict(ROWS["oslo"]) == at_site.predict(ROWS["oslo"])).all()
@@ -69,15 +77,15 @@ def test_an_analyst_labels_rows_as_the_site_does(
 
 @pytest.fixture
 def run(
-    finished: tuple[Consortium, SessionResult],
+    finished: Finished,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     command_line: CommandLine,
 ) -> Callable[..., str]:
     """Run ``fedclust`` as the analyst; return what it prints, with standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDCLUST_COORDINATOR", finished[0].url)
-    monkeypatch.setenv("FEDCLUST_TOKEN", finished[0].analyst_token)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", finished.consortium.url)
+    monkeypatch.setenv("FEDCLUST_TOKEN", finished.consortium.analyst_token)
 
     def act(*arguments: str, code: int = 0) -> str:
         assert command_line.run(*arguments) == code, command_line.err
@@ -87,9 +95,9 @@ def run(
 
 
 def test_the_command_writes_what_predict_reads(
-    finished: tuple[Consortium, SessionResult], tmp_path: Path, run: Callable[..., str]
+    finished: Finished, tmp_path: Path, run: Callable[..., str]
 ) -> None:
-    _, at_site = finished
+    at_site = finished.at_sites["oslo"]
     lines = ["x0,x1", *(f"{a},{b}" for a, b in ROWS["oslo"])]
     (tmp_path / "rows.csv").write_text("\n".join(lines) + "\n", "utf-8")
 
@@ -107,11 +115,9 @@ def test_the_command_writes_what_predict_reads(
 
 
 def test_the_command_writes_an_ro_crate(
-    finished: tuple[Consortium, SessionResult],
-    run: Callable[..., str],
-    monkeypatch: pytest.MonkeyPatch,
+    finished: Finished, run: Callable[..., str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    consortium, _ = finished
+    consortium = finished.consortium
     run = partial(run, "session", "result", "heart")
 
     def head() -> AuditHead | None:
@@ -146,3 +152,51 @@ def test_the_command_writes_an_ro_crate(
     monkeypatch.setitem(sys.modules, "rocrate.rocrate", None)
     assert "pip install 'fedclust[crate]'" in run("--out", "new.zip", code=2)
     assert not Path("new.zip").exists()
+
+
+# --- the examples in the docstrings of what users call --------------------------------------------
+
+
+def run_examples(item: Any, **names: Any) -> None:
+    module = __import__(item.__module__, fromlist=["_"])
+    globs = {**vars(module), item.__name__: item, **names}
+    found = doctest.DocTestFinder(recurse=False).find(item, item.__name__, module, globs)
+    runner = doctest.DocTestRunner(optionflags=doctest.REPORT_NDIFF)
+    assert found
+    assert found[0].examples, f"{item.__name__} has no example"
+    for test in found:
+        assert runner.run(test).failed == 0
+
+
+@pytest.mark.parametrize(
+    "item",
+    [simulate, FederatedKMeans, FederatedSpectralClustering, Feature, Policy],
+)
+def test_an_example_without_a_coordinator_runs_as_it_stands(item: Any) -> None:
+    run_examples(item)
+
+
+def test_the_example_of_a_site_takes_part_in_a_session(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It resumes from the journal a session that has ended."""
+    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(finished.journals / "oslo"))
+    there = finished.consortium
+    run_examples(Site, url=there.url, token=there.site_tokens["oslo"], rows=ROWS["oslo"])
+
+
+@pytest.mark.parametrize("item", [Client.create_study, Client])
+def test_the_examples_of_the_client_create_a_study_and_read_a_result(
+    finished: Finished, item: Any
+) -> None:
+    run_examples(item, url=finished.consortium.url, token=finished.consortium.analyst_token)
+
+
+def test_the_example_of_a_result_saves_it_and_labels_rows(
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with finished.consortium.analyst() as client:
+        of_analyst = client.result("heart-2026")
+    for result in (of_analyst, finished.examples["oslo"]):
+        run_examples(SessionResult, result=result, rows=ROWS["oslo"])
