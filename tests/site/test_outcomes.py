@@ -58,6 +58,11 @@ def coordinator(**definition: Any) -> FakeCoordinator:
     return FakeCoordinator(OTHERS, **{"features": FEATURES, **definition})
 
 
+@pytest.fixture
+def fake() -> FakeCoordinator:
+    return coordinator()
+
+
 def take_part(fake: FakeCoordinator, place: Path, data: Any = MINE, **more: Any) -> Any:
     return fake.site(place).participate("heart", data, **{"person": "mrn", "consent": True, **more})
 
@@ -110,9 +115,8 @@ def equal(here: Any, there: Any) -> None:
 
 
 def test_persons_in_groups_are_counted_by_their_own_rows(
-    tmp_path: Path, draws: list[Fraction]
+    tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
     result = take_part(fake, tmp_path)
     equal(sent(fake), exact(MINE, result.labels_))
     assert draws == [Fraction(25), Fraction(25, 4)]
@@ -240,9 +244,8 @@ def stored(fake: FakeCoordinator, place: Path) -> dict[int, bytes]:
 
 
 def test_counts_are_stored_before_they_are_shown_and_a_no_keeps_them(
-    tmp_path: Path, draws: list[Fraction]
+    tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
     shown: list[bytes] = []
 
     def ask(preview: Preview) -> bool:
@@ -265,9 +268,8 @@ def test_counts_are_stored_before_they_are_shown_and_a_no_keeps_them(
 
 
 def test_a_preview_shows_shapes_and_noise_and_draws_nothing(
-    tmp_path: Path, draws: list[Fraction]
+    tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
     fake.before = _stop_at_outcomes(fake)
     with pytest.raises(ZeroDivisionError):
         take_part(fake, tmp_path)
@@ -293,10 +295,8 @@ def _stop_at_outcomes(fake: FakeCoordinator) -> Callable[[httpx.Request], None]:
 
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_the_same_bytes_are_sent_after_a_crash(
-    tmp_path: Path, draws: list[Fraction], moment: str
+    tmp_path: Path, draws: list[Fraction], moment: str, fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
-
     def crash(request: httpx.Request) -> None:
         if "submission" in request.url.path and fake.step.task.phase == "outcomes":
             raise ZeroDivisionError
@@ -317,9 +317,8 @@ def test_the_same_bytes_are_sent_after_a_crash(
 
 
 def test_a_coordinator_that_lost_the_answer_gets_the_same_bytes(
-    tmp_path: Path, draws: list[Fraction]
+    tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
     kept: list[Any] = []
 
     def remember(_: httpx.Request) -> None:
@@ -340,10 +339,9 @@ def test_a_coordinator_that_lost_the_answer_gets_the_same_bytes(
 
 
 def test_points_that_are_given_back_while_it_counts_are_not_drawn_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fake: FakeCoordinator
 ) -> None:
     """Another command of the site finds meanwhile that the session has ended."""
-    fake = coordinator()
 
     def count(*given: Any) -> Any:
         charges = Charges(SiteState(tmp_path))
@@ -358,9 +356,8 @@ def test_points_that_are_given_back_while_it_counts_are_not_drawn_on(
 
 
 def test_a_change_of_an_outcome_in_the_session_is_other_data(
-    tmp_path: Path, draws: list[Fraction]
+    tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
     fake.before = _stop_at_outcomes(fake)
     with pytest.raises(ZeroDivisionError):
         take_part(fake, tmp_path)

@@ -41,6 +41,11 @@ def coordinator(**definition: Any) -> FakeCoordinator:
     return FakeCoordinator(OTHERS, **definition)
 
 
+@pytest.fixture
+def fake() -> FakeCoordinator:
+    return coordinator()
+
+
 def journal(fake: FakeCoordinator, directory: Path) -> Journal:
     return Journal(SiteState(directory), URL, "me", "heart", fake.sha256)
 
@@ -48,8 +53,7 @@ def journal(fake: FakeCoordinator, directory: Path) -> Journal:
 # --- the whole path -------------------------------------------------------------------------------
 
 
-def test_it_gives_what_simulate_gives(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_it_gives_what_simulate_gives(tmp_path: Path, fake: FakeCoordinator) -> None:
     result = fake.site(tmp_path).participate("heart", MINE, consent=True)
     expected = simulate(
         "lloyd",
@@ -65,8 +69,7 @@ def test_it_gives_what_simulate_gives(tmp_path: Path) -> None:
     np.testing.assert_array_equal(result.predict(MINE), result.labels_)
 
 
-def test_two_requests_a_round_and_five_around_it(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_two_requests_a_round_and_five_around_it(tmp_path: Path, fake: FakeCoordinator) -> None:
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     rounds = len(fake.accepted)
     assert rounds >= 4
@@ -296,50 +299,30 @@ def with_document(view: TaskResponse, *, rehash: bool, **changes: Any) -> TaskRe
     return view.model_copy(update={"task": document})
 
 
-def changed_common(view: TaskResponse, **changes: Any) -> dict[str, Any]:
-    return {**copy.deepcopy(view.task.common), **changes}
+def other(view: TaskResponse | None = None, *, rehash: bool = True, **changes: Any) -> Any:
+    """Return the same task with another common part, or what makes one of it."""
+    if view is None:
+        return lambda found: other(found, rehash=rehash, **changes)
+    return with_document(view, rehash=rehash, common={**copy.deepcopy(view.task.common), **changes})
 
 
 @pytest.mark.parametrize(
     ("change", "rule"),
     [
-        (
-            lambda v: with_document(v, rehash=False, common=changed_common(v, phase="lloyd")),
-            "task-digest",
-        ),
+        (other(rehash=False, phase="lloyd"), "task-digest"),
         (lambda v: with_document(v, rehash=False, digest="0" * 64), "task-digest"),
-        (
-            lambda v: with_document(v, rehash=True, common=changed_common(v, session="other")),
-            "task-place",
-        ),
-        (lambda v: with_document(v, rehash=True, common=changed_common(v, round=1)), "task-place"),
-        (
-            lambda v: with_document(v, rehash=True, common=changed_common(v, phase="lloyd")),
-            "task-place",
-        ),
-        (
-            lambda v: with_document(
-                v, rehash=True, phase="rows", common=changed_common(v, phase="rows")
-            ),
-            "task-phase",
-        ),
-        (
-            lambda v: with_document(v, rehash=True, common=changed_common(v, parameters={"x": 1})),
-            "task",
-        ),
+        (other(session="other"), "task-place"),
+        (other(round=1), "task-place"),
+        (other(phase="lloyd"), "task-place"),
+        (lambda v: with_document(other(v, phase="rows"), rehash=True, phase="rows"), "task-phase"),
+        (other(parameters={"x": 1}), "task"),
         (lambda v: v.model_copy(update={"task": None}), "task"),
-        (
-            lambda v: with_document(
-                v.model_copy(update={"round": 99}), rehash=True, common=changed_common(v, round=99)
-            ),
-            "task-rounds",
-        ),
+        (lambda v: other(v.model_copy(update={"round": 99}), round=99), "task-rounds"),
     ],
 )
 def test_a_task_that_is_not_what_was_consented_to_is_refused(
-    tmp_path: Path, change: Any, rule: str
+    tmp_path: Path, change: Any, rule: str, fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
     tampered(fake, change)
     with pytest.raises(errors.TaskRefused) as refused:
         fake.site(tmp_path).participate("heart", MINE, consent=True)
@@ -353,8 +336,7 @@ def test_a_task_that_is_not_what_was_consented_to_is_refused(
     assert len(fake.puts) == len(fake.refused) == 1
 
 
-def test_a_refusal_whose_answer_is_lost_is_repeated(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_a_refusal_whose_answer_is_lost_is_repeated(tmp_path: Path, fake: FakeCoordinator) -> None:
     tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
     lost: list[str] = []
 
@@ -386,8 +368,7 @@ def test_a_site_whose_refusal_does_not_arrive_can_refuse_later(tmp_path: Path) -
     assert len(fake.refused) == len(fake.puts) == 1
 
 
-def test_a_preview_refuses_nothing(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_a_preview_refuses_nothing(tmp_path: Path, fake: FakeCoordinator) -> None:
     tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
     fake.state, fake.presence = "running", "joined"
     fake._open(rounds.start(fake.plan, fake.roster))
@@ -397,9 +378,8 @@ def test_a_preview_refuses_nothing(tmp_path: Path) -> None:
     assert fake.refused == []
 
 
-def test_a_round_is_never_answered_twice_differently(tmp_path: Path) -> None:
+def test_a_round_is_never_answered_twice_differently(tmp_path: Path, fake: FakeCoordinator) -> None:
     """A coordinator that asks a round again with other parameters gets nothing."""
-    fake = coordinator()
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     second = FakeCoordinator({"alpha": OTHERS["alpha"] + 1, "beta": OTHERS["beta"]})
     assert second.sha256 == fake.sha256
@@ -484,8 +464,7 @@ def test_data_that_do_not_fit_are_refused_before_joining(tmp_path: Path) -> None
     assert fake.requests == ["GET /v1/whoami", "GET /v1/sessions/heart"]
 
 
-def test_a_token_of_somebody_else(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_a_token_of_somebody_else(tmp_path: Path, fake: FakeCoordinator) -> None:
     for change, kind in (
         ({"role": "analyst"}, errors.Forbidden),
         ({"protocol_version": 2}, errors.ProtocolError),
@@ -591,9 +570,8 @@ def test_a_round_that_has_moved_on_is_recorded_and_the_next_one_answered(tmp_pat
     ],
 )
 def test_a_body_that_is_refused_stops_and_is_in_the_ledger(
-    tmp_path: Path, slug: str, kind: Any
+    tmp_path: Path, slug: str, kind: Any, fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
     answering(fake, 2, slug)
     for _ in range(2):
         with pytest.raises(kind):
@@ -615,8 +593,7 @@ def test_a_token_that_expires_half_way_is_replaced_and_the_same_bytes_go(tmp_pat
     assert Ledger(SiteState(tmp_path)).verify() == []
 
 
-def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path, fake: FakeCoordinator) -> None:
     original = fake._submit
 
     def lying(number: int, request: httpx.Request) -> httpx.Response:
@@ -708,10 +685,8 @@ def test_a_session_joined_with_smaller_groups_sends_nothing_more(tmp_path: Path)
 
 
 def test_a_setting_that_is_made_during_a_session_holds_from_the_next_body_on(
-    tmp_path: Path,
+    tmp_path: Path, fake: FakeCoordinator
 ) -> None:
-    fake = coordinator()
-
     def ask(preview: Preview) -> bool:
         if preview.round == 2:
             allow_from(11, tmp_path)
@@ -881,9 +856,8 @@ def test_where_a_site_has_joined_before_it_waits_for_the_coordinator(tmp_path: P
     assert seen == [30.0, 86_400.0]
 
 
-def test_a_proxy_that_removes_the_etag_is_reported(tmp_path: Path) -> None:
+def test_a_proxy_that_removes_the_etag_is_reported(tmp_path: Path, fake: FakeCoordinator) -> None:
     """Or every long poll would be answered at once, for as long as a round lasts."""
-    fake = coordinator()
 
     def bare(request: httpx.Request) -> httpx.Response | None:
         if not request.url.path.endswith("/task"):
@@ -915,9 +889,7 @@ def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
     assert all("body=" not in text and "memory=" not in text for text in texts)
 
 
-def test_two_processes_do_not_run_one_session(tmp_path: Path) -> None:
-    fake = coordinator()
-
+def test_two_processes_do_not_run_one_session(tmp_path: Path, fake: FakeCoordinator) -> None:
     def second(progress: Progress) -> None:
         if progress.event == "joined":
             with pytest.raises(errors.StateLocked):
@@ -926,8 +898,7 @@ def test_two_processes_do_not_run_one_session(tmp_path: Path) -> None:
     fake.site(tmp_path).participate("heart", MINE, on_progress=second, consent=True)
 
 
-def test_only_the_newest_round_keeps_its_memory(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_only_the_newest_round_keeps_its_memory(tmp_path: Path, fake: FakeCoordinator) -> None:
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     answers = journal(fake, tmp_path).answers
     assert [n for n, answer in answers.items() if answer.memory is not None] == [max(answers)]
@@ -945,8 +916,7 @@ def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> 
 # --- the ledger's lines ---------------------------------------------------------------------------
 
 
-def test_the_ledger_records_what_left(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_the_ledger_records_what_left(tmp_path: Path, fake: FakeCoordinator) -> None:
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     entries = body_lines(tmp_path)
     assert Ledger(SiteState(tmp_path)).verify() == []
@@ -992,9 +962,8 @@ def test_environment_variables_stand_in(monkeypatch: pytest.MonkeyPatch) -> None
         assert repr(site) == f"Site('{URL}')"
 
 
-def test_waiting_reports_how_many_have_answered(tmp_path: Path) -> None:
+def test_waiting_reports_how_many_have_answered(tmp_path: Path, fake: FakeCoordinator) -> None:
     """Counts stand outside the ETag: a poll that ends quietly asks once without one."""
-    fake = coordinator()
     answered, reported = iter((1, 2)), []
 
     def waits(request: httpx.Request) -> httpx.Response | None:
