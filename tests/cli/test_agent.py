@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import configparser
 import csv
+import inspect
+import re
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -14,12 +17,15 @@ import psutil
 import pytest
 
 from fedclust import errors
+from fedclust.cli import options
 from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
+from fedclust.cli.help_text import EXIT_CODES
 from fedclust.client.http import ConnectionOptions, Http
 from fedclust.data.mapping import ReadOptions
 from fedclust.site import DataSource, DataSources, Site
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
+from fedclust.wire.errors import UsageError
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator, three_clusters
 from support.ledgers import body_lines
 from support.timeouts import TIMEOUT_S
@@ -267,3 +273,34 @@ def test_weeks_without_a_coordinator_leave_nothing_open(post: Post) -> None:
     assert later[0] <= first[0]
     assert later[1] <= first[1]
     assert post.known.state == "failing"
+
+
+# --- the agent's unit for systemd -----------------------------------------------------------------
+
+
+ROOT = Path(__file__).parents[2]
+UNIT = ROOT / "deploy" / "fedclust-agent.service"
+with_its_unit = pytest.mark.skipif(not UNIT.exists(), reason="not the repository's tree")
+
+
+@with_its_unit
+def test_the_page_shows_the_file() -> None:
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    shown = re.search(r"```ini\n(.*?)```", page, re.S)
+    assert shown[1] == UNIT.read_text("utf-8")
+
+
+@with_its_unit
+def test_the_unit_runs_what_there_is_and_stops_where_restarting_does_not_help() -> None:
+    unit = configparser.ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment,method-assign]
+    unit.read(UNIT, "utf-8")
+    service = unit["Service"]
+    assert service["ExecStart"].split()[1:] == ["agent"]
+    assert service["RestartPreventExitStatus"] == str(dict(EXIT_CODES)[UsageError])
+    text = UNIT.read_text("utf-8")
+    used = set(re.findall(r"^Environment=(FEDCLUST_\w+)=", text, re.M))
+    options_of = set(re.findall(r'envvar="(\w+)"', inspect.getsource(options)))
+    assert used <= options_of | {"FEDCLUST_STATE_DIR"}
+    # Token, journal and labels are for this user alone.
+    assert (service["UMask"], service["StateDirectoryMode"]) == ("0077", "0700")

@@ -140,16 +140,6 @@ def test_preview_shows_the_bytes_and_sends_none(command: Command) -> None:
     assert command.fake.accepted[1] == body
 
 
-def test_check_matches_columns_and_sends_nothing(command: Command) -> None:
-    assert command.site("check") == 0
-    assert "all 2 features, 60 rows" in command.out
-    assert command.site("check", "--json", "--min-group-size", "70") == 3
-    facts = json.loads(command.out)
-    assert (facts["rows"], facts["usable_rows"], facts["enough_rows"]) == (60, 0, False)
-    assert (facts["min_group_size"], facts["table"]) == (70, None)
-    assert all(request.startswith("GET") for request in command.fake.requests)
-
-
 def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
     class Typist(Terminal):
         def readline(self, *_: Any) -> str:
@@ -192,6 +182,7 @@ def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.Mo
 
 def test_status_and_ledger(command: Command) -> None:
     assert command.run("ledger", "show") == 0
+    assert command.err == "nothing has left\n"
     assert command.run("ledger", "verify") == 0
     assert command.site("participate", "--yes") == 0
     n = len(command.fake.accepted)

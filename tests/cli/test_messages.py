@@ -232,6 +232,7 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
         ("simulate fkm --clusters 2 --site north", 2, "--site north: give NAME=FILE"),
         ("session create one --file list.json", 2, "list.json: a definition is a JSON object"),
         ("session create one --file twice.json", 2, "the key 'purpose' twice: keep one"),
+        ("check --definition twice.json --data north.csv", 2, "the key 'purpose' twice"),
         ("study create s", 2, "--purpose: this is required; --sites: this is required"),
         ("session create one --algorithm fkm", 2, "--features: this is required; --sites: this"),
         (
@@ -351,6 +352,7 @@ def test_a_mistake_in_an_option_names_the_option(desk: Desk, options: str, text:
         ("--config '{\"tol\": -1}'", "--config tol: it should be greater than or equal to 0"),
         ("--policy '{\"quorom\": 3}'", '--policy: unknown field "quorom": did you mean "quorum"?'),
         ("--policy '{\"quorum\": 9}'", "--policy quorum: from min_sites (3) to the number of"),
+        ('--config \'{"tol": 1e-3, "tol": 1e-4}\'', "the key 'tol' twice"),
         ("--policy '['", "--policy, line 1: this is not JSON"),
         ("--policy 3", "--policy needs a JSON object"),
         ("--seed 99999999999999999999", "--seed: it should be less than or equal to"),

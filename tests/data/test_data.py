@@ -110,10 +110,6 @@ def test_separators_between_thousands_are_recognised(tmp_path: Path, text: str) 
     assert "thousands" not in str(fault(csv(tmp_path, "age,sex,chol\n1,0,2026-01-01\n")))
 
 
-def test_another_case_is_pointed_out(tmp_path: Path) -> None:
-    assert "case" in str(fault(csv(tmp_path, "Age,sex,chol\n1,0,2\n")))
-
-
 def test_what_spreadsheets_leave_behind(tmp_path: Path) -> None:
     path = csv(tmp_path, "\ufeff\r\nage,sex,chol,,\r\n1,0,2,,\r\n   \r\n\r\n3,1,4,,\r\n")
     np.testing.assert_array_equal(load(path, FEATURES).X, [[1, 0, 2], [3, 1, 4]])
@@ -127,17 +123,6 @@ def test_no_value_is_in_a_repr(tmp_path: Path) -> None:
     table = load(path, FEATURES, id_column="who", person=["SECRET"])
     assert "SECRET" not in repr(table)
     assert "77.25" not in repr(table)
-
-
-def test_how_many_rows_break_a_rule(tmp_path: Path) -> None:
-    error = fault(csv(tmp_path, "age,sex,chol\nx,0,2\n1,0,3\nx,0,3\n"))
-    assert error.count == 2
-    assert "2 rows" in str(error)
-
-
-def test_a_file_that_is_not_there(tmp_path: Path) -> None:
-    assert fault(tmp_path / "absent.csv").rule == "unreadable"
-    assert fault(str(tmp_path)).rule == "unreadable"
 
 
 def test_identifiers_may_not_be_features(tmp_path: Path) -> None:

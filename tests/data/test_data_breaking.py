@@ -172,11 +172,6 @@ def test_a_quotation_mark_that_is_never_closed_is_named_where_it_is_opened(tmp_p
         assert (error.rule, error.row) == ("csv", 3)
 
 
-def test_a_compressed_file_is_no_text(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv.gz").write_bytes(b"\x1f\x8b\x08\x00")
-    assert "unpack" in str(fault(tmp_path / "rows.csv.gz", AGE))
-
-
 # --- names and values -----------------------------------------------------------------------------
 
 

@@ -242,6 +242,11 @@ def test_the_command_before_joining(office: Office) -> None:
     assert facts["definition_sha256"] == office.fake.sha256
     assert (facts["usable_rows"], facts["ignored_columns"]) == (60, ["id"])
     assert facts["columns"][1]["minimum"] > 100
+    few = ("--json", "--min-group-size", "70")
+    assert office.run("check", "heart", *office.data, *office.mapping, *few) == 3
+    facts = json.loads(office.out)
+    assert (facts["rows"], facts["usable_rows"], facts["enough_rows"]) == (60, 0, False)
+    assert (facts["min_group_size"], facts["table"]) == (70, None)
     assert all(request.startswith("GET") for request in office.fake.requests)
 
 

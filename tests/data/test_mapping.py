@@ -156,11 +156,6 @@ def test_truth_values() -> None:
         assert raw(dataset, CP) == [[0, 1]]
 
 
-def test_truth_values_in_text(tmp_path: Path) -> None:
-    (tmp_path / "x.csv").write_text("sex\nTRUE\nFalse\n1\n", "utf-8")
-    assert raw(tmp_path / "x.csv", SEX) == [[1, 0, 1]]
-
-
 @pytest.mark.parametrize(
     ("rows", "feature", "expected"),
     [

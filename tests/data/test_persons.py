@@ -14,7 +14,7 @@ import sqlalchemy
 
 from fedclust.data import Dataset, DataWarning, SqlQuery, persons
 from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons
-from fedclust.data.table import Source
+from fedclust.data.table import Source, read_id_map
 from fedclust.schema.feature import Feature
 from fedclust.wire.errors import DataError
 
@@ -377,3 +377,43 @@ def test_an_array_is_read_by_the_names_of_the_features() -> None:
     found = read_persons(array, (AGE, FLAG))
     assert [column.name for column in found.columns] == ["age", "flag"]
     np.testing.assert_array_equal(_whole(found).sources[0].values, array[:, 0])
+
+
+# --- lists of new and old ids ---------------------------------------------------------------------
+
+
+def test_a_file_and_a_mapping_say_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "ids.csv"
+    path.write_text("old,site,new\n007,a, N1 \n8,a,N2\n", "utf-8")
+    assert read_id_map(path) == read_id_map({"N1": "007", "N2": "8"}) == {"N1": "007", "N2": "8"}
+    assert read_id_map(None) == {}
+
+
+@pytest.mark.parametrize(
+    ("lines", "said"),
+    [
+        ("N1,007\nN2,", "a new or an old id is missing"),
+        ("N1,007\n,9", "a new or an old id is missing"),
+        ("N1,007\nN1,9", "the new id is in an earlier row too"),
+        ("N1,007\nN2,007", "the old id is in an earlier row too"),
+    ],
+)
+def test_a_wrong_row_is_named_and_no_id(tmp_path: Path, lines: str, said: str) -> None:
+    path = tmp_path / "ids.csv"
+    path.write_text(f"new,old\n{lines}\n", "utf-8")
+    with pytest.raises(DataError) as caught:
+        read_id_map(path)
+    assert said in str(caught.value)
+    assert "row 2" in str(caught.value)
+    assert caught.value.rule == "id-map"
+    assert "007" not in str(caught.value)
+    assert "N1" not in str(caught.value)
+
+
+def test_a_file_without_the_columns_and_no_file_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "ids.csv"
+    path.write_text("new,former\nN1,007\n", "utf-8")
+    with pytest.raises(DataError, match="old"):
+        read_id_map(path)
+    with pytest.raises(DataError):
+        read_id_map(tmp_path / "absent.csv")

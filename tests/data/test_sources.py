@@ -205,14 +205,6 @@ def test_what_another_program_could_not_read_is_no_fault(encoding: str, tmp_path
         load(path, (AGE,))
 
 
-def test_single_precision_is_read_and_doubles_are_computed() -> None:
-    narrow = X.astype(np.float32)
-    for source in (narrow, pd.DataFrame(narrow, columns=["age", "sex", "chol"])):
-        table = load(source, FEATURES)
-        assert table.X.dtype == np.float64
-        np.testing.assert_array_equal(table.X, narrow.astype(np.float64))
-
-
 # --- CSV ------------------------------------------------------------------------------------------
 
 
