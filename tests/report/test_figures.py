@@ -113,11 +113,15 @@ def test_a_file_has_the_title_above_the_drawing() -> None:
 
 
 @pytest.mark.parametrize("low", [0.0, -3.0, 2088.3, 1e-9, 5e11])
-@pytest.mark.parametrize("span", [1e-6, 0.02, 1.0, 1e4])
-def test_no_two_marks_of_an_axis_have_the_same_number(low: float, span: float) -> None:
+@pytest.mark.parametrize("span", [0.0, 1e-6, 0.02, 1.0, 1e4])
+def test_marks_of_an_axis_are_few_and_inside_and_have_different_numbers(
+    low: float, span: float
+) -> None:
     marks = ticks(low, low + span)
     shown = labels(marks)
-    assert len(set(shown)) == len(marks)
+    assert 1 <= len(set(shown)) == len(marks) <= 7
+    slack = 1e-9 * (abs(low) + span)
+    assert all(low - slack <= mark <= low + span + slack for mark in marks)
     assert np.allclose([float(label) for label in shown], marks, rtol=1e-3, atol=span / 5)
 
 

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from fedclust import simulate
 from fedclust.cli.result_output import show_result
-from fedclust.result.drawing import line_chart, ticks
+from fedclust.result.drawing import line_chart
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.page import html, sections
@@ -496,14 +496,6 @@ def test_a_site_reads_of_its_own_sizes() -> None:
     assert "your site" not in words
     assert "060 (60 %)30 (60 %)30 (60 %)" in words
     assert "all1005050" in words
-
-
-@pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (3.0, 3.0), (-0.002, 0.013), (1e8, 3e8)])
-def test_ticks_are_few_round_and_inside(low: float, high: float) -> None:
-    marks = ticks(low, high)
-
-    assert 1 <= len(marks) <= 7
-    assert all(low - 1e-9 * abs(low) <= mark <= high + 1e-9 * abs(high) for mark in marks)
 
 
 def test_a_notebook_shows_the_figures_of_the_report(cohort: Any, tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import numpy as np
 import pandas as pd
 import pytest
 from numpy.typing import NDArray
-from sklearn.metrics import davies_bouldin_score
 
 from fedclust import simulate
 from fedclust.methods import lloyd
@@ -74,17 +73,6 @@ def test_quality_is_that_of_the_repeated_points_of_all_sites(offset: float) -> N
         gaps = ((points.X[:, None] - centroids) ** 2).sum(axis=2)
         counts = np.bincount(gaps.argmin(axis=1), weights=points.sizes, minlength=4)
         assert outcome.site_sizes[site] == tuple(counts)
-
-
-def test_davies_bouldin_is_scikit_learns_when_centroids_are_means() -> None:
-    rng = np.random.default_rng(1)
-    rows = np.concatenate([rng.normal(c, 0.3, size=(30, 2)) for c in (0, 3, 9)])
-    points = weighted(rows, rng.integers(5, 9, 90))
-    X, labels = repeated(points), np.repeat(np.repeat(np.arange(3), 30), points.sizes)
-    centroids = np.array([X[labels == k].mean(axis=0) for k in range(3)])
-    outcome = _outcome({"a": points}, centroids, config_of(OPTIONS))
-
-    assert outcome.quality.davies_bouldin == pytest.approx(davies_bouldin_score(X, labels))
 
 
 def test_one_cluster_has_no_silhouette_and_no_davies_bouldin() -> None:

@@ -11,8 +11,8 @@ from sklearn.datasets import make_blobs
 
 from fedclust import rounds, simulate
 from fedclust.definition import DefinitionError, plan_of
-from fedclust.rounds import evidence, resampling
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.points import Points
 from fedclust.schema.task import Contribution, Done, Next
 from support.driven import site_step
 
@@ -186,23 +186,11 @@ def site_task(result, phase):
     return plan_of(result.definition), entry
 
 
-def answer(plan, task, memory=None):
+def answer(plan, task):
     rows = blobs()["berlin"]
-    points = engine_points(rows)
-    return site_step(
-        plan,
-        task,
-        points,
-        "berlin",
-        9,
-        memory={"progress": {"phase": 0, "rounds": 1, "space": None}} if memory is None else memory,
-    )
-
-
-def engine_points(rows):
-    from fedclust.schema.points import Points
-
-    return Points(rows[:12], np.full(12, 5), np.zeros(rows.shape[1]))
+    points = Points(rows[:12], np.full(12, 5), np.zeros(rows.shape[1]))
+    memory = {"progress": {"phase": 0, "rounds": 1, "space": None}}
+    return site_step(plan, task, points, "berlin", 9, memory=memory)
 
 
 def changed(task, **update):
@@ -299,11 +287,6 @@ def test_a_flow_comes_from_the_part_before_and_rests_on_enough_sites(swept):
     flows = [entry.flow for entry in state.result.sweep]
     assert flows == [None, None, None]
     assert state.result.sweep[-1].result.quality is not None
-
-
-def test_the_phases_say_what_they_disclose():
-    for phase in (evidence.PHASE, resampling.PHASE):
-        assert all(line.meaning and line.identifies for line in phase.discloses)
 
 
 def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(found):

@@ -10,7 +10,6 @@ import pytest
 
 from fedclust import SessionResult, simulate
 from fedclust.data import DataWarning
-from fedclust.definition import DefinitionError
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.wire.codec import encode_model
 from support.points import of_rows, repeated
@@ -115,15 +114,6 @@ def test_the_order_of_arrival_changes_no_byte() -> None:
     assert encode_model(reordered.result) == encode_model(reference.result)
 
 
-def test_results_are_in_lexicographic_order_and_labels_and_sizes_follow() -> None:
-    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
-    centroids = result.result.centroids
-
-    assert centroids.tolist() == sorted(centroids.tolist())
-    for site, labels in result.labels_.items():
-        assert result.result.site_sizes[site] == tuple(np.bincount(labels, minlength=4))
-
-
 # --- defined for every awkward case ---------------------------------------------------------------
 
 
@@ -221,27 +211,6 @@ def test_columns_of_data_frames_are_matched_by_name() -> None:
     assert encode_model(result.result) == encode_model(plain.result)
     with pytest.raises(RuleViolation, match="weight"):
         simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "weight"])
-
-
-@pytest.mark.parametrize(
-    ("change", "pointer"),
-    [
-        ({"method": "lloid"}, "/algorithm"),
-        ({"config": {"n_clusters": 0}}, "/config/n_clusters"),
-        ({"config": {"n_clusters": 2, "start": "given"}}, "/config/centroids"),
-        ({"policy": {"missing": "mask"}}, "/policy/missing"),
-        ({"policy": {"min_sites": 4}}, "/policy/min_sites"),
-        ({"features": [{"name": "x", "kind": "categorical"}, "y"]}, "/features/0/levels"),
-    ],
-)
-def test_what_the_service_refuses_a_simulation_refuses_too(
-    change: dict[str, Any], pointer: str
-) -> None:
-    arguments = {"method": "lloyd", "config": {"n_clusters": 2}, **change}
-
-    with pytest.raises(DefinitionError) as caught:
-        simulate(sites=blobs(CENTRES, (9, 9, 9)), **arguments)
-    assert [error.pointer for error in caught.value.errors] == [pointer]
 
 
 ROWS = np.random.default_rng(0).normal(size=(20, 2))
