@@ -155,9 +155,7 @@ def test_reading_is_shown_once_it_has_taken_two_seconds(
     assert "joined" in file.getvalue()
 
 
-def test_reading_is_not_told_where_there_is_no_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_reading_is_not_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     clock = iter([0.0, 60.0, 120.0])
     with console.ProgressLine(lambda: next(clock)) as line:
         for done in (0, 60, 120):
@@ -268,10 +266,7 @@ def ledger() -> list[str]:
 @pytest.mark.parametrize("form", [[], ["--json"]])
 def test_a_reader_that_has_seen_enough_is_no_error(ledger: list[str], form: list[str]) -> None:
     process = subprocess.Popen(
-        [*ledger, *form],
-        env=clean_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
+        [*ledger, *form], env=clean_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
     assert process.stdout.readline()
     process.stdout.close()

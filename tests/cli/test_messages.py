@@ -80,10 +80,7 @@ class Said:
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Return a directory with a token for each account, files, and a completed session."""
     place = tmp_path_factory.mktemp("messages")
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        local_coordinator(place, threads=True) as local,
-    ):
+    with pytest.MonkeyPatch.context() as patch, local_coordinator(place, threads=True) as local:
         patch.setenv("FEDCLUST_STATE_DIR", str(place / "groups"))
         there = Consortium.found(local.base_url, local.operator_token, SITES)
         tokens = {"ada": there.analyst_token, "op": local.operator_token, **there.site_tokens}
@@ -173,11 +170,7 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
     site = desk.run("north", "participate swept --data north.csv --id-column mrn")
     files = " ".join(f"--site {site}={site}.csv" for site in SITES)
     local = f"simulate fkm --clusters 2-3 --features age,chol {files}"
-    for said in (
-        site,
-        desk.run("ada", "session result swept"),
-        desk.run("ada", local),
-    ):
+    for said in (site, desk.run("ada", "session result swept"), desk.run("ada", local)):
         assert said.code == 0, said.err
         assert "(tried K = 2, 3; no K is recommended, K = 2 is shown)" in said.text
         assert "Do not report clusters as a finding." in said.text
@@ -199,11 +192,7 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
         (CREATE.format("one") + "--clusters 1-4", 2, "give at least 2"),
         (CREATE.format("one") + "--clusters 0", 2, "--clusters 0: give a number from 2 to 10000"),
         ("simulate fkm --clusters 1 --site a=north.csv", 2, "one cluster holds all persons"),
-        (
-            "session create one --file one.json",
-            2,
-            "in one.json (or --clusters): one cluster",
-        ),
+        ("session create one --file one.json", 2, "in one.json (or --clusters): one cluster"),
         ("session result swept --json --format csv", 2, "--json and --format csv contradict"),
         ("session result swept --format table --out x", 2, "--format table is for the screen"),
         ("session result swept --out -", 2, "an output needs a file's name"),
@@ -211,11 +200,7 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
         ("session name swept A,a", 2, "NAMES: two clusters have the same name"),
         ("session result swept --k 9", 2, "choose K from those of this session's results: 2, 3"),
         ("session result swept --report x.pdf", 2, "the file of a report ends in .html"),
-        (
-            "session create one --file -",
-            2,
-            "standard input is empty: a definition is",
-        ),
+        ("session create one --file -", 2, "standard input is empty: a definition is"),
         ("check --definition - --data north.csv", 2, "standard input is empty"),
         ("check --definition heart.json --data -", 2, "not from standard input: give a file"),
         ("check --data north.csv", 2, "give one of: the name of a session, --study STUDY"),
@@ -394,12 +379,7 @@ def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
         ("ada", "session deadline open tomorrow", 2, "UNTIL: give the time with its offset"),
         ("ada", "session deadline open 2026-12-01T12:00", 2, "UNTIL: give the time with its"),
         ("ada", "session deadline open 0001-01-01T00:00+23:59", 2, "UNTIL: give the time with"),
-        (
-            "ada",
-            "session invite open nowhere",
-            2,
-            "SITES, entry 1: no site of this name",
-        ),
+        ("ada", "session invite open nowhere", 2, "SITES, entry 1: no site of this name"),
         ("ada", "session invite open ,", 2, "name the sites, for example: basel,geneva"),
         ("op", "site add bern --title ' x'", 2, "--title: leave out the spaces at its beginning"),
         ("op", "site add bern --days 9999", 2, "--days"),
@@ -422,19 +402,9 @@ def test_a_definition_needs_no_name_to_be_checked(desk: Desk) -> None:
         ("north", "data show nothing", 2, "there is no data source @nothing (none is registered)"),
         ("north", "data add Heart --data north.csv", 2, "'Heart' cannot be the name of a data"),
         ("north", "data add more --data @other", 2, "@other is a registered source: give a file"),
-        (
-            "north",
-            "review open --data north.csv --out x.pdf",
-            2,
-            "file of a review ends in .html",
-        ),
+        ("north", "review open --data north.csv --out x.pdf", 2, "file of a review ends in .html"),
         ("north", "review open --data north.csv --out no/x.html", 2, "no/x.html cannot be written"),
-        (
-            "north",
-            "approve open --name Ruth",
-            2,
-            "fedclust review open --data FILE",
-        ),
+        ("north", "approve open --name Ruth", 2, "fedclust review open --data FILE"),
         ("north", "approve open --name R --withdraw", 2, "no approval of session"),
         ("north", "agent remove open", 2, "open was not handed to the agent"),
         ("op", "site email north x@y.example --remove", 2, "give either an ADDRESS or --remove"),

@@ -173,11 +173,7 @@ def test_every_event_is_told_when_it_comes_over_broken_connections(
             b"id: 14\r\ndata: {}\r\n\r\n",
             httpx.ReadError("cut"),
         ],
-        [
-            b"id: 14\ndata: {}\n\n",
-            stage.rest,
-            b"id: 15\ndata: {}\n\n",
-        ],
+        [b"id: 14\ndata: {}\n\n", stage.rest, b"id: 15\ndata: {}\n\n"],
         [stage.end, b"id: 20\nevent: session.completed\ndata: {}\n\n"],
     ]
     events = watched(stage, capsys, never)

@@ -39,11 +39,7 @@ def result() -> SessionResult:
     """Return a session's result as a site has it."""
     sites = {name: _rows(seed) for seed, name in enumerate("abc")}
     found = simulate(
-        "lloyd",
-        sites,
-        config={"n_clusters": 2},
-        features=FEATURES,
-        policy={"missing": "drop"},
+        "lloyd", sites, config={"n_clusters": 2}, features=FEATURES, policy={"missing": "drop"}
     )
     return SessionResult(found.result, found.definition, site="a")
 
@@ -134,9 +130,7 @@ def test_predict_warns_of_values_outside_the_bounds(
 
 
 @pytest.mark.parametrize("n_unknown", [0, 1, 3])
-def test_unknown_levels_that_count_as_missing_are_told(
-    n_unknown: int,
-) -> None:
+def test_unknown_levels_that_count_as_missing_are_told(n_unknown: int) -> None:
     """Without protection no table is formed, which would refuse them."""
     rows = _rows(7)
     known = rows["s"].copy()

@@ -86,9 +86,7 @@ def test_a_mapping_names_the_features_and_their_units(tmp_path: Path) -> None:
     assert found == [{"name": "age", "unit": "years"}]
 
 
-def test_a_file_without_a_header_is_noticed_and_its_first_line_not_repeated(
-    tmp_path: Path,
-) -> None:
+def test_a_file_without_a_header_is_noticed_and_its_first_line_not_repeated(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("61.5,heavy\n62.5,light\n", "utf-8")
     with pytest.raises(DataError, match="--columns") as refused:
         numeric_features({"a": tmp_path / "a.csv"})

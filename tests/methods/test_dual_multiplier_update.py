@@ -9,11 +9,7 @@ import pytest
 from scipy.optimize import linprog, minimize
 
 from fedclust.wire.codec import decode_model, encode_model
-from fedclust_dual.cone_program import (
-    AssignmentCost,
-    maximise_bundle,
-    maximise_cutting_planes,
-)
+from fedclust_dual.cone_program import AssignmentCost, maximise_bundle, maximise_cutting_planes
 from fedclust_dual.feasible_set import Region, Symmetry
 from fedclust_dual.multiplier_update import (
     Ascent,

@@ -34,11 +34,7 @@ def problem(
     seed: int, n: int, K: int, d: int, pull: float
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     rng = np.random.default_rng(seed)
-    return (
-        rng.uniform(-1, 1, (n, d)),
-        rng.normal(size=(K, d)) * pull,
-        rng.uniform(-1, 1, (K, d)),
-    )
+    return (rng.uniform(-1, 1, (n, d)), rng.normal(size=(K, d)) * pull, rng.uniform(-1, 1, (K, d)))
 
 
 def cost_of(rows: np.ndarray, mu: np.ndarray, found: NodeSolution) -> float:
@@ -212,9 +208,7 @@ def test_a_bound_is_valid_whenever_the_search_ends(symmetry: Symmetry) -> None:
 
 
 @pytest.mark.parametrize("symmetry", FORMS)
-def test_row_order_start_and_cache_do_not_change_bits(
-    symmetry: Symmetry,
-) -> None:
+def test_row_order_start_and_cache_do_not_change_bits(symmetry: Symmetry) -> None:
     rows, mu, references = problem(5, 9, 3, 2, 0.3)
     region = region_of(symmetry, references)
     found = solve_node(rows, mu, region)
@@ -366,9 +360,7 @@ def test_an_invalid_region_is_refused(change: dict[str, object], message: str) -
         Region(**(given | change))  # type: ignore[arg-type]
 
 
-def test_functions_are_compiled_without_a_cache(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_functions_are_compiled_without_a_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     compile_one = numba.njit
 
     def refusing(signature: str, cache: bool = False) -> object:

@@ -315,8 +315,7 @@ def test_method_b_starts_from_k_centroids_far_apart() -> None:
 def test_method_b_skips_pairs_without_a_common_feature() -> None:
     """As an invalid number taken for 0 they would be nearest; for infinite, farthest."""
     points = _points(
-        [[0.0, NAN], [8.0, NAN], [NAN, 1.0], [5.0, 3.0], [5.1, 6.0], [4.0, 0.5]],
-        [0, 0, 1, 2, 3, 4],
+        [[0.0, NAN], [8.0, NAN], [NAN, 1.0], [5.0, 3.0], [5.1, 6.0], [4.0, 0.5]], [0, 0, 1, 2, 3, 4]
     )
     seeds = farthest_points(points, 3)
     assert seeds.tolist() == [0, 1, 5]

@@ -37,9 +37,7 @@ def _answers(X: Any, someone: Any, gamma: float | None) -> list[Any]:
 
 
 @pytest.mark.parametrize("gamma", [None, 1.0, 1e4])
-def test_answers_do_not_reveal_whether_a_site_holds_a_record(
-    gamma: float | None,
-) -> None:
+def test_answers_do_not_reveal_whether_a_site_holds_a_record(gamma: float | None) -> None:
     """The anchor is a person's record, and the graph joins only what is very near."""
     rng = np.random.default_rng(2)
     centres = rng.uniform(-9.0, 9.0, (16, 2))

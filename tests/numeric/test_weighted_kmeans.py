@@ -61,10 +61,7 @@ def test_weights_are_counts_of_rows() -> None:
     np.testing.assert_allclose(sorted(weighted.tolist()), sorted(unweighted.tolist()), rtol=1e-9)
 
 
-@given(
-    arrays(np.float64, (7, 2), elements=st.integers(-2, 2).map(float)),
-    st.integers(1, 9),
-)
+@given(arrays(np.float64, (7, 2), elements=st.integers(-2, 2).map(float)), st.integers(1, 9))
 @settings(max_examples=60)
 def test_repeated_points_give_one_centroid_per_distinct_point(points: np.ndarray, k: int) -> None:
     distinct = np.unique(points + 0.0, axis=0)

@@ -14,22 +14,11 @@ import pytest
 from fedclust import simulate
 from fedclust.result.first_screen import answer
 from fedclust.result.session_result import SessionResult
-from fedclust.schema.result import (
-    Bounds,
-    HistoryEntry,
-    Quality,
-    Result,
-    SweepEntry,
-)
+from fedclust.schema.result import Bounds, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site import SessionStatus
 from fedclust.site.progress import Preview
 from fedclust.wire.errors import UsageError
-from fedclust.wire.models import (
-    Definition,
-    ProvenanceEntry,
-    SessionEntry,
-    SitePresence,
-)
+from fedclust.wire.models import Definition, ProvenanceEntry, SessionEntry, SitePresence
 from support.definitions import definition
 from support.html_page import Page
 from support.results import PROVENANCE, result_of

@@ -22,10 +22,7 @@ SCHEMAS = "71bd6802ad597680dfba01e6c1f43939e0dc01dafa3414f2f0f7edb841e88165"
 #: By session, phase and field, the numbers that one site sends, each times its place, added up.
 NUMBERS = json.loads(Path(__file__).with_name("shared_rounds.json").read_text("utf-8"))
 RAISE = "raise the engine version: VERSION in client_sdk/fedclust/rounds/plan.py, and here"
-FEATURES = (
-    {"name": "x", "lower": -50, "upper": 50},
-    {"name": "y", "lower": -50, "upper": 50},
-)
+FEATURES = ({"name": "x", "lower": -50, "upper": 50}, {"name": "y", "lower": -50, "upper": 50})
 PHASES = (preparation.PHASE, *rounds.CLOSING_PHASES)
 
 
@@ -66,8 +63,7 @@ def numbers(tree: Any, name: str = "") -> dict[str, float]:
 
 
 @pytest.mark.parametrize(
-    ("case", "options"),
-    [("plain", {}), ("evidence", {"stability": 20, "transfer": True})],
+    ("case", "options"), [("plain", {}), ("evidence", {"stability": 20, "transfer": True})]
 )
 def test_the_version_rises_with_the_arithmetic(
     tmp_path: Path, case: str, options: dict[str, Any]

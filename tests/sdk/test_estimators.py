@@ -31,11 +31,7 @@ from support.site_rows import blobs, breast_cancer
 from support.timeouts import TIMEOUT_S
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
-PLAIN: dict[str, Any] = {
-    "scaling": "none",
-    "policy": {"protection": "none"},
-    "random_state": 3,
-}
+PLAIN: dict[str, Any] = {"scaling": "none", "policy": {"protection": "none"}, "random_state": 3}
 
 
 def _sites() -> tuple[dict[str, Any], np.ndarray, np.ndarray]:

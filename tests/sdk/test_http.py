@@ -240,9 +240,7 @@ def test_a_long_poll_is_given_its_time() -> None:
     }
 
 
-def test_the_token_appears_nowhere_but_in_its_header(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_the_token_appears_nowhere_but_in_its_header(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     script = Script(httpx.ReadError("x"), refusal("unauthenticated"))
     client = http(script)

@@ -77,10 +77,7 @@ def test_an_analyst_labels_rows_as_the_site_does(finished: Finished, tmp_path: P
 
 @pytest.fixture
 def run(
-    finished: Finished,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    command_line: CommandLine,
+    finished: Finished, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
 ) -> Callable[..., str]:
     """Run ``fedclust`` as the analyst; return what it prints, with standard error."""
     monkeypatch.chdir(tmp_path)
@@ -169,8 +166,7 @@ def run_examples(item: Any, **names: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    "item",
-    [simulate, FederatedKMeans, FederatedSpectralClustering, Feature, Policy],
+    "item", [simulate, FederatedKMeans, FederatedSpectralClustering, Feature, Policy]
 )
 def test_an_example_without_a_coordinator_runs_as_it_stands(item: Any) -> None:
     run_examples(item)

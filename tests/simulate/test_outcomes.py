@@ -13,13 +13,7 @@ from fedclust.schema.feature import Outcome
 
 DIED = {"name": "died", "kind": "binary", "role": "outcome"}
 STAY = {"name": "stay", "kind": "ordered", "edges": [3, 8], "role": "outcome", "points": 100}
-TIME = {
-    "name": "t",
-    "kind": "time",
-    "edges": [1, 2, 3, 4],
-    "event": "died",
-    "role": "outcome",
-}
+TIME = {"name": "t", "kind": "time", "edges": [1, 2, 3, 4], "event": "died", "role": "outcome"}
 FEATURES: list[Any] = ["x", "y", DIED, STAY, TIME]
 OUTCOMES = [Outcome.model_validate(each, strict=False) for each in (DIED, STAY, TIME)]
 #: With the methods' options: single rows, and groups.

@@ -371,11 +371,7 @@ def test_a_session_that_was_joined_resumes_without_asking(
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="POSIX terminals")
 @pytest.mark.parametrize(("typed", "agreed"), [(b"what\nyes\n", True), (b"n\n", False)])
 def test_in_a_terminal_python_shows_what_is_asked_and_asks(
-    site: Site,
-    fake: FakeCoordinator,
-    monkeypatch: pytest.MonkeyPatch,
-    typed: bytes,
-    agreed: bool,
+    site: Site, fake: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, typed: bytes, agreed: bool
 ) -> None:
     keyboard, terminal = os.openpty()
     shown = b""

@@ -45,7 +45,7 @@ DATA = data_terms(
         mapping={
             "missing": ["?"],
             "features": {
-                "x0": {"column": "chol", "unit": "mmol/l", "to": "mg/dl", "factor": 38.67},
+                "x0": {"column": "chol", "unit": "mmol/l", "to": "mg/dl", "factor": 38.67}
             },
         },
         sentinels={"x1": -9},
@@ -222,9 +222,7 @@ def test_the_text_notes_what_the_table_hides(capsys: pytest.CaptureFixture[str])
     assert "Wait for 15 persons, or subtract the usual value first." in said
 
 
-def test_the_text_says_that_a_larger_p_holds_here_alone(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_the_text_says_that_a_larger_p_holds_here_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert "Other sessions get" not in shown(capsys, request())
     said = " ".join(shown(capsys, dataclasses.replace(request(), p=12)).split())
     assert (

@@ -50,9 +50,7 @@ class World:
         #: What a death at each step of an undisturbed run would leave.
         self.leaves: list[tuple[int, dict[str, bytes]]] = []
         self.fake = FakeCoordinator(
-            {"alpha": rows(20, 1), "beta": rows(20, 2)},
-            features=FEATURES,
-            policy={"max_rounds": 2},
+            {"alpha": rows(20, 1), "beta": rows(20, 2)}, features=FEATURES, policy={"max_rounds": 2}
         )
         self.fake.before = self._before
         self.fake.after = self._after

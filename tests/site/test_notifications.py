@@ -12,12 +12,7 @@ from typing import Any
 import pytest
 
 from fedclust.client import Client
-from fedclust.site.notifications import (
-    ATTEMPTS,
-    SiteNotification,
-    SiteNotifier,
-    run_command,
-)
+from fedclust.site.notifications import ATTEMPTS, SiteNotification, SiteNotifier, run_command
 from fedclust.site.settings import read_settings, settings_path
 from fedclust.site.state import SiteState, state_directory
 from fedclust.wire.errors import UsageError

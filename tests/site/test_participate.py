@@ -488,8 +488,7 @@ def test_a_smallest_count_below_2_is_refused(tmp_path: Path, number: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("state", "kind"),
-    [("failed", errors.SessionFailed), ("cancelled", errors.SessionCancelled)],
+    ("state", "kind"), [("failed", errors.SessionFailed), ("cancelled", errors.SessionCancelled)]
 )
 def test_a_session_that_ends_otherwise(tmp_path: Path, state: str, kind: Any) -> None:
     fake = coordinator()

@@ -83,14 +83,7 @@ def test_the_page_explains_the_words_that_are_on_it_and_no_others(tmp_path: Path
         request = requested(tmp_path, **definition)
         return _Page(review_page(request, NOW)).text.split("Words on this page")[1]
 
-    for word in (
-        "group",
-        "not released",
-        "protected table",
-        "record",
-        "round",
-        "silhouette",
-    ):
+    for word in ("group", "not released", "protected table", "record", "round", "silhouette"):
         assert f" {word} " in explained()
     assert "K The number of clusters" not in explained()
     assert "K The number of clusters" in explained(config={"n_clusters": [2, 3]})

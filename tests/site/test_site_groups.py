@@ -177,10 +177,7 @@ def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
     fake = coordinator()
     with pytest.raises(errors.ConsentDeclined):
         take_part(
-            fake,
-            tmp_path,
-            separate_groups="board 7",
-            ask=lambda next_one: next_one.round == 1,
+            fake, tmp_path, separate_groups="board 7", ask=lambda next_one: next_one.round == 1
         )
     take_part(fake, tmp_path, separate_groups="board 7")
 

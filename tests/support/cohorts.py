@@ -102,9 +102,7 @@ class Memory:
             self.cohorts,
             SECRET,
             PersonSource(
-                parts,
-                {each.name: "number" for each in sources} | (rules or {}),
-                counted=counted,
+                parts, {each.name: "number" for each in sources} | (rules or {}), counted=counted
             ),
             **how,
         )
