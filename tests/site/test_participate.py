@@ -46,6 +46,15 @@ def fake() -> FakeCoordinator:
     return coordinator()
 
 
+def refused(
+    fake: FakeCoordinator, place: Path, error: Any, match: str | None = None, **given: Any
+) -> Any:
+    """Return the error with which taking part ends."""
+    with pytest.raises(error, match=match) as caught:
+        fake.site(place).participate("heart", MINE, **{"consent": True, **given})
+    return caught.value
+
+
 def journal(fake: FakeCoordinator, directory: Path) -> Journal:
     return Journal(SiteState(directory), URL, "me", "heart", fake.sha256)
 
@@ -174,8 +183,7 @@ def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path
 @pytest.mark.parametrize("consent", [False, lambda _request: False])
 def test_without_consent_nothing_is_sent(tmp_path: Path, consent: Any) -> None:
     fake = coordinator()
-    with pytest.raises(errors.ConsentDeclined):
-        fake.site(tmp_path).participate("heart", MINE, consent=consent)
+    refused(fake, tmp_path, errors.ConsentDeclined, consent=consent)
     assert not [request for request in fake.requests if not request.startswith("GET")]
     assert journal(fake, tmp_path).record is None
 
@@ -183,9 +191,8 @@ def test_without_consent_nothing_is_sent(tmp_path: Path, consent: Any) -> None:
 def test_two_sites_need_it_said(tmp_path: Path) -> None:
     policy = {"min_sites": 2, "max_rounds": 4}
     fake = FakeCoordinator({"alpha": OTHERS["alpha"]}, policy=policy)
-    with pytest.raises(errors.ConsentNeeded, match="two_sites_with alpha") as caught:
-        fake.site(tmp_path).participate("heart", MINE)
-    assert caught.value.needed == ("consent", "two_sites_with alpha")
+    caught = refused(fake, tmp_path, errors.ConsentNeeded, "two_sites_with alpha", consent=None)
+    assert caught.needed == ("consent", "two_sites_with alpha")
     assert fake.joined is None
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert fake.joined.consents.two_sites_with == "alpha"
@@ -193,8 +200,7 @@ def test_two_sites_need_it_said(tmp_path: Path) -> None:
 
 def test_a_session_without_protection_needs_it_said(tmp_path: Path) -> None:
     fake = coordinator(policy={"protection": "none", "max_rounds": 4})
-    with pytest.raises(errors.ConsentNeeded, match="protection_none"):
-        fake.site(tmp_path).participate("heart", MINE)
+    refused(fake, tmp_path, errors.ConsentNeeded, "protection_none", consent=None)
     seen: list[ConsentRequest] = []
     fake.site(tmp_path).participate("heart", MINE, consent=lambda r: not seen.append(r))
     assert "can compute single records" in seen[0].promise
@@ -218,8 +224,7 @@ def test_ask_sees_every_submission_first_and_may_stop(tmp_path: Path) -> None:
         return len(asked) < 3
 
     fake = coordinator()
-    with pytest.raises(errors.ConsentDeclined):
-        fake.site(tmp_path).participate("heart", MINE, ask=ask, consent=True)
+    refused(fake, tmp_path, errors.ConsentDeclined, ask=ask)
     assert [preview.body for preview in asked[:2]] == [body for _, body in fake.puts]
     assert len(journal(fake, tmp_path).answers) == 2
     fake.site(tmp_path).participate("heart", MINE, ask=lambda _preview: True, consent=True)
@@ -257,8 +262,7 @@ def test_preview_is_what_is_sent_byte_for_byte_and_sends_nothing(tmp_path: Path)
 def test_preview_of_a_body_that_is_under_way_is_that_body(tmp_path: Path) -> None:
     fake = coordinator()
     fake.after = lose_answers(fake, "PUT", after=1)
-    with pytest.raises(errors.CoordinatorUnreachable):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.CoordinatorUnreachable)
     fake.after = lambda _request: None
     preview = fake.site(tmp_path).preview("heart", MINE)
     assert preview.body == fake.puts[-1][1]
@@ -324,15 +328,13 @@ def test_a_task_that_is_not_what_was_consented_to_is_refused(
     tmp_path: Path, change: Any, rule: str, fake: FakeCoordinator
 ) -> None:
     tampered(fake, change)
-    with pytest.raises(errors.TaskRefused) as refused:
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    broken = refused(fake, tmp_path, errors.TaskRefused)
     assert [number for number, _ in fake.puts] == [1]
     assert list(journal(fake, tmp_path).answers) == [1]
     # The coordinator gets the rule and nothing else; the site takes no part from then on.
-    assert refused.value.rule == rule
+    assert broken.rule == rule
     assert [each for _, each in fake.refused] == [rule]
-    with pytest.raises(errors.SiteLeft, match=f"refused a task .{rule}."):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.SiteLeft, f"refused a task .{rule}.")
     assert len(fake.puts) == len(fake.refused) == 1
 
 
@@ -360,11 +362,9 @@ def test_a_site_whose_refusal_does_not_arrive_can_refuse_later(tmp_path: Path) -
             raise httpx.ConnectError("down", request=request)
 
     fake.before = cut
-    with pytest.raises(errors.CoordinatorUnreachable):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.CoordinatorUnreachable)
     fake.before = lambda _request: None
-    with pytest.raises(errors.TaskRefused):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.TaskRefused)
     assert len(fake.refused) == len(fake.puts) == 1
 
 
@@ -383,8 +383,7 @@ def test_a_round_is_never_answered_twice_differently(tmp_path: Path, fake: FakeC
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     second = FakeCoordinator({"alpha": OTHERS["alpha"] + 1, "beta": OTHERS["beta"]})
     assert second.sha256 == fake.sha256
-    with pytest.raises(errors.TaskRefused, match="something else"):
-        second.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(second, tmp_path, errors.TaskRefused, "something else")
     # Round 1 asks the same of everybody, and gets the same bytes; round 2 would differ.
     assert [body for _, body in second.puts] == [fake.accepted[1]]
 
@@ -392,8 +391,7 @@ def test_a_round_is_never_answered_twice_differently(tmp_path: Path, fake: FakeC
 def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path) -> None:
     fake = coordinator()
     fake.close_round = lambda: None  # type: ignore[method-assign]
-    with pytest.raises(errors.TaskRefused, match="asks again"):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.TaskRefused, "asks again")
     # A coordinator restored from a backup is given the same bytes again.
     assert len(fake.puts) == 4
     assert len({body for _, body in fake.puts}) == 1
@@ -407,16 +405,14 @@ def test_a_definition_below_the_floors_is_refused(tmp_path: Path, policy: dict[s
     lowered = fake.definition.policy.model_copy(update=policy)
     fake.definition = fake.definition.model_copy(update={"policy": lowered})
     fake.sha256 = codec.sha256(canonical(fake.definition))
-    with pytest.raises(errors.ProtocolError, match="definition breaks"):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.ProtocolError, "definition breaks")
     assert fake.joined is None
 
 
 def test_a_definition_of_another_hash_or_name_is_refused(tmp_path: Path) -> None:
     fake = coordinator()
     fake.sha256 = "0" * 64
-    with pytest.raises(errors.ProtocolError, match="hash"):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.ProtocolError, "hash")
 
 
 @pytest.mark.parametrize("of", ["method_version", "engine_version"])
@@ -424,8 +420,7 @@ def test_an_unsupported_version_names_the_upgrade(tmp_path: Path, of: str) -> No
     fake = coordinator()
     fake.definition = fake.definition.model_copy(update={of: 99})
     fake.sha256 = codec.sha256(canonical(fake.definition))
-    with pytest.raises(errors.VersionUnsupported, match="pip install --upgrade fedclust"):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.VersionUnsupported, "pip install --upgrade fedclust")
 
 
 def test_an_answer_that_breaks_a_rule_stays_here(
@@ -449,8 +444,7 @@ def test_an_answer_that_breaks_a_rule_stays_here(
     monkeypatch.setattr(rounds, "local_step", noted)
     monkeypatch.setitem(METHODS, "lloyd", dataclasses.replace(method, local_step=leaky))
     fake = coordinator()
-    with pytest.raises(errors.DisclosureError):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.DisclosureError)
     assert [number for number, _ in fake.puts] == [1]
     assert list(journal(fake, tmp_path).answers) == [1]
 
@@ -497,11 +491,10 @@ def test_a_session_that_ends_otherwise(tmp_path: Path, state: str, kind: Any) ->
         if progress.event == "sent" and progress.round == 2:
             fake.state, fake.failure = state, "too_few_contributors"
 
-    with pytest.raises(kind) as caught:
-        fake.site(tmp_path).participate("heart", MINE, on_progress=end, consent=True)
-    assert caught.value.session == "heart"
+    caught = refused(fake, tmp_path, kind, on_progress=end)
+    assert caught.session == "heart"
     if state == "failed":
-        assert caught.value.reason == "too_few_contributors"
+        assert caught.reason == "too_few_contributors"
     assert len(fake.accepted) == 2
 
 
@@ -516,9 +509,8 @@ def test_a_site_that_is_no_longer_part(tmp_path: Path, state: str, when: str) ->
 
     if when == "before":
         fake.presence = state
-    with pytest.raises(errors.SiteLeft) as caught:
-        fake.site(tmp_path).participate("heart", MINE, on_progress=end, consent=True)
-    assert caught.value.reason == state
+    caught = refused(fake, tmp_path, errors.SiteLeft, on_progress=end)
+    assert caught.reason == state
     assert len(fake.puts) == (when == "during")
 
 
@@ -573,8 +565,7 @@ def test_a_body_that_is_refused_stops_and_is_in_the_ledger(
 ) -> None:
     answering(fake, 2, slug)
     for _ in range(2):
-        with pytest.raises(kind):
-            fake.site(tmp_path).participate("heart", MINE, consent=True)
+        refused(fake, tmp_path, kind)
     bodies = {body for number, body in fake.puts if number == 2}
     assert len(bodies) == 1
     entries = [entry for entry in body_lines(tmp_path) if entry["round"] == 2]
@@ -584,8 +575,7 @@ def test_a_body_that_is_refused_stops_and_is_in_the_ledger(
 def test_a_token_that_expires_half_way_is_replaced_and_the_same_bytes_go(tmp_path: Path) -> None:
     fake = coordinator()
     answering(fake, 2, "unauthenticated")
-    with pytest.raises(errors.Unauthenticated):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.Unauthenticated)
     fake.before = lambda _request: None
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     assert len({body for number, body in fake.puts if number == 2}) == 1
@@ -603,8 +593,7 @@ def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path, fake: FakeCoor
         return reply
 
     fake._submit = lying  # type: ignore[method-assign]
-    with pytest.raises(errors.ProtocolError, match="receipt"):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.ProtocolError, "receipt")
     assert [answer.round for answer in journal(fake, tmp_path).unsettled()] == [2]
 
 
@@ -615,8 +604,7 @@ def interrupted(tmp_path: Path, after: int = 1) -> FakeCoordinator:
     """Return a session whose site lost the answer to submission ``after + 1``."""
     fake = coordinator()
     fake.after = lose_answers(fake, "PUT", after=after)
-    with pytest.raises(errors.CoordinatorUnreachable):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.CoordinatorUnreachable)
     fake.after = lambda _request: None
     return fake
 
@@ -642,10 +630,9 @@ def test_other_rows_are_refused_before_anything_is_sent(
         fake.site(tmp_path).participate("heart", other, consent=True)
     with pytest.raises(errors.OtherData):
         fake.site(tmp_path).preview("heart", other)
-    with pytest.raises(errors.OtherData):
-        fake.site(tmp_path).participate("heart", MINE, person=np.arange(80) // 2, consent=True)
-    with pytest.raises(errors.OtherData, match=r"\(--min-group-size, site.toml\) differs"):
-        fake.site(tmp_path).participate("heart", MINE, min_group_size=20, consent=True)
+    refused(fake, tmp_path, errors.OtherData, person=np.arange(80) // 2)
+    said = r"\(--min-group-size, site.toml\) differs"
+    refused(fake, tmp_path, errors.OtherData, said, min_group_size=20)
     assert len(fake.puts) == sent
 
 
@@ -678,8 +665,8 @@ def test_a_session_joined_with_smaller_groups_sends_nothing_more(tmp_path: Path)
     sent = len(fake.puts)
     allow_from(11, tmp_path)
     for own in (None, 5):
-        with pytest.raises(errors.DisclosureError, match=r"at least 5 persons.*fedclust leave"):
-            fake.site(tmp_path).participate("heart", MINE, min_group_size=own, consent=True)
+        said = r"at least 5 persons.*fedclust leave"
+        refused(fake, tmp_path, errors.DisclosureError, said, min_group_size=own)
     assert len(fake.puts) == sent
 
 
@@ -691,8 +678,7 @@ def test_a_setting_that_is_made_during_a_session_holds_from_the_next_body_on(
             allow_from(11, tmp_path)
         return True
 
-    with pytest.raises(errors.DisclosureError, match="fewer than 11"):
-        fake.site(tmp_path).participate("heart", MINE, ask=ask, consent=True)
+    refused(fake, tmp_path, errors.DisclosureError, "fewer than 11", ask=ask)
     assert [number for number, _ in fake.puts] == [1]
 
 
@@ -733,8 +719,7 @@ def test_a_journal_that_lacks_a_sent_round_is_refused(tmp_path: Path, lost: str)
     fake = interrupted(tmp_path, after=3)
     change(tmp_path, "PRAGMA foreign_keys = OFF", *LOST[lost])
     sent = len(fake.puts)
-    with pytest.raises(errors.StateDamaged):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.StateDamaged)
     assert len(fake.puts) == sent
 
 
@@ -752,8 +737,7 @@ def test_damage_of_the_journal_stops_the_site(tmp_path: Path, table: str, column
     for damaged in (sound[:-3] + b"???", sound[:-1], b""):
         with state.write() as connection:
             connection.execute(put, (damaged, row))
-        with pytest.raises(errors.StateDamaged, match="fedclust restore"):
-            fake.site(tmp_path).participate("heart", MINE, consent=True)
+        refused(fake, tmp_path, errors.StateDamaged, "fedclust restore")
     assert len(fake.puts) == sent
     with state.write() as connection:
         connection.execute(put, (sound, row))
@@ -764,8 +748,7 @@ def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
     fake = interrupted(tmp_path, after=2)
     change(tmp_path, "UPDATE ledger SET text = substr(text, 20)")
     sent = len(fake.puts)
-    with pytest.raises(errors.StateDamaged, match="ledger"):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.StateDamaged, "ledger")
     assert len(fake.puts) == sent
 
 
@@ -782,8 +765,7 @@ def test_another_journal_that_answers_meanwhile_is_noticed(tmp_path: Path) -> No
                 )
 
     fake.after = overtaken
-    with pytest.raises(errors.StateDamaged, match="answered round 1"):
-        fake.site(tmp_path / "b").participate("heart", MINE, consent=True)
+    refused(fake, tmp_path / "b", errors.StateDamaged, "answered round 1")
     assert [number for number, _ in fake.puts] == [1]
 
 
@@ -866,8 +848,7 @@ def test_a_proxy_that_removes_the_etag_is_reported(tmp_path: Path, fake: FakeCoo
         return reply
 
     fake.before = bare
-    with pytest.raises(errors.ProtocolError, match="ETag"):
-        fake.site(tmp_path).participate("heart", MINE, consent=True)
+    refused(fake, tmp_path, errors.ProtocolError, "ETag")
 
 
 def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
@@ -891,8 +872,7 @@ def test_no_payload_and_no_label_is_in_a_repr(tmp_path: Path) -> None:
 def test_two_processes_do_not_run_one_session(tmp_path: Path, fake: FakeCoordinator) -> None:
     def second(progress: Progress) -> None:
         if progress.event == "joined":
-            with pytest.raises(errors.StateLocked):
-                fake.site(tmp_path).participate("heart", MINE, consent=True)
+            refused(fake, tmp_path, errors.StateLocked)
 
     fake.site(tmp_path).participate("heart", MINE, on_progress=second, consent=True)
 
