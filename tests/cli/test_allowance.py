@@ -58,8 +58,7 @@ desk = at_desk(Desk)
 def test_a_site_without_a_table_has_nothing_to_show(desk: Desk) -> None:
     assert desk.shown() == ""
     assert "no table yet" in desk.err
-    assert desk.run("allowance", "show", "--json") == 0
-    assert json.loads(desk.out) == []
+    assert json.loads(desk.ran("allowance", "show", "--json").out) == []
     assert doctor._allowance(desk.state) == "no table yet"
 
 
@@ -130,8 +129,7 @@ def test_what_is_open_is_named_with_what_to_do(desk: Desk, tmp_path: Path) -> No
     assert (facts["points"], facts["points_left"], facts["points_short"]) == (70, 60, True)
     assert facts["open_points"] == [said]
     assert said in doctor._allowance(desk.state)
-    assert desk.run("ledger", "verify") == 0
-    assert said in " ".join(desk.out.split())
+    assert said in " ".join(desk.ran("ledger", "verify").out.split())
 
 
 def test_whoever_connects_gives_back_what_has_ended(desk: Desk) -> None:
@@ -157,15 +155,13 @@ def test_whoever_connects_gives_back_what_has_ended(desk: Desk) -> None:
 def test_raising_prints_the_new_figure_and_asks(desk: Desk) -> None:
     table = desk.form()
     given = ("allowance", "raise", "--table", table[:5], "50", "--approved-by")
-    assert desk.run(*given, "Dr Levi") == 4
-    assert "100 points instead of" not in desk.err
+    assert "100 points instead of" not in desk.ran(*given, "Dr Levi", code=4).err
     assert "150 points instead of 100" in desk.err
     assert "right 71 times in 100 instead of 67" in desk.err
     assert "epsilon 4.87 instead of 3.85 at delta 1e-05" in desk.err
     assert "give --yes" in desk.err
     assert desk.run(*given, " ", "--yes") == 2
-    assert desk.run(*given, "Dr Levi", "--yes") == 0
-    assert f"table {table}: 150 of 150 points left" in desk.err
+    assert f"table {table}: 150 of 150 points left" in desk.ran(*given, "Dr Levi", "--yes").err
     assert desk.run(*given, "Dr Levi", "--yes", "--json") == 0
     assert [each["limit"] for each in json.loads(desk.out)] == [200]
     for wrong in ("0", "1001"):
@@ -202,6 +198,5 @@ def test_the_ledger_shows_each_act(desk: Desk) -> None:
     ):
         assert text in desk.out
     assert asked.key not in desk.out
-    assert desk.run("ledger", "show", "--session", "heart") == 0
-    assert desk.out.count("points 10") == 2
+    assert desk.ran("ledger", "show", "--session", "heart").out.count("points 10") == 2
     assert desk.run("ledger", "verify") == 0

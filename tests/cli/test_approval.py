@@ -150,11 +150,9 @@ def test_a_withdrawal_needs_no_coordinator_and_is_shown(desk: Desk) -> None:
     assert desk.take_part() == 4
     assert "was withdrawn (Dr Ruth Levi" in desk.err
     assert "Nothing is sent" in desk.err
-    assert desk.run("ledger", "show") == 0
-    assert "heart approval withdrawn by Dr Ruth Levi" in desk.out
+    assert "heart approval withdrawn by Dr Ruth Levi" in desk.ran("ledger", "show").out
     assert "+00:00" not in desk.out
-    assert desk.run("status", "heart", "--json") == 0
-    assert json.loads(desk.out)[0]["approval"] == "withdrawn"
+    assert json.loads(desk.ran("status", "heart", "--json").out)[0]["approval"] == "withdrawn"
 
 
 def test_a_withdrawal_says_what_was_sent_and_how_to_leave(desk: Desk) -> None:
@@ -171,8 +169,7 @@ def test_a_withdrawal_says_what_was_sent_and_how_to_leave(desk: Desk) -> None:
     said = f"The coordinator keeps what was sent: {n_sent} submissions"
     assert said in desk.err
     assert "fedclust leave heart" in desk.err
-    assert desk.run("status") == 0
-    assert "withdrawn" in desk.out
+    assert "withdrawn" in desk.ran("status").out
 
 
 def test_the_agent_takes_only_what_is_approved(desk: Desk) -> None:

@@ -50,8 +50,7 @@ command = at_desk(Command)
 
 
 def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> None:
-    assert command.run("show", "--json") == 0
-    assert json.loads(command.out) == []
+    assert json.loads(command.ran("show", "--json").out) == []
     assert command.create("--json") == 0
     made = json.loads(command.out)
     assert made["persons"] == made["change"]["persons"] == 80
@@ -62,8 +61,7 @@ def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> Non
     assert command.run("show", "--json") == 0
     (shown,) = json.loads(command.out)
     assert {name: made[name] for name in shown} == shown
-    assert command.run("show") == 0
-    assert made["table"] in command.out
+    assert made["table"] in command.ran("show").out
     assert "p7" not in command.out
 
 
@@ -93,8 +91,7 @@ def test_a_person_is_withdrawn(command: Command) -> None:
     assert command.create() == 0
     assert command.run("withdraw", "--yes", "--json", typed="p7\n") == 0
     assert json.loads(command.out) == {"tables": 1}
-    assert command.run("show", "--json") == 0
-    assert json.loads(command.out)[0]["withdrawn"] == 1
+    assert json.loads(command.ran("show", "--json").out)[0]["withdrawn"] == 1
     assert command.run("withdraw", "--yes", typed=" p700 \n\n") == 3
     assert "no group holds this person" in command.err
     assert "p700" not in command.err
@@ -107,8 +104,7 @@ def test_a_persons_id_is_asked_for(
     assert command.create() == 0
     assert command.run("withdraw", typed=Terminal(f"p7\n{answer}\n")) == code
     assert "The person's id" in command.err
-    assert command.run("show", "--json") == 0
-    assert json.loads(command.out)[0]["withdrawn"] == withdrawn
+    assert json.loads(command.ran("show", "--json").out)[0]["withdrawn"] == withdrawn
 
 
 @pytest.mark.parametrize("typed", ["", "\n", "p7\np8\n"])
@@ -116,8 +112,7 @@ def test_one_id_is_withdrawn_at_a_time(command: Command, typed: str) -> None:
     assert command.create() == 0
     assert command.run("withdraw", "--yes", typed=typed) == 2
     assert "on one line" in command.err
-    assert command.run("show", "--json") == 0
-    assert json.loads(command.out)[0]["withdrawn"] == 0
+    assert json.loads(command.ran("show", "--json").out)[0]["withdrawn"] == 0
 
 
 def test_an_id_is_no_argument(command: Command) -> None:
@@ -127,8 +122,7 @@ def test_an_id_is_no_argument(command: Command) -> None:
 
 
 def test_bad_input_is_refused_with_what_to_do(command: Command) -> None:
-    assert command.run("create", "--data", str(command.data)) == 2
-    assert "--features" in command.err
+    assert "--features" in command.ran("create", "--data", str(command.data), code=2).err
     assert command.create("--min-group-size", "81") == 3
     assert "No groups were formed" in command.err
     assert command.create() == 0
@@ -165,8 +159,7 @@ def test_a_state_that_cannot_be_used_ends_with_8(
 def test_separate_groups_are_entered_in_the_ledger(command: Command) -> None:
     assert command.create() == 0
     assert command.create("--separate-groups", "board 7") == 0
-    assert command.run("show", "--json") == 0
-    assert len(json.loads(command.out)) == 2
+    assert len(json.loads(command.ran("show", "--json").out)) == 2
     assert command.create() == 3
     assert "--cohort" in command.err
 
@@ -238,5 +231,4 @@ def test_new_ids_other_persons_and_later_measurements(command: Command) -> None:
     assert json.loads(command.out)["columns"] == ["age", "chol", "age_2027", "chol_2027"]
     assert command.create("--other-persons", "board 9", "--json") == 0
     assert json.loads(command.out)["change"]["persons"] == 80
-    assert command.run("show", "--json") == 0
-    assert len(json.loads(command.out)) == 2
+    assert len(json.loads(command.ran("show", "--json").out)) == 2

@@ -254,8 +254,7 @@ def test_the_command_where_taking_part_would_be_refused(office: Office) -> None:
     assert office.run("check", "heart", *office.data, "--json") == 3
     assert json.loads(office.out)["refused"]["rule"] == "missing-column"
     (office.place / "cohort.csv").write_text("age,chol\n" + 9 * "40,5.2\n50,4.9\n", "utf-8")
-    assert office.run("check", "heart", *office.data) == 3
-    assert "38.67" in office.out
+    assert "38.67" in office.ran("check", "heart", *office.data, code=3).out
     assert "outside the session's bounds" in office.err
     assert office.run("check", "heart", *office.data, "--person-column", "id") == 3
     assert all(request.startswith("GET") for request in office.fake.requests)
@@ -279,8 +278,7 @@ def test_out_of_core_without_protection_is_refused_by_the_command(office: Office
     session_file(file, *FEATURES, **ASKED)
     assert office.run("check", *given) == 0, office.err
     session_file(file, *FEATURES, **ASKED, policy={"protection": "none"})
-    assert office.run("check", *given) == 3
-    assert json.loads(office.out)["refused"]["rule"] == "out-of-core"
+    assert json.loads(office.ran("check", *given, code=3).out)["refused"]["rule"] == "out-of-core"
 
 
 def test_the_command_without_a_coordinator(office: Office) -> None:
@@ -299,8 +297,7 @@ def test_the_command_without_a_coordinator(office: Office) -> None:
     assert office.run("check", *office.data) == 2
     for bad in ("{", "[]", '{"name": "heart"}', json.dumps({**body, "sites": ["a"]})):
         file.write_text(bad, "utf-8")
-        assert office.run("check", *given) == 2
-        assert str(file) in office.err
+        assert str(file) in office.ran("check", *given, code=2).err
 
 
 def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None:
@@ -315,8 +312,7 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     assert "columns that are not used (1): id" in office.out
     assert office.run("check", "heart", *office.data, "--mapping", str(mapping)) == 0
     written = mapping.read_bytes()
-    assert office.run("check", "heart", *office.data, *write) == 2
-    assert "File exists" in office.err
+    assert "File exists" in office.ran("check", "heart", *office.data, *write, code=2).err
     assert mapping.read_bytes() == written
     assert office.run("check", "--study", "s", *office.data, *write) == 2
     assert office.run("check", "heart", *office.data, *office.mapping, *write) == 2
@@ -369,8 +365,7 @@ def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> 
     assert facts["columns"][0]["furthest"] == 99_999.0
     # Exact rows show every trait.
     session_file(file, "age", "chol", "ktv", *yes_no, policy={"protection": "none"})
-    assert office.run(*given) == 0, office.err
-    assert "trait" not in office.out
+    assert "trait" not in office.ran(*given).out
 
 
 def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
@@ -393,15 +388,12 @@ def test_a_feature_that_too_few_groups_release_is_named(office: Office) -> None:
     asked = {"algorithm": "overlap", "policy": {"missing": "mask"}}
     file = session_file(office.place / "heart.json", *FEATURES, **asked)
     given = ("check", "--definition", file, *office.data, "--min-present", "0.4")
-    assert office.run(*given) == 0, office.err
-    assert "all 2 features" in office.out
+    assert "all 2 features" in office.ran(*given).out
     assert "takes part without chol: too few persons" in office.out
-    assert office.run(*given, "--json") == 0, office.err
-    assert json.loads(office.out)["features_unreleased"] == ["chol"]
+    assert json.loads(office.ran(*given, "--json").out)["features_unreleased"] == ["chol"]
     rows[4] = "24,158"
     (office.place / "cohort.csv").write_text("\n".join(["age,chol", *rows]), "utf-8")
-    assert office.run(*given) == 0, office.err
-    assert "takes part without" not in office.out
+    assert "takes part without" not in office.ran(*given).out
 
 
 @pytest.mark.parametrize("identified", [(), ("--id-column", "id")])
@@ -452,8 +444,7 @@ def test_simulate_reads_each_site_its_own_way(office: Office) -> None:
     plain.write_text("age,chol\n" + "".join(f"{i}.5,{150 + i}\n" for i in range(30, 90)), "utf-8")
     sites = (f"--site=a={plain}", f"--site=b={plain}", f"--site=c={office.place / 'cohort.csv'}")
     given = ("simulate", "lloyd", "--clusters", "2", "--features", "age,chol", *sites)
-    assert office.run(*given) == 2
-    assert "'c'" in office.err
+    assert "'c'" in office.ran(*given, code=2).err
     own = office.place / "own.toml"
     text = (office.place / "columns.toml").read_text("utf-8").replace('to = "mg/dl"', 'to = ""')
     own.write_text(text, "utf-8")

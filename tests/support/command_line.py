@@ -6,7 +6,7 @@ import io
 import shlex
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
@@ -53,6 +53,11 @@ class CommandLine:
             cli.main()
         self.out, self.err = self._capsys.readouterr()
         return int(ended.value.code or 0)
+
+    def ran(self, *arguments: str, code: int = 0, **how: Any) -> Self:
+        """Return itself, with what a command printed that ended with this exit code."""
+        assert self.run(*arguments, **how) == code, self.err
+        return self
 
     def run_script(self, script: str) -> None:
         """Run the lines of a page that call ``fedclust``; AssertionError where one fails."""
