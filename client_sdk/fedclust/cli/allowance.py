@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, out, print_json, show
-from fedclust.result.privacy_loss import DELTA, epsilon, right_guesses
+from fedclust.result.privacy_loss import DELTA, epsilon, guesses, right_guesses
 from fedclust.site.allowance import Charge
 from fedclust.site.approvals import checked_name
 from fedclust.site.charges import MOST_RAISED, Charges, TablePoints
@@ -55,7 +55,7 @@ def raise_limit(
             err,
             f"table {name}: {before + points} points instead of {before}. Whoever knows everything "
             f"else, and asks for all {before + points}, guesses one patient's yes/no outcome right "
-            f"{_guess(before + points)} times in 100 instead of {_guess(before)}; epsilon "
+            f"{guesses(before + points)} times in 100 instead of {guesses(before)}; epsilon "
             f"{epsilon(before + points):.2f} instead of {epsilon(before):.2f} at delta {DELTA:g}.",
         )
     if not (yes or confirmed(f"Open {points} points?", "--yes")):
@@ -127,7 +127,7 @@ def _lines(found: TablePoints) -> Iterator[str]:
     yield f"{allowance.spent} of {allowance.limit} points spent; {found.left} left"
     yield (
         "whoever knows everything else guesses one patient's yes/no outcome right "
-        f"{_guess(allowance.spent)} times in 100 with what is spent, {_guess(allowance.limit)} "
+        f"{guesses(allowance.spent)} times in 100 with what is spent, {guesses(allowance.limit)} "
         "with all points, 50 without"
     )
     yield (
@@ -152,7 +152,3 @@ def _lines(found: TablePoints) -> Iterator[str]:
         yield f"{charge.time}  {charge.session} at {charge.coordinator}: {asked} ({state})"
     if found.no_features:
         yield f"may not be features: {', '.join(found.no_features)} (fedclust allowance role)"
-
-
-def _guess(points: int) -> int:
-    return round(100 * right_guesses(points))

@@ -41,6 +41,17 @@ def right_guesses(points: int) -> float:
     return _normal(_shift(points) / 2)
 
 
+def guesses(points: int) -> int:
+    """Return how many of 100 yes/no outcomes :func:`right_guesses` gets right.
+
+    Examples
+    --------
+    >>> [guesses(points) for points in (0, 10, 25, 100)]
+    [50, 56, 59, 67]
+    """
+    return round(100 * right_guesses(points))
+
+
 def epsilon(points: int) -> float:
     """Return epsilon at :data:`DELTA` by the Gaussian trade-off.
 

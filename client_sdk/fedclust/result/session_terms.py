@@ -15,6 +15,7 @@ from fedclust import rounds
 from fedclust.definition import canonical, plan_of
 from fedclust.numeric.gower import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
+from fedclust.result.privacy_loss import ALLOWANCE, guesses
 from fedclust.result.wording import named_values, outcome_details, variable_text
 from fedclust.rounds import Plan, evidence, resampling
 from fedclust.rounds.plan import sends_cells
@@ -164,6 +165,11 @@ class SessionTerms:
         """The outcomes that the site answers, as far as its columns are known."""
         return self.plan.outcomes
 
+    @property
+    def exact_outcomes(self) -> tuple[str, ...]:
+        """Outcomes that leave exactly, with the rows of a session without protection."""
+        return tuple(o.name for o in self.counted_outcomes) if self.protection_none else ()
+
     def _two_sites_notes(self) -> tuple[str, ...]:
         if self.two_sites_with is None:
             return ()
@@ -258,7 +264,26 @@ class SessionTerms:
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:  # noqa: ARG002
         """Return what only the site knows, by heading: at least who it is."""
         known = "which of its rows take part, and how they are read, is known only there"
-        return {"this site": [f"{self.site}; {known} (fedclust check)"]}
+        return {
+            "this site": [f"{self.site}; {known} (fedclust check)"],
+            "points": tuple(self._points_lines()),
+        }
+
+    def _points_lines(self) -> Iterator[str]:
+        """Yield what the counts of outcomes let anybody learn of one patient."""
+        if self.exact_outcomes:
+            yield (
+                f"{', '.join(self.exact_outcomes)}: counted exactly. Exact counts end the promise "
+                "of the allowance for these persons: whoever knows everything else learns one "
+                "patient's outcome from them."
+            )
+        elif points := sum(outcome.points for outcome in self.counted_outcomes):
+            yield (
+                f"The outcomes use {points} of the {ALLOWANCE} points that a site usually "
+                "gives. In the worst case, somebody who knows everything else guesses one "
+                f"patient's yes/no outcome right {guesses(points)} times in 100 instead of "
+                f"50, and {guesses(ALLOWANCE)} times once all {ALLOWANCE} points are used."
+            )
 
     def _leaves_lines(self) -> Iterator[str]:
         """Yield what leaves, in plain words: at most five lines."""

@@ -12,7 +12,7 @@ from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
 from fedclust.numeric.array_types import BoolArray
 from fedclust.protection.recognition import Recognition
-from fedclust.result.privacy_loss import noise_sd, right_guesses
+from fedclust.result.privacy_loss import guesses, noise_sd
 from fedclust.result.session_terms import COORDINATOR_LEARNS, SessionTerms
 from fedclust.schema.display import COLUMNS, LINES, cut, first_few, html_fields
 from fedclust.schema.feature import Outcome
@@ -137,11 +137,6 @@ class ConsentRequest(SessionTerms):
         return self.balance is not None and not self.balance.covers
 
     @property
-    def exact_outcomes(self) -> tuple[str, ...]:
-        """Outcomes that leave exactly, with the rows of a session without protection."""
-        return tuple(o.name for o in self.counted_outcomes) if self.protection_none else ()
-
-    @property
     def counted_outcomes(self) -> tuple[Outcome, ...]:
         """The outcomes that the site answers: those that it has, if there are points for them."""
         held = (each for each in self.plan.outcomes if each.name in self.features)
@@ -210,11 +205,7 @@ class ConsentRequest(SessionTerms):
     def _points_lines(self) -> Iterator[str]:
         """Yield what the session's outcomes cost, and what that means."""
         if self.exact_outcomes:
-            yield (
-                f"{', '.join(self.exact_outcomes)}: counted exactly. Exact counts end the promise "
-                "of the allowance for these persons: whoever knows everything else learns one "
-                "patient's outcome from them."
-            )
+            yield from super()._points_lines()
         if self.question is None or self.balance is None:
             return
         if self.points_short:
@@ -232,8 +223,8 @@ class ConsentRequest(SessionTerms):
         )
         for name in self.also_features:
             yield (
-                f"{name}: this column is also a feature, so the {guess(self.balance.limit)} of 100 "
-                "does not hold for it."
+                f"{name}: this column is also a feature, so the {guesses(self.balance.limit)} of "
+                "100 does not hold for it."
             )
         yield (
             "Persons who join this table later share its points. More points need an approval of "
@@ -245,7 +236,7 @@ class ConsentRequest(SessionTerms):
         found: dict[str, Sequence[str]] = {
             "this site": [f"{self.site}, {persons} of {self.data.text}"],
             "warning": self.warnings,
-            "points": [*self._points_lines()],
+            "points": tuple(self._points_lines()),
         }
         if full:
             found["read as"] = self.data.lines
@@ -296,19 +287,14 @@ def question_text(question: Question, balance: Balance) -> str:
         f"Counts of {named(question)} by final cluster, computed from your rows, each with random "
         f"noise (standard deviation {sds}). Uses {question.points} of your {balance.limit} points; "
         f"{used} were used before, {remain} remain. Somebody who knows everything else about all "
-        f"patients guesses one patient's yes/no outcome right {guess(question.points)} times in "
-        f"100 from {these}, {guess(used + question.points)} with those before, and "
-        f"{guess(balance.limit)} once all {balance.limit} points are used, instead of 50. When no "
-        "points remain, no further question about these patients is answered. This does not cover "
-        "a family or group with the same outcome."
+        f"patients guesses one patient's yes/no outcome right {guesses(question.points)} times in "
+        f"100 from {these}, {guesses(used + question.points)} with those before, and "
+        f"{guesses(balance.limit)} once all {balance.limit} points are used, instead of 50. When "
+        "no points remain, no further question about these patients is answered. This does not "
+        "cover a family or group with the same outcome."
     )
 
 
 def named(question: Question) -> str:
     """Return the names of a question's outcomes."""
     return ", ".join(f"`{name}`" for name in question.outcomes)
-
-
-def guess(points: int) -> int:
-    """Return how many of 100 yes/no outcomes are guessed right with so many points."""
-    return round(100 * right_guesses(points))

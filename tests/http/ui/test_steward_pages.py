@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+import math
+import re
 from collections.abc import Iterator
 from html import unescape
+from statistics import NormalDist
 
 import pytest
 
@@ -16,6 +19,7 @@ from support.local_coordinator import local_coordinator
 from support.reader import Reader
 
 SITES = ["north", "south", "west"]
+DIED = {"name": "died", "role": "outcome", "kind": "binary", "points": 12}
 HOSTILE = "<script>alert(1)</script> אשכולות " + "x" * 150
 
 
@@ -28,6 +32,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
         made.define("ada", "heart", SITES, title=HOSTILE)
         made.define("ada", "two", SITES[:2], policy={"min_sites": 2})
         made.define("ada", "exact", SITES, policy={"protection": "none"})
+        features = [*({"name": f"x{j}"} for j in range(4)), DIED, {**DIED, "name": "moved"}]
+        made.define("ada", "asked", SITES, features=features)
         for site in SITES:
             made.join(site, "heart")
         yield made
@@ -59,6 +65,20 @@ def test_an_analyst_reads_what_each_site_reads(api: ApiCaller) -> None:
     page = unescape(ada.open("/ui/sessions/two/consent?site=south"))
     assert "north can subtract its own part from each sum" in page
     ada.open("/ui/sessions/two/consent?site=west", status=404)
+
+
+def test_a_steward_reads_what_counts_of_outcomes_let_anybody_guess(api: ApiCaller) -> None:
+    page = reader(api, "north").open("/ui/sessions/asked/consent")
+    short = " ".join(unescape(re.sub(r"<[^>]*>", " ", page)).split())
+    short = short.partition("In short")[2].partition("Annex:")[0]
+    # Twice 12 points: of 250, so a shift of 0.438 standard deviations.
+    assert "outcomes use 24 of the 100 points" in short
+    right = 100 * NormalDist().cdf(math.sqrt(2 * 24 / 250) / 2)
+    assert (
+        f"yes/no outcome right {right:.0f} times in 100 instead of 50, and 67 times once" in short
+    )
+    assert len(short.split()) <= 350
+    assert "times in 100" not in reader(api, "north").open("/ui/sessions/heart/consent")
 
 
 def test_what_is_unusual_is_said_first_and_in_the_list(api: ApiCaller) -> None:
