@@ -30,6 +30,7 @@ from _report import write
 from fedclust.numeric import cell_statistics as cs
 from fedclust.numeric.cell_statistics import Interval, Measure, Terms
 from fedclust.protection.outcome_counts import count_outcomes
+from fedclust.result.outcomes import difference_text
 from fedclust.rounds.outcome_statistics import summarise
 from fedclust.schema.feature import Outcome
 
@@ -675,6 +676,75 @@ def _summary(tables: Any, outcome: Outcome, persons: Any, *, exact: bool) -> Any
     return summarise(sent, [outcome], persons, exact=exact)
 
 
+ASKED = {
+    "binary": (_asked("binary"), lambda share, ratio: _binary(share, ratio, 0.3)),
+    "categorical": (
+        _asked("categorical", levels=("a", "b", "c", "d")),
+        lambda share, ratio: _ordered_cells(share, ratio)[:2],
+    ),
+    "ordered": (
+        _asked("ordered", edges=(1, 2, 3)),
+        lambda share, ratio: _ordered_cells(share, ratio)[:2],
+    ),
+    "time": (
+        _asked("time", edges=(1, 2, 3, 4, 5), event="event"),
+        lambda share, ratio: _time_cells(share, ratio)[:2],
+    ),
+}
+
+
+def sentences(runs: int) -> list[dict[str, Any]]:
+    """Count how often the first screen says that clusters differ, without and with a difference.
+
+    Clusters have shares of 2 : 1, 3 : 2 : 1 and so on. Each line stands for 18 settings: sites of
+    200 and 1,000 persons, 2, 3 and 6 clusters, 2, 10 and 40 % with the event. With a difference
+    cluster 1 has twice the odds, or twice the rate.
+    """
+    rng, rows = np.random.default_rng(9), []
+    for (kind, (asked, cells)), points in itertools.product(ASKED.items(), (10, 50, None)):
+        outcome, said = asked.model_copy(update={"points": points or 10}), []
+        for n, k, share in itertools.product((200, 1000), (2, 3, 6), (0.02, 0.1, 0.4)):
+            sizes = np.round(n * np.arange(k, 0, -1) / (k * (k + 1) / 2)).astype(int)
+            shares = [
+                np.mean([_differ(_sent(sizes, p, rng), outcome, points, rng) for _ in range(many)])
+                for p, many in ((cells(share, 1.0), runs), (cells(share, 2.0), runs // 5))
+            ]
+            said.append(shares)
+        alarms, seen = np.transpose(said)
+        # The greatest of 18 shares of so many draws, where each is .05, is below this in 95 %.
+        most = 0.05 + 2.8 * math.sqrt(0.05 * 0.95 / runs)
+        rows.append(
+            {
+                "kind": kind,
+                "points": points or "exact",
+                "false alarms": float(alarms.mean()),
+                "greatest of 18": float(alarms.max()),
+                "goal": f"<= .05; <= {most:.3f}",
+                "met": bool(alarms.mean() <= 0.05 and alarms.max() <= most),
+                "said with ratio 2": float(seen.mean()),
+            }
+        )
+    return rows
+
+
+def _sent(sizes: Any, cells: Any, rng: Any) -> Any:
+    """Draw tables (S, K + 1, J): cluster 1 has the first probabilities, all others the second."""
+    table = np.zeros((N_SITES, len(sizes) + 1, cells[0].shape[1] + 1), dtype=np.int64)
+    for s, (k, n) in itertools.product(range(N_SITES), enumerate(sizes)):
+        table[s, k, :-1] = rng.multinomial(n, cells[0 if k == 1 else 1][s])
+    return table
+
+
+def _differ(exact: Any, outcome: Outcome, points: int | None, rng: Any) -> bool:
+    persons = {f"site-{s}": table[:-1].sum(axis=1) for s, table in enumerate(exact)}
+    sigma = 0.0 if points is None else math.sqrt(outcome.variance)
+    sent = exact + discrete_gaussian(sigma, exact.shape, rng).astype(np.int64)
+    found = _summary(sent, outcome, persons, exact=points is None)
+    names = [f"cluster {k}" for k in range(exact.shape[1] - 1)]
+    text = difference_text(found.results[0], names, found.reference)
+    return text.startswith("The clusters differ in ")
+
+
 def _estimates(outcomes: Any) -> Any:
     """Return value, lower and upper limit of every estimate, comparisons first: (m, 3)."""
     (result,) = outcomes.results
@@ -761,6 +831,8 @@ def main() -> None:
     write("outcomes_phenotypes", phenotypes(runs))
     for points in (10, 50):
         write(f"outcomes_data_{points}", data_sets(options.noise_runs, points))
+    note = f"How often the first screen says that clusters differ, {runs // 16} draws a setting."
+    write("outcomes_sentences", sentences(runs // 16), note=note)
     write("outcomes_edges", edges())
     write("outcomes_sampler", sampler())
 

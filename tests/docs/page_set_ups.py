@@ -27,7 +27,7 @@ from sklearn.metrics import adjusted_rand_score
 from docs.hospitals import AGE, CHOL, SEX, Hospitals, write_rows
 from docs.page import Page
 from fedclust import Client
-from fedclust.result.one_cloud import chosen_text
+from fedclust.result.one_cloud import shown_text
 from fedclust.wire.errors import UsageError
 from fedclust_service.usecases.audit.trail import verify_trail
 from operation_bodies import SITES
@@ -505,7 +505,7 @@ def check_results(page: Page) -> None:
     result, three = page.names["result"], page.names["three"]
     assert three.cluster_centers_.shape == (3, 2)
     assert len(page.names["found"].only_second) == 1
-    assert f"number of clusters ({chosen_text(result.result)})" in result.plot.choice().svg
+    assert f"number of clusters ({shown_text(result.result)})" in result.plot.choice().svg
     assert ">persons, by cluster<" in three.plot.sizes().svg
     two = result.at(2).plot.centroids().svg
     # Several K: the sites sent cells, so the clusters are on the axes of all persons.

@@ -16,7 +16,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.flow import MOST_STAGES, draw_flow
 from fedclust.result.figures.map import MOST_NAMED_SITES, cluster_places, site_places
 from fedclust.result.figures.plots import Plots
-from fedclust.result.one_cloud import chosen_text
+from fedclust.result.one_cloud import chosen_text, shown_text
 from fedclust.result.page import html
 from fedclust.schema.evidence import (
     CloudComparison,
@@ -328,16 +328,18 @@ def test_the_choice_marks_every_k_that_is_clearer_than_one_cloud() -> None:
         ({"choice": "apart"}, "K = 2 is recommended"),
         ({"choice": "one-cloud"}, "no K is recommended, K = 2 is shown"),
         (
-            {"choice": "silhouette", "tied": (3, 4)},
+            {"choice": "silhouette", "tied": (2, 3, 4)},
             "K = 2 or 3 or 4 is too close to call, K = 2 is shown",
         ),
         (
-            {"choice": "apart", "tied": (10,)},
-            "K = 2 or 10 is too close to call, K = 2 is shown",
+            {"choice": "apart", "tied": (10, 3)},
+            "K = 3 or 10 is too close to call, K = 2 is shown",
         ),
+        ({"choice": "starts"}, "no K is recommended, K = 2 is shown"),
     ],
 )
 def test_near_ties_and_one_cloud_recommend_no_k(changes: dict[str, Any], words: str) -> None:
     facts = _compared([0.6, 0.7, 0.8], **changes)
-    assert chosen_text(facts.result) == words
+    assert shown_text(facts.result) == words
+    assert chosen_text(facts.result) == words.partition(", ")[0]
     assert f"number of clusters ({words})" in words_of(Plots(facts).choice())

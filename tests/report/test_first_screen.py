@@ -54,7 +54,7 @@ def test_the_answer_begins_with_whether_there_are_groups(
 
 def test_a_near_tie_is_said_before_anything_else() -> None:
     cloud = CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.02]))
-    tied = facts_of(MEANS, NAMES, one_cloud=cloud, choice="apart", tied=(4, 3), n_clusters=2)
+    tied = facts_of(MEANS, NAMES, one_cloud=cloud, choice="apart", tied=(4, 2, 3), n_clusters=2)
     assert answer(tied)[0].startswith(
         "2 or 3 or 4 clusters among 200 persons at 2 sites: too close to call. The 2 here are"
     )
@@ -66,10 +66,11 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
         answer(type(facts)(facts.result.model_copy(update={"one_cloud": each}), facts.definition))
         for each in (None, CloudComparison(n_draws=20, p=0.74))
     ]
-    assert ["As a description only: died: from 12.3 %" in lines[0] for lines in said] == [
-        False,
-        True,
-    ]
+    ends = "differ in died: more often in cluster 1 (p < 0.001) than in cluster 0, the largest one."
+    # Of three comparisons: .0004 times three.
+    for lines, who in zip(said, ("The clusters", "The parts shown here"), strict=True):
+        assert f" {who} {ends.replace('p < 0.001', 'p = 0.0012')} died: from 12.3 %" in lines[0]
+    assert said[1][0].startswith("No separate groups were found among 400 persons")
 
 
 def test_a_card_says_in_words_what_sets_a_cluster_apart() -> None:

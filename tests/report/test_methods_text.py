@@ -213,7 +213,11 @@ def test_the_comparison_with_one_cloud_has_its_sentences_and_papers() -> None:
     ("choice", "tied", "says"),
     [
         ("apart", (), "K = 2 was the largest whose clusters were clearer than one cloud"),
-        ("step", (3,), "K = 3 had the highest simplified silhouette."),
+        ("step", (2, 3), "K = 3 had the highest simplified silhouette."),
+        ("step", (3, 4), "K = 3 gained most"),
+        ("step", (3, 4), "K = 4 had the highest"),
+        ("step", (3, 4), "The clusters described here are those of K = 2."),
+        ("one-cloud", (), "The clusters described here are those of K = 2."),
         ("one-cloud", (), "At no K were the clusters clearer than one cloud (K = 2: p = 0.3)"),
     ],
 )

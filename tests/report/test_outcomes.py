@@ -16,6 +16,7 @@ from fedclust.result.first_screen import answer, html_first_screen
 from fedclust.result.outcomes import (
     CANNOT_TELL,
     cluster_lines,
+    difference_text,
     estimate_text,
     headed,
     outcome_sentences,
@@ -26,6 +27,7 @@ from fedclust.result.overview import frame, html_overview, text_overview
 from fedclust.result.page import sections
 from fedclust.result.table_one import table_one
 from fedclust.result.tables import csv_text, json_text
+from fedclust.schema.feature import Outcome
 from fedclust.schema.outcomes import Estimate, Outcomes
 from fedclust.wire.errors import UsageError
 from support.outcome_results import (
@@ -37,6 +39,7 @@ from support.outcome_results import (
     RELAPSE,
     STAY,
     UNKNOWN,
+    WARD,
     outcome_facts,
     outcome_result,
 )
@@ -271,6 +274,59 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
     )
     none = found.model_copy(update={"clusters": tuple(unknown)})
     assert range_text(none, NAMES).endswith(f": {CANNOT_TELL}.")
+
+
+@pytest.mark.parametrize(
+    ("outcome", "value", "p", "upper", "said"),
+    [
+        (
+            DIED,
+            2.0,
+            0.024,
+            3.0,
+            "differ in died: more often in B (p = 0.048) than in A, the largest",
+        ),
+        (DIED, 0.5, 0.0001, 3.0, "differ in died: less often in B (p < 0.001) than in A"),
+        (
+            DIED,
+            2.0,
+            0.026,
+            3.0,
+            "show no clear difference in died: chance and noise alone can give",
+        ),
+        (DIED, 2.0, 0.026, None, "table cannot tell whether the clusters differ in died."),
+        (DIED, 2.0, None, 3.0, "table cannot tell whether the clusters differ in died."),
+        (STAY, 0.6, 0.001, 0.9, "differ in stay: higher in B (p = 0.002) than in A"),
+        (STAY, 0.4, 0.001, 0.9, "differ in stay: lower in B (p = 0.002) than in A"),
+        (RELAPSE, 0.6, 0.001, 0.9, "differ in relapse: less often in B (p = 0.002) than in A"),
+    ],
+)
+def test_a_sentence_says_whether_clusters_differ(
+    outcome: Outcome, value: float, p: float | None, upper: float | None, said: str
+) -> None:
+    """B has the difference, and C an estimate that tells nothing: two comparisons."""
+    own = {"estimate": Estimate(value=value, lower=0.1, upper=upper), "p_value": p}
+    other = {"estimate": Estimate(value=1.0, lower=0.1, upper=9.0), "p_value": 0.9}
+    found = outcome_result(outcome, 3)
+    compared = tuple(
+        each.model_copy(update=own if each.cluster == 1 else other) for each in found.comparisons
+    )
+    assert said in difference_text(found.model_copy(update={"comparisons": compared}), "ABC", 0)
+    single = found.model_copy(update={"comparisons": ()})
+    assert difference_text(single, "A", 0) == ""
+
+
+def test_levels_are_named_and_exact_counts_have_no_noise() -> None:
+    found = outcome_result(WARD, 2, exact=True)
+    assert difference_text(found, "AB", 0).startswith(
+        "The clusters differ in ward: icu more often in B (p = 0.0012), step-down more often in B"
+    )
+    equal = tuple(each.model_copy(update={"p_value": 0.5}) for each in found.comparisons)
+    found = found.model_copy(update={"comparisons": equal})
+    assert difference_text(found, "AB", 0, "the parts") == (
+        "The parts show no clear difference in ward: chance alone can give differences as large "
+        "(p = 1)."
+    )
 
 
 def test_the_card_of_a_cluster_has_one_line_for_each_outcome(facts: Facts) -> None:

@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedclust.rounds.coordinator import report_recommended
 from fedclust.rounds.model_selection import choose, cloud_sentences, sole_choice, start_agreement
 from fedclust.rounds.resolution import FINER
 from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Result, SweepEntry
 
 
@@ -92,7 +94,7 @@ def test_without_such_a_k_the_largest_step_is_shown_and_not_called_apart() -> No
     ]
     choice = choose(entries)
     # K = 2 gains more, but no more than a cloud would.
-    assert (choice.n_clusters, choice.reason, choice.tied) == (3, "step", (2,))
+    assert (choice.n_clusters, choice.reason, choice.tied) == (3, "step", (3, 2))
     for said in (
         "The step from 1 to 2 clusters gains most, but K = 2 is no clearer than one cloud.",
         "Clusters 1 and 2 do not stand apart more than pieces of one cloud.",
@@ -111,7 +113,44 @@ def test_of_one_cloud_no_k_is_recommended() -> None:
     assert "(K = 2: p = 0.74, K = 3: p = 0.051). Do not report clusters" in choice.text
     assert "yes/no" not in choice.text
     assert "share one trait to different degrees" in choose(entries, binary=True).text
+    assert choice.text.endswith(" K = 2 is shown because it is the smallest.")
     assert sole_choice(entries) is None
+
+
+@pytest.mark.parametrize(
+    ("entries", "best", "reason"),
+    [
+        ([entry(k, cloud(0.5)) for k in (2, 3, 5)], 2, "one-cloud"),
+        ([entry(k, simplified_silhouette=0.5) for k in (2, 3, 5)], 2, "silhouette"),
+        ([entry(k, start_agreement=k / 9) for k in (2, 3, 5)], 5, "starts"),
+    ],
+)
+def test_where_no_k_is_recommended_the_k_of_the_outcomes_is_shown(
+    entries: list[SweepEntry], best: int, reason: str
+) -> None:
+    assert (choose(entries).n_clusters, choose(entries).reason) == (best, reason)
+    found = Outcomes(n_clusters=3, reference=0, results=())
+    entries[1] = entries[1].model_copy(
+        update={"result": entries[1].result.model_copy(update={"outcomes": found})}
+    )
+    choice = choose(entries)
+    assert (choice.n_clusters, choice.reason) == (3, reason)
+    assert choice.tied == ((2, 3, 5) if reason == "silhouette" else ())
+    assert choice.text.endswith(" K = 3 is shown because outcomes were counted there.")
+    assert sole_choice(entries) is None
+    swept = entries[0].result.model_copy(update={"sweep": tuple(entries)})
+    whole = report_recommended(swept, binary=False)
+    assert (whole.n_clusters, whole.outcomes) == (3, found)
+
+
+def test_a_recommended_k_is_shown_wherever_outcomes_were_counted() -> None:
+    found = Outcomes(n_clusters=2, reference=0, results=())
+    entries = [entry(2, simplified_silhouette=0.4), entry(3, simplified_silhouette=0.6)]
+    entries[0] = entries[0].model_copy(
+        update={"result": entries[0].result.model_copy(update={"outcomes": found})}
+    )
+    assert (choose(entries).n_clusters, sole_choice(entries)) == (3, 3)
+    assert "is shown" not in choose(entries).text
 
 
 def test_one_clustering_is_described_by_the_same_sentences() -> None:
@@ -135,7 +174,7 @@ def test_the_reason_says_what_disagrees() -> None:
         entry(4, simplified_silhouette=0.1, davies_bouldin=1.1, start_agreement=0.8),
     ]
     choice = choose(entries)
-    assert (choice.n_clusters, choice.tied) == (3, (2,))
+    assert (choice.n_clusters, choice.tied) == (3, (3, 2))
     for said in (
         "within 0.02",
         "disagrees: it is 1.600",

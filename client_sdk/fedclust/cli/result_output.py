@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.result.facts import Facts
-from fedclust.result.one_cloud import chosen_text, verdict
+from fedclust.result.one_cloud import shown_text, verdict
 from fedclust.result.outcomes import (
     COMPARED,
     cluster_table,
@@ -98,7 +98,7 @@ def _clusters_text(result: Result) -> str:
     if result.sweep is None:
         return count
     tried = listed(entry.n_clusters for entry in result.sweep)
-    return f"{count} (tried K = {tried}; {chosen_text(result)})"
+    return f"{count} (tried K = {tried}; {shown_text(result)})"
 
 
 def show_sweep(entries: Sequence[SweepEntry]) -> None:

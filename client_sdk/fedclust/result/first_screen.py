@@ -8,8 +8,15 @@ from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, mean_of, profile_rows
 from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_warning
-from fedclust.result.one_cloud import apart_text, chosen_text, n_apart, tied_text
-from fedclust.result.outcomes import FOREST, headed, headline, outcome_sentences, range_text
+from fedclust.result.one_cloud import apart_text, n_apart, recommended, shown_text, tied_text
+from fedclust.result.outcomes import (
+    FOREST,
+    difference_text,
+    headed,
+    headline,
+    outcome_sentences,
+    range_text,
+)
 from fedclust.result.wording import and_text, isolated, percent, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
@@ -59,11 +66,15 @@ def answer(facts: Facts) -> list[str]:
                 apart, f" {apart or 'None'} of {n} stand apart from their neighbours."
             )
     if outcomes is not None and outcomes.results and outcomes.results[0].clusters:
-        only = "As a description only: " if apart == 0 else ""
-        said += f" {only}{range_text(outcomes.results[0], facts.cluster_names)}"
+        first, names = outcomes.results[0], facts.cluster_names
+        which = "the parts shown here" if apart == 0 else "the clusters"
+        said += f" {difference_text(first, names, outcomes.reference, which)}"
+        said += f" {range_text(first, names)}"
     lines = [said]
-    if result.sweep and not result.tied:
-        chosen = chosen_text(result)
+    if result.sweep:
+        chosen = shown_text(result)
+        why = outcomes is not None and recommended(result) != (result.n_clusters,)
+        chosen += ", because outcomes were counted there" * why
         lines.append(f"{chosen[0].upper()}{chosen[1:]}.")
     return lines if outcomes is not None else [*lines, *outcome_sentences(facts)]
 

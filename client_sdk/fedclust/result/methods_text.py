@@ -16,7 +16,7 @@ from fedclust import rounds
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.one_cloud import n_apart
+from fedclust.result.one_cloud import n_apart, recommended
 from fedclust.result.outcomes import missing_texts, outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.wording import (
@@ -299,23 +299,28 @@ def _number_of_clusters(facts: Facts) -> str:
 def _chosen(facts: Facts) -> str:
     """Return how the comparison came to its K; nothing of what a reader should do."""
     result = facts.result
+    best = (*result.tied, result.n_clusters)[0]
     ps = ", ".join(
         f"K = {entry.n_clusters}: {p_text(entry.result.one_cloud.p)}"
         for entry in result.sweep or ()
         if entry.result.one_cloud is not None and entry.result.one_cloud.p is not None
     )
     why = {
-        "apart": f"K = {result.n_clusters} was the largest whose clusters were clearer than one "
+        "apart": f"K = {best} was the largest whose clusters were clearer than one "
         f"cloud and all stood apart ({ps}).",
-        "step": f"Of the K whose clusters were clearer than one cloud, K = {result.n_clusters} "
+        "step": f"Of the K whose clusters were clearer than one cloud, K = {best} "
         f"gained most on the next smaller ({ps}); not all of its clusters were shown to stand "
         "apart.",
-        "one-cloud": f"At no K were the clusters clearer than one cloud ({ps}); those described "
-        "here are of the smallest K.",
+        "one-cloud": f"At no K were the clusters clearer than one cloud ({ps}).",
     }
-    text = why.get(result.choice or "", in_markdown(result.recommendation or ""))
-    if result.tied and result.choice in why:
-        text += f" K = {and_text(map(str, result.tied))} had the highest simplified silhouette."
+    if result.choice not in why:
+        return in_markdown(result.recommendation or "")
+    text = why[result.choice]
+    if result.tied:
+        others = and_text(map(str, result.tied[1:]))
+        text += f" K = {others} had the highest simplified silhouette."
+    if recommended(result) != (result.n_clusters,):
+        text += f" The clusters described here are those of K = {result.n_clusters}."
     return text
 
 

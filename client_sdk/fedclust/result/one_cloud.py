@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedclust.rounds.model_selection import CLEAR, cloud_sentences, p_text
+from fedclust.rounds.model_selection import CLEAR, cloud_sentences, is_recommended, p_text
 from fedclust.schema.result import Result
 
 
@@ -11,18 +11,32 @@ def verdict(result: Result) -> str:
     return result.recommendation or " ".join(cloud_sentences(result))
 
 
+def recommended(result: Result) -> tuple[int, ...]:
+    """Return the K of a sweep that is recommended: none, one, or several of a tie."""
+    shown = result.n_clusters
+    if shown is not None and is_recommended(result.choice, result.tied):
+        return (shown,)
+    return tuple(sorted(result.tied))
+
+
 def chosen_text(result: Result) -> str:
-    """Return how a sweep came to the K that it shows, in a few words."""
-    if result.choice == "one-cloud":
-        return f"no K is recommended, K = {result.n_clusters} is shown"
+    """Return which K a sweep recommends, in a few words."""
     if result.tied:
-        return f"K = {tied_text(result)} is too close to call, K = {result.n_clusters} is shown"
-    return f"K = {result.n_clusters} is recommended"
+        return f"K = {tied_text(result)} is too close to call"
+    return (
+        f"K = {result.n_clusters} is recommended" if recommended(result) else "no K is recommended"
+    )
+
+
+def shown_text(result: Result) -> str:
+    """Return which K a sweep recommends, and if it is no single one, which one it shows."""
+    shown = result.n_clusters
+    return chosen_text(result) + f", K = {shown} is shown" * (recommended(result) != (shown,))
 
 
 def tied_text(result: Result) -> str:
     """Return the K that are about as good a choice, such as "3 or 4"."""
-    return " or ".join(map(str, sorted((len(result.centroids), *result.tied))))
+    return " or ".join(map(str, sorted(result.tied)))
 
 
 def apart_text(result: Result, cluster: int) -> str:

@@ -13,6 +13,7 @@ from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_table
 from fedclust.result.wording import and_text, isolated
+from fedclust.rounds.model_selection import p_text as named_p
 from fedclust.schema.display import counted
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import (
@@ -27,6 +28,8 @@ from fedclust.schema.outcomes import (
 Draw: TypeAlias = Callable[[str], Figure]
 ALL_SITES = "all sites"
 CANNOT_TELL = "this table cannot tell"
+#: Clusters are said to differ where equal ones would give such counts this rarely.
+_DIFFERENT = 0.05
 _MEASURES = {
     "odds_ratio": "odds ratio",
     "risk_difference": "difference of shares",
@@ -205,6 +208,50 @@ def headed(found: OutcomeResult) -> str:
     return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
 
 
+def difference_text(
+    found: OutcomeResult, names: Sequence[str], reference: int, which: str = "the clusters"
+) -> str:
+    """Return whether clusters differ in an outcome; "" for a single cluster.
+
+    P-values are multiplied by the number of comparisons (Bonferroni). So where no clusters differ
+    at most 5 of 100 sessions say that some do (``benchmarks/outcomes.py`` counts them).
+
+    Parameters
+    ----------
+    found : OutcomeResult
+    names : sequence of str, length K
+    reference : int
+        The cluster that the others are compared with.
+    which : str
+        What the sentence calls the clusters.
+    """
+    compared = [each for each in found.comparisons if each.measure == found.comparisons[0].measure]
+    ps = [None if each.p_value is None else each.p_value * len(compared) for each in compared]
+    name, parts = isolated(found.name), dict[str, list[str]]()
+    words = ("lower", "higher") if found.kind == "ordered" else ("less often", "more often")
+    for each, p in zip(compared, ps, strict=True):
+        if p is not None and p <= _DIFFERENT and each.estimate.value is not None:
+            null = 0.5 if each.measure == "superiority" else 1.0
+            level = f"{isolated(each.level)} " if each.level else ""
+            where = parts.setdefault(level + words[each.estimate.value > null], [])
+            where.append(f"{isolated(names[each.cluster])} ({named_p(p)})")
+    if parts:
+        said = ", ".join(f"{side} in {and_text(where)}" for side, where in parts.items())
+        than = f"than in {isolated(names[reference])}, the largest one"
+        return f"{which[0].upper()}{which[1:]} differ in {name}: {said} {than}."
+    known = [p for p in ps if p is not None]
+    closed = all(None not in vars(each.estimate).values() for each in compared)
+    if not compared:
+        return ""
+    if not closed or len(known) < len(ps):
+        return f"{CANNOT_TELL[0].upper()}{CANNOT_TELL[1:]} whether {which} differ in {name}."
+    least, noise = min(1.0, *known), " and noise" * bool(found.sigma)
+    return (
+        f"{which[0].upper()}{which[1:]} show no clear difference in {name}: chance{noise} alone "
+        f"can give differences as large ({named_p(least)})."
+    )
+
+
 def range_text(found: OutcomeResult, names: Sequence[str]) -> str:
     """Return the least and the greatest share of the last cell, or the survival at the end."""
     lines = [headline(found, own) for own in found.clusters]
@@ -305,8 +352,8 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
         )
     lines.append(
         f"Every cluster is compared with cluster {facts.labels[found.reference]}, the largest one, "
-        "within each site. Intervals have a level of 95 % and include the noise. The p-values are "
-        "not adjusted for the number of comparisons."
+        "within each site. Intervals have a level of 95 % and include the noise. The p-values of "
+        "tables are not adjusted for the number of comparisons; those in sentences are."
     )
     if any(each.sigma for each in found.results):
         lines.append(
@@ -353,7 +400,9 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
     for number, each in enumerate(() if found is None else found.results):
         content += f"<h3>{escape(unit_text(each))}</h3><p>{escape(noise_text(each))}</p>"
         content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
-        if number:  # The first one stands on the first screen.
+        if number and found is not None:  # The first screen has those of the first outcome.
+            said = difference_text(each, facts.cluster_names, found.reference)
+            content += html_paragraphs([said] if said else [])
             content += html_figure(functools.partial(forest, each.name), FOREST)
         if each.comparisons:
             content += html_table(_TESTS, COMPARED, comparison_rows(each, facts.labels), text=(1,))

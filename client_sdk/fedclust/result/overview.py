@@ -27,7 +27,7 @@ TableName: TypeAlias = Literal[
 #: What a reader sees is the result of a session, simulated or not.
 _KIND = "SessionResult"
 #: Most warnings of a repr, and lines of its answer.
-_WARNINGS, _ANSWER = 3, 4
+_WARNINGS, _ANSWER = 3, 7
 #: Widest column of a repr.
 _WIDTH = 16
 #: Most clusters, columns and sites of a notebook's tables.

@@ -15,7 +15,7 @@ statistic", 2001: one standard error is what chance gains.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
 
@@ -104,13 +104,13 @@ class Choice:
     Attributes
     ----------
     n_clusters : int
-        K.
+        The K that the result shows: the recommended one. If no single K is, the one at which
+        outcomes were counted; without outcomes the best, and of one cloud the smallest.
     reason : str
-        ``apart``: all its clusters stand apart; ``step``: it gains most; ``one-cloud``: no K is
-        recommended, and this is the smallest; ``silhouette``, ``bic``, ``starts``: the best by
-        that measure.
+        ``apart``: all clusters of the best K stand apart; ``step``: it gains most; ``one-cloud``:
+        no K is recommended; ``silhouette``, ``bic``, ``starts``: it is the best by that measure.
     tied : tuple of int
-        Other K that are about as good a choice.
+        The K that are about as good a choice, the best one first; () where there is no tie.
     text : str
         Sentences for the analyst.
     """
@@ -122,7 +122,7 @@ class Choice:
 
 
 def choose(entries: Sequence[SweepEntry], *, binary: bool = False) -> Choice:
-    """Return the recommended K of a sweep.
+    """Return which K of a sweep the result shows, and whether it is recommended.
 
     Parameters
     ----------
@@ -131,6 +131,23 @@ def choose(entries: Sequence[SweepEntry], *, binary: bool = False) -> Choice:
     binary : bool
         Whether all columns are yes/no columns.
     """
+    best = _best(entries, binary=binary)
+    counted = [entry.n_clusters for entry in entries if entry.result.outcomes is not None]
+    if is_recommended(best.reason, best.tied) or not (counted or best.reason == "one-cloud"):
+        return best
+    shown, why = best.n_clusters, "it is the smallest"
+    if counted:
+        shown, why = counted[0], "outcomes were counted there"
+    text = f"{best.text} K = {shown} is shown because {why}."
+    return replace(best, n_clusters=shown, text=text)
+
+
+def is_recommended(reason: str | None, tied: Sequence[int]) -> bool:
+    """Return whether a single K is recommended."""
+    return not tied and reason not in ("one-cloud", "starts")
+
+
+def _best(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
     fits = [entry.result.likelihood for entry in entries]
     known = [fit for fit in fits if fit is not None]
     if len(known) == len(entries):
@@ -149,8 +166,7 @@ def choose(entries: Sequence[SweepEntry], *, binary: bool = False) -> Choice:
 def sole_choice(entries: Sequence[SweepEntry]) -> int | None:
     """Return the recommended K; None where another is about as good or none is recommended."""
     choice = choose(entries)
-    unsure = choice.tied or choice.reason in ("one-cloud", "starts")
-    return None if unsure else choice.n_clusters
+    return choice.n_clusters if is_recommended(choice.reason, choice.tied) else None
 
 
 def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
@@ -167,14 +183,14 @@ def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
         # Halves of a true cluster sometimes stand apart, too.
         best = entry if _gap(entry, errors=1.0) > _gap(best) else best
     by_silhouette = _ranked(_coarse_enough(entries)[0])[:1]
-    tied = tuple(e.n_clusters for e in by_silhouette if e.n_clusters != best.n_clusters)
+    tied = _tie(best, [e for e in by_silhouette if e is not best])
     says = [*cloud_sentences(best.result), *_largest_gain(entries, best)]
     if more := [entry for entry in apart if entry.n_clusters > best.n_clusters]:
         says.append(f"Those of K = {_listed(more)} stand apart, too, but add no more than chance.")
     if tied:
         other, score = by_silhouette[0], _or_lowest(by_silhouette[0].simplified_silhouette)
         p = _p(other)
-        line = f"K = {tied[0]} has the highest simplified silhouette, {score:.3f}"
+        line = f"K = {tied[1]} has the highest simplified silhouette, {score:.3f}"
         unclear = p is not None and p > CLEAR
         but = f", but is no clearer than one cloud ({p_text(p)})" if unclear and p else ""
         says.append(f"{line}{but}: look at both.")
@@ -228,8 +244,7 @@ def _one_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> list[str]:
     text = (
         f"One cloud: no separate groups were found. {_ARTIFICIAL.capitalize()} give "
         f"clusters as clear as these for every K tried ({every}). Do not report clusters "
-        "as a finding. No K is recommended; "
-        f"K = {entries[0].n_clusters} is shown because it is the smallest."
+        "as a finding. No K is recommended."
     )
     says = [text]
     if binary:
@@ -328,8 +343,12 @@ def _highest_silhouette(entries: Sequence[SweepEntry], judged: Sequence[SweepEnt
     if score < _WEAK:
         says.append(f"Below {_WEAK} no K gives clusters that stand clearly apart.")
     says += cloud_sentences(best.result)
-    tied = tuple(sorted(e.n_clusters for e in close))
-    return Choice(best.n_clusters, "silhouette", tied, " ".join(says))
+    return Choice(best.n_clusters, "silhouette", _tie(best, close), " ".join(says))
+
+
+def _tie(best: SweepEntry, others: Sequence[SweepEntry]) -> tuple[int, ...]:
+    ks = sorted(entry.n_clusters for entry in others)
+    return (best.n_clusters, *ks) if ks else ()
 
 
 def _coarse_enough(judged: Sequence[SweepEntry]) -> tuple[list[SweepEntry], list[str]]:

@@ -310,15 +310,15 @@ class Result(FinalModel):
     n_clusters : int or None
         In a sweep, the K of this clustering as it was asked for. Elsewhere None.
     sweep : tuple of SweepEntry or None
-        Of a sweep: every K that came to a clustering, ascending. All else here is that of the
-        recommended K.
+        Of a sweep: every K that came to a clustering, ascending. All else here is that of
+        ``n_clusters``: the recommended K, or if no single one is, the one of the outcomes.
     choice : str or None
-        Of a sweep: what the K was chosen by; see ``rounds.model_selection``. With ``one-cloud`` no
-        K is recommended, and all else is that of the smallest.
+        Of a sweep: what the best K was chosen by; see ``rounds.model_selection``. With
+        ``one-cloud`` no K is recommended.
     tied : tuple of int
-        Of a sweep: other K that are about as good a choice.
+        Of a sweep: the K that are about as good a choice, the best one first.
     recommendation : str or None
-        Of a sweep: why that K is recommended, or none.
+        Of a sweep: why a K is recommended, or none, and why that of this result is shown.
     bounds : Bounds or None
         Of a method that proves how good its clustering is.
     outcomes : Outcomes or None

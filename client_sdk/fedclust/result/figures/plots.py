@@ -12,7 +12,7 @@ from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import curves_of, draw_profile
 from fedclust.result.figures.sizes import draw_mix, draw_sizes, draw_stability
 from fedclust.result.figures.tree import draw_tree
-from fedclust.result.one_cloud import chosen_text
+from fedclust.result.one_cloud import shown_text
 from fedclust.result.wording import joined, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.schema.field_names import unknown_name_message
@@ -186,7 +186,7 @@ class Plots:
         clear = [float(k) for k, p in ps.items() if p <= CLEAR]
         return line_chart(
             "Choosing the number of clusters",
-            f"number of clusters ({chosen_text(facts.result)})",
+            f"number of clusters ({shown_text(facts.result)})",
             "",
             lines,
             description=f"{words} {facts.result.recommendation or ''}".strip(),

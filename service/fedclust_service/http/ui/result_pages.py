@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from fedclust.result.figures.plots import drawn_figures
 from fedclust.result.methods_text import WRITE_UP
-from fedclust.result.one_cloud import chosen_text
+from fedclust.result.one_cloud import chosen_text, recommended
 from fedclust.result.page import body
 from fedclust.result.ro_crate import check_license, crate_bytes
 from fedclust.result.session_result import SessionResult, read_result
@@ -82,7 +82,7 @@ class ShownResult:
     @property
     def chosen(self) -> str:
         """What the session says of K, also to a reader of another K than it shows."""
-        return chosen_text(self.whole).partition(", ")[0]
+        return chosen_text(self.whole)
 
     @property
     def counted(self) -> int | None:
@@ -93,10 +93,7 @@ class ShownResult:
     @property
     def marked(self) -> tuple[int, ...]:
         """The K that have a mark: the recommended one, or all that are about as good."""
-        shown = self.whole.n_clusters
-        if self.whole.choice == "one-cloud" or shown is None:
-            return ()
-        return (shown, *self.whole.tied)
+        return recommended(self.whole)
 
     @property
     def mark(self) -> str:
