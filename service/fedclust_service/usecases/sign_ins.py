@@ -106,16 +106,6 @@ def signed_in_again(co: Coordinator, tx: Tx, cookie: str) -> Actor:
     return _signed_in(co, text, row, _actor(token, principal)).actor
 
 
-def owner_of(co: Coordinator, cookie: str) -> str | None:
-    """Return the key of whose cookie this is, even if the sign-in has ended; None if unknown."""
-    text = parse_cookie(cookie)
-    if text is None:
-        return None
-    found = co.store.read("sign_in.owner", lambda tx: tx.sign_ins.with_owner(text.id))
-    known = found is not None and co.keys.verify(text, found[0].secret_hmac)
-    return found[2].key if found is not None and known else None
-
-
 def sign_out(co: Coordinator, cookie: str) -> None:
     """End the sign-in of a cookie. Idempotent; a cookie that nobody knows is no error."""
     text = parse_cookie(cookie)

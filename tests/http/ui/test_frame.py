@@ -183,6 +183,18 @@ def test_a_reader_who_was_away_signs_in_again(place: Place) -> None:
     place.clock.advance(29 * 60)
     reader.open("/ui/account")
     place.clock.advance(31 * 60)
+    # What was typed does not come back in the page to sign in, and a wrong token neither.
+    typed = reader.client.post("/ui/new-session", data={"/title": "Typed", "csrf": "x"})
+    assert (typed.status_code, "Typed" in typed.text) == (401, False)
+    wrong = reader.client.post("/ui/sign-in", data={"token": "fca_Typed", "next": "/ui/account"})
+    assert (wrong.status_code, "Typed" in wrong.text) == (401, False)
+    assert 'name="next" value="/ui/account"' in wrong.text
+    assert "Your token" in reader.open("/ui/account")
+
+
+def test_a_reader_who_was_away_is_led_back(place: Place) -> None:
+    reader = place.reader("north")
+    place.clock.advance(31 * 60)
     page = reader.open("/ui/account", status=401)
     assert 'name="next" value="/ui/account"' in page
 

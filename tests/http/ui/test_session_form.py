@@ -195,14 +195,13 @@ def test_another_method_or_variant_keeps_what_was_typed_and_shows_its_own_defaul
     assert other.body["config"] == {"n_clusters": 3}
     assert form_of(texts).body["config"] == {"n_clusters": 3, "tol": 0.5}
     paper = form_of({"/algorithm": "kfed", "/config/variant": "paper"})
-    assert [each.expert for each in (paper, replace(paper, notes=("Copied.",)))] == [True, False]
     defaults = {paper.fields[at].name: paper.fields[at].default_text for at in paper.fields}
     assert [*map(defaults.get, ("projection", "labels", "n_init"))] == ["on", "cells", None]
 
 
 def test_a_study_gives_what_the_form_leaves_alone() -> None:
     form = SessionForm("session", STUDY).filled({})
-    assert (form.method, len(form.rows), form.expert) == ("kfed", 2, False)
+    assert (form.method, len(form.rows)) == ("kfed", 2)
     shown = {each.name: each.default_text for each in form.fields.values()}
     assert (shown["title"], shown["refine"], shown["quorum"]) == ("Hearts", "2", "3")
     texts = {**form.texts, "/name": "heart", "/config/n_clusters": "3"}
@@ -234,9 +233,9 @@ def test_every_message_stands_at_its_input_and_nothing_typed_is_lost() -> None:
     form, made = form_of(texts).checked(check)
     assert made is None
     assert set(form.errors) == {"/name", "/features/8/kind"}, "the API reads fields first"
-    form, _ = form_of({**texts, "/features/8/kind": "binary"}).checked(check)
+    form, _ = form_of({**texts, "/features/8/kind": "binary", "/name": "no-name"}).checked(check)
     assert set(form.errors) == {
-        *("/name", "/config/tol", "/config/n_clusters"),
+        *("/config/tol", "/config/n_clusters"),
         *("/features/1/lower", "/features/4/kind", "/features/5/levels", "/features/6/edges"),
         *("/features/7/edges", "/features/7/event"),
     }
@@ -347,7 +346,7 @@ def test_pasted_json_of_any_shape_gives_a_form() -> None:
 def test_a_form_holds_so_many_columns_however_many_are_given() -> None:
     form = SessionForm().filled({"features": [f"n{i}" for i in range(100_000)]})
     assert (len(form.rows), len(form.features)) == (MOST_ROWS + 1,) * 2
-    assert form.refusals == {"/features": ("a form holds 500 columns: create it from JSON",)}
+    assert form.refusals == {"/features": ("a form holds 500 columns: create it in a terminal",)}
 
 
 def test_nothing_that_is_posted_raises() -> None:

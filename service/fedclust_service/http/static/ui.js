@@ -141,33 +141,25 @@ function fillRows(row, first, lines) {
   const inputs = [...row.querySelectorAll("input, select")];
   const all = inputs.map((each) => each.name.split("/").pop());
   const choices = (column) => [...(inputs[all.indexOf(column)]?.options ?? [])].map((e) => e.text);
-  let order = lines[0].map((text) => known(text, all));
-  let rows = lines.slice(1);
-  const headed = order.includes("name") && rows.length > 0;
-  if (!headed) {
-    const [kinds, roles] = ["kind", "role"].map(
-      (column) => lines.some(([, text]) => known(text, choices(column))));
-    const names = lines.length === 1 && first === "name" && !kinds && !roles;
-    rows = names ? lines[0].map((name) => [name]) : lines;
-    order = all.slice(all.indexOf(first), columns.tHead.rows[0].cells.length - 1)
-      .filter((each) => each !== "role" || roles || !kinds);
-  }
+  const headings = lines[0].map((text) => known(text, all));
+  const headed = headings.includes("name") && lines.length > 1;
+  const order = headed ? headings : [first];
+  const names = lines.length === 1 && first === "name";
+  const rows = headed ? lines.slice(1) : names ? lines[0].map((name) => [name]) : lines;
   const name = order.indexOf("name");
   const word = order.findIndex((each) => each === "role" || each === "kind");
   // Rows of patients must not leave the browser. So several cells a row are taken only if headings
-  // or kinds say that they describe columns, and nothing is sent before the reader has seen them.
+  // say that they describe columns, and nothing is sent before the reader has seen them.
   const says = (cells) => known(cells[word], choices(order[word])) !== undefined;
-  const described = headed
-    ? order.filter(Boolean).length > 1 && (word < 0 || rows.some(says))
-    : word >= 0 && rows.every(says);
-  const refused = (name >= 0 && !described && rows.some((cells) => cells.length > 1))
+  const described = headed && order.filter(Boolean).length > 1 && (word < 0 || rows.some(says));
+  const refused = (!described && rows.some((cells) => cells.length > 1))
     || rows.some((cells) => isNumber(cells[name]) || isNumber(cells[word]))
     || rows.some((cells) => cells.length === 1 && /;|,.*,/.test(cells[0]));
   const note = document.getElementById("pasted");
   note.className = refused ? "wrong" : "soft";
   note.textContent = refused
-    ? "These may be rows of patients. Nothing was taken: paste a row for each column with its " +
-      "name and kind (numeric, binary, categorical), or put a row of headings first."
+    ? "These may be rows of patients. Nothing was taken: paste a row for each column, below a " +
+      "row of headings such as name, kind and unit."
     : `Filled: ${rows.length}. Look at the names, then press Check.`;
   if (refused) return;
   const bodies = [...columns.tBodies];
@@ -287,9 +279,6 @@ function keepForm() {
     event.preventDefault();
     if (!signedOut) saySignedOut();
     else renew().then((again) => again && htmx.trigger(kept, "change"));
-  });
-  document.addEventListener("visibilitychange", () => {
-    if (signedOut && !document.hidden) renew().catch(() => {});
   });
 }
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from urllib.parse import parse_qsl
-
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -17,8 +15,6 @@ from fedclust_service.http.ui.errors import OWN_PAGE
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.navigation import entries_for
 from fedclust_service.http.ui.page_request import (
-    MOST_KEPT,
-    OWNER,
     PageRequest,
     authenticated,
     get,
@@ -29,8 +25,8 @@ from fedclust_service.http.ui.page_request import (
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.usecases import sign_ins
 
-#: Nobody is known yet, so little is read: a form that was kept, with each sign of it encoded again.
-_MOST_BYTES = 4 * MOST_KEPT
+#: Nobody is known yet, so little is read.
+_MOST_BYTES = 1 << 12
 
 
 def _begin(page: PageRequest) -> Response:
@@ -58,7 +54,6 @@ def _exchange(request: Request, form: Form) -> Response:
     address = "" if request.client is None else request.client.host
     wanted = _own_page(form.get("next", ""))
     co, token = service_of(request).coordinator, form.get("token", "").strip()
-    kept = form.get("kept", "") if wanted else ""
     known = sign_ins.known_token(co, token)
     try:
         rate.check(address, known)
@@ -68,20 +63,13 @@ def _exchange(request: Request, form: Form) -> Response:
             raise
         if refusal.retry_after_s is None:
             rate.failed(address, known)
-        values = {"next": wanted, "failure": refusal.detail, "kept": kept}
+        values = {"next": wanted, "failure": refusal.detail}
         headers = refusal.retry_headers
         return render(request, "sign_in.html", values, status=refusal.status, headers=headers)
     context_of(request).identify(signed.actor)
     # The browser forgets the cookie of an earlier sign-in: nobody could end that one.
     sign_ins.sign_out(co, cookie_of(request) or "")
-    response: Response
-    owner, *fields = parse_qsl(kept, keep_blank_values=True) or [("", "")]
-    if owner == (OWNER, signed.actor.key):
-        request.state.signed = signed
-        response = render(request, "signed_in.html", {"next": wanted, "kept": fields})
-    else:  # what somebody else typed is dropped
-        leads = "" if kept else wanted
-        response = RedirectResponse(leads or entries_for(signed.actor.role)[0].path, 303)
+    response = RedirectResponse(wanted or entries_for(signed.actor.role)[0].path, 303)
     set_cookie(request, response, cookie)
     return response
 

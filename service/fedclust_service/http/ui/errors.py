@@ -62,10 +62,8 @@ def _to_sign_in(request: Request, refusal: Refusal) -> Response:
     if sent or not reads:
         # Say why the sign-in ended.
         lost = "" if reads else " What you sent was not done."
-        if kept := getattr(request.state, "kept", ""):
-            lost += " What you typed is kept until you have signed in here."
-        wanted = path if own and (reads or kept) else ""
-        values = {"next": wanted, "failure": f"{refusal.detail}{lost}", "kept": kept}
+        wanted = path if own and reads else ""
+        values = {"next": wanted, "failure": f"{refusal.detail}{lost}"}
         response = render(request, "sign_in.html", values, status=401)
         if sent:  # a form from elsewhere comes without it, and must not sign anybody out
             delete_cookie(request, response)

@@ -30,10 +30,6 @@ class FilledForm:
         """Return what was typed into a field; before that, its default."""
         return self.texts.get(name, default)
 
-    def wrong(self, name: str) -> str | None:
-        """Return the message about a field."""
-        return self.errors.get(name)
-
     def refused(self, refusal: Refusal) -> FilledForm:
         """Return the form with a refusal's messages at the fields that they are about."""
         errors: dict[str, str] = {}

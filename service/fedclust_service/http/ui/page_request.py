@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
-from urllib.parse import urlencode
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -27,12 +25,8 @@ from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.sign_ins import SignedIn, owner_of, signed_in
+from fedclust_service.usecases.sign_ins import SignedIn, signed_in
 
-#: Of a long form whose sign-in has ended.
-MOST_KEPT = 1 << 16
-#: Name of the first kept field. It holds the owner of the ended sign-in, who alone gets the form.
-OWNER = "owner"
 #: The name of a form's field with the token that only pages of this coordinator know.
 CSRF = "csrf"
 #: Requests of htmx have no form of their own to carry the token.
@@ -108,27 +102,15 @@ def get(path: str, show: Show, *, used: bool = True) -> Route:
     return open_route(path, endpoint, "GET")
 
 
-def post(path: str, act: Show, *, kept: Callable[[Form], Form] | None = None) -> Route:
+def post(path: str, act: Show) -> Route:
     """Return the route of a form, below ``/ui``; ``act`` runs in a thread.
 
     It refuses forms that were not made by a page of the reader's own sign-in. The body of an
-    unknown caller is not read. ``kept`` says what a long form keeps when its sign-in has ended: the
-    page to sign in then holds it for the same person.
+    unknown caller is not read.
     """
 
     async def endpoint(request: Request) -> Response:
-        try:
-            page = await run_in_threadpool(authenticated, request)
-        except Refusal:
-            cookie, co = cookie_of(request), service_of(request).coordinator
-            if kept is not None and cookie is not None:
-                require_same_origin(request)
-                with suppress(Refusal):
-                    owner = await run_in_threadpool(owner_of, co, cookie)
-                    if owner is not None:
-                        form = kept(await read_form(request, MOST_KEPT))
-                        request.state.kept = urlencode([(OWNER, owner), *form.multi_items()])
-            raise
+        page = await run_in_threadpool(authenticated, request)
         require_same_origin(request)
         form = await read_form(request)
         return await run_in_threadpool(_act, replace(page, form=form), act)

@@ -34,15 +34,9 @@ _PATIENTS = FormField("/patients", "Patients at a site, about", "number", "It st
 _GUESS = FormField("/guess", "Guess: % with the event", "number", "It stays on this page.")
 #: The inputs above the table.
 ASKED = ("/purpose", "/sites", "/name", "/algorithm", "/config/n_clusters", "/patients")
-_K, _A_ROW = "/config/n_clusters", "/features/999999/name"
-#: What a definition needs, and what stands for it while the rest is checked.
-_NEEDED: Final = {
-    "/purpose": "It is not written yet.",
-    "/name": "session",
-    "/sites": ", ".join(f"site-{number}" for number in range(100)),
-    _A_ROW: "(no column yet)",
-    _K: "2",
-}
+_K = "/config/n_clusters"
+#: What a definition needs.
+_NEEDED: Final = ("/purpose", "/name", "/sites", "/features", _K)
 #: Fields of a definition that nobody writes, or that the address of the page says.
 _ELSEWHERE = {"/study", "/sites", "/method_version", "/engine_version"}
 _ROW = re.compile(r"/features/([0-9]{1,6})(?=/|$)")
@@ -138,12 +132,6 @@ class SessionForm:
         """Return the pointers of the inputs of a part, without those that are asked first."""
         return [at for at in self.fields if at.startswith(f"{part}/") and at not in ASKED]
 
-    @property
-    def expert(self) -> bool:
-        """Whether something is typed, not copied, or wrong in the part for experts."""
-        changed = {*(() if self.notes else self.texts), *self.errors} & self.fields.keys()
-        return any(at not in ASKED and not _ROW.match(at) for at in changed)
-
     @functools.cached_property
     def values(self) -> dict[str, Any]:
         """The JSON value of every input that is not empty, by its pointer."""
@@ -226,30 +214,26 @@ class SessionForm:
     def checked(self, check: Callable[[bytes], T]) -> tuple[Self, T | None]:
         """Return the form with the messages of a check, and what it returns if there are none.
 
-        ``check`` takes the body as the API does, and raises Refusal. The API reads the rest only
-        where these are right: so something valid stands for what is missing or wrong.
+        ``check`` takes the body as the API does, and raises Refusal. What is missing has no
+        message. The API compares fields with each other after all of them are there and right.
         """
         asked = {at for at, each in self.fields.items() if each.default in (None, "")}
         if self.kind == "study":
             asked.discard(_K)
         elif not self.rows:
-            asked.add(_A_ROW)
+            asked.add("/features")
         lacking = [at for at in _NEEDED if at in asked and not self.texts.get(at)]
-        missing = {at: self.label(at) for at in lacking}
         form, made = self, None
-        for _ in range(2):
-            wrong = {*missing, *form.errors}
-            stand_ins = {at: text for at, text in _NEEDED.items() if at in wrong}
-            trial = replace(self, texts={**self.texts, **stand_ins})
-            try:
-                made = check(trial.json.encode())
-            except Refusal as refusal:
-                found = trial.refused(refusal)
-                errors = {at: said for at, said in found.errors.items() if at not in stand_ins}
-                general = form.general or found.general
-                form = replace(form, errors={**errors, **form.errors}, general=general)
-        form = replace(form, errors={**form.errors, **self.refusals}, missing=missing)
-        return form, None if missing or form.errors or form.general else made
+        try:
+            made = check(self.json.encode())
+        except Refusal as refusal:
+            form = self.refused(refusal)
+        errors = {at: said for at, said in form.errors.items() if at not in lacking}
+        missing = {at: self.label(at) for at in lacking}
+        general = () if missing else form.general
+        errors |= self.refusals
+        form = replace(form, errors=errors, general=general, missing=missing)
+        return form, None if missing or errors else made
 
     @property
     def refusals(self) -> dict[str, tuple[str, ...]]:
@@ -261,7 +245,7 @@ class SessionForm:
         if "/patients" in self.values and self.patients is None:
             found["/patients"] = ("write a whole number of at least 1",)
         if len(self.rows) > MOST_ROWS:
-            found["/features"] = (f"a form holds {MOST_ROWS} columns: create it from JSON",)
+            found["/features"] = (f"a form holds {MOST_ROWS} columns: create it in a terminal",)
         return found
 
     def refused(self, refusal: Refusal) -> Self:

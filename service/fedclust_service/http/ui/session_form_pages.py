@@ -21,8 +21,7 @@ from fedclust_service.domain.access import require
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.body_limits import check_json_size
-from fedclust_service.http.ui.form import Form
-from fedclust_service.http.ui.page_request import CSRF, PageRequest, get, post
+from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_form import ASKED, COLUMNS, SessionForm, input_id, row_fields
 from fedclust_service.http.ui.study_pages import points_of_study
@@ -30,9 +29,7 @@ from fedclust_service.usecases import principals, sessions, studies
 
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
 _NOT_YET: Final = frozenset({"seed", "definition"})
-#: Refusals that no change of the form can lift.
-_FINAL: Final = frozenset({401, 403, 404})
-#: Empty rows below those that are filled in.
+#: Empty rows below those that are filled in. The script adds more.
 _SPARE_ROWS: Final = 3
 
 
@@ -57,36 +54,25 @@ def _act(kind: str, page: PageRequest) -> Response:
     """Create what the form defines, or show the form again, changed as the pressed button says."""
     require(page.actor, f"{kind}.create")
     form, pressed = _read(kind, page), page.form
-    pasted, as_json = pressed.get("definition", ""), "create_json" in pressed
-    body = (pasted if as_json else form.json).encode("utf-8", "replace")
+    body = form.json.encode("utf-8", "replace")
     if "file" in pressed:
         return attachment(form.json + "\n", JSON, "definition.json")
-    if as_json or "load" in pressed:
+    if "load" in pressed:
+        pasted = pressed.get("definition", "")
         try:
             form = _of_json(page, form, pasted)
         except UsageError as error:
-            form = replace(form, notes=(*form.notes, str(error)))
-            return _show(page, form, status=422 if as_json else 200, pasted=pasted)
+            return _show(page, replace(form, notes=(*form.notes, str(error))), pasted=pasted)
     form, made = form.checked(functools.partial(_check, kind, page))
-    if not as_json and (form.refusals or "create" not in pressed):
+    if form.refusals or "create" not in pressed:
         return _show(page, form, made, status=422 if "create" in pressed else 200)
     create = sessions.create_session if kind == "session" else studies.create_study
     try:
         info, new = create(page.co, page.actor, _request(kind, body))
     except Refusal as refusal:
-        if refusal.status in _FINAL:
-            raise
-        known = form.errors or form.missing or form.general
-        return _show(page, form if known else form.refused(refusal), status=refusal.status)
+        return _show(page, form.refused(refusal) if made else form, status=refusal.status)
     place = f"/ui/{'sessions' if kind == 'session' else 'studies'}/{info.name}"
     return page.redirect(place, f"{kind}-created{'' if new else '-before'}")
-
-
-def _kept(form: Form) -> Form:
-    """Return a form that shows itself again instead of creating or downloading something."""
-    shows = {"create": "check", "file": "check", "create_json": "load"}
-    typed = [(name, text) for name, text in form.multi_items() if text and name != CSRF]
-    return Form([(shows.get(name, name), text) for name, text in typed])
 
 
 def _read(kind: str, page: PageRequest) -> SessionForm:
@@ -102,16 +88,14 @@ def _read(kind: str, page: PageRequest) -> SessionForm:
 def _of_json(page: PageRequest, form: SessionForm, text: str) -> SessionForm:
     """Return the form of a definition that was pasted; UsageError if it is none."""
     found = read_json(text, "the pasted text")
-    if isinstance(found, dict):
-        found = found.get("definition", found)
+    found = found.get("definition", found) if isinstance(found, dict) else None
     if not isinstance(found, dict):
         raise UsageError("The pasted text is no JSON object, {...}. Nothing was changed.")
-    study, named, defaults = form.study, found.get("study"), found.pop("defaults", None)
+    named, defaults = found.get("study"), found.pop("defaults", None)
     try:
-        study = _study(page, named) if isinstance(named, str) else study
+        study = _study(page, named) if isinstance(named, str) else form.study
     except Refusal:
-        note = "There is no study of the name in the pasted text that you may see."
-        raise UsageError(note) from None
+        raise UsageError("You see no study of the name in the pasted text.") from None
     given = defaults if isinstance(defaults, dict) else {}
     return SessionForm(form.kind, study).filled({**found, **given})
 
@@ -153,8 +137,6 @@ def _show(
     form = replace(form, bands=sessions.known_bands(page.co, page.actor, form.sites))
     alone = not (form.study or page.partial)
     registered = principals.enabled_sites(page.co, page.actor) if alone else ()
-    more = page.form.get("more", "")
-    spare = int(more) if more.isdecimal() and len(more) < 4 else _SPARE_ROWS
     after = max(form.rows, default=-1) + 1
     read_by_sites: Any = ()
     if isinstance(made, Definition):
@@ -170,7 +152,7 @@ def _show(
         worth=_worth(form, made),
         consent=[each for each in read_by_sites if each[0] not in _NOT_YET],
         methods=METHODS,
-        rows=() if page.partial else (*form.rows, *range(after, after + spare)),
+        rows=() if page.partial else (*form.rows, *range(after, after + _SPARE_ROWS)),
         row=row_fields(),
         columns=COLUMNS,
         asked=ASKED,
@@ -182,5 +164,5 @@ def _show(
 ROUTES = tuple(
     make(f"/new-{kind}", functools.partial(show, kind))
     for kind in ("session", "study")
-    for make, show in ((get, _open), (functools.partial(post, kept=_kept), _act))
+    for make, show in ((get, _open), (post, _act))
 )
