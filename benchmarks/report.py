@@ -132,6 +132,12 @@ PAGES = (
         (("Means, standard deviations and words, of which kinds of data", "table_one"),),
     ),
     Page(
+        "trajectories",
+        "Trajectories",
+        "Whether a session finds trends over time: from values on a grid, and from summaries.",
+        (("Trends as the R packages kml and latrend make them", "trajectories"),),
+    ),
+    Page(
         "choosing_k",
         "Choosing the number of clusters",
         "What it costs to compare several numbers of clusters, and which number is recommended.",

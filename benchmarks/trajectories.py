@@ -1,8 +1,10 @@
-"""Trajectories of three and four trends, at four sites of 200 persons, against k-means on all rows.
+"""Trajectories of three and four trends, at four sites of 200 persons, against all rows.
 
 The trends are those that the manuals of the R packages kml (`gald`, at times 0 to 10) and latrend
 (`generateLongData`, at times 0 to 1) describe. Sites have a row for each value. "irregular" moves
-every visit by up to half a step and loses 20 % of them.
+every visit by up to half a step and loses 20 % of them. A session gets the values on a grid and
+clusters them with `fkm`, or gets summaries and clusters them with `mixture`. In all rows of the
+complete visits, k-means or a Gaussian mixture with diagonal covariances finds the same columns.
 """
 
 from __future__ import annotations
@@ -16,16 +18,22 @@ import numpy as np
 import pandas as pd
 from sklearn.cluster import KMeans
 from sklearn.metrics import adjusted_rand_score
+from sklearn.mixture import GaussianMixture
+from sklearn.preprocessing import StandardScaler
 
 from _data import FloatArray
 from _report import write
-from _runs import Job, Record, fingerprint, run, spread
+from _runs import ROOT, Job, Record, fingerprint, run, spread
 from fedclust import simulate
-from fedclust.data import Dataset
+from fedclust.data import Dataset, load
 
 SITES, PERSONS = 4, 200
 MISSED = 0.2
-REACHED = 0.95
+REACHED, NEAR = 0.95, 0.05
+SUMMARY = ["slope", "curvature", "auc"]
+KINDS = {"grid": "grid, `fkm`", "summary": f"{', '.join(SUMMARY)}, `mixture`"}
+#: What makes the columns.
+DATA = str(ROOT / "client_sdk" / "fedclust" / "data" / "trajectories.py")
 COLUMNS = {"features": {"y": {"column": "value", "time": "time", "person": "person"}}}
 
 
@@ -78,11 +86,25 @@ CASES = {
 }
 
 
-def measure(name: str, seed: int) -> Record:
-    """Run a session on complete and on irregular visits; k-means gets the complete grid of all."""
+def _fit(kind: str, rows: FloatArray, k: int, seed: int) -> FloatArray:
+    """Cluster the columns of all persons (n, m) without a session."""
+    if kind == "grid":
+        return KMeans(k, n_init=20, random_state=seed).fit_predict(rows)
+    scaled = StandardScaler().fit_transform(rows)
+    mixture = GaussianMixture(k, covariance_type="diag", n_init=20, random_state=seed)
+    return mixture.fit_predict(scaled)
+
+
+def measure(name: str, kind: str, seed: int) -> Record:
+    """Run a session on complete and on irregular visits, and cluster all rows of the complete."""
     case = CASES[name]
     k = len(case.means)
-    grid = {"kind": "trajectory", "grid": list(case.times), "window": 1.5 * case.times[1]}
+    columns: dict[str, Any] = {"summary": SUMMARY}
+    method, policy = "mixture", {"scaling": "standard"}
+    if kind == "grid":
+        columns = {"grid": list(case.times), "window": 1.5 * case.times[1]}
+        method, policy = "fkm", {"scaling": "none"}
+    features = [{"name": "y", "kind": "trajectory", **columns}]
     found: Record = {}
     for what, irregular in (("complete", False), ("irregular", True)):
         table, trends = case.visits(seed, irregular)
@@ -91,11 +113,11 @@ def measure(name: str, seed: int) -> Record:
             for j in range(SITES)
         }
         result = simulate(
-            "fkm",
+            method,
             sites,
             config={"n_clusters": k},
-            policy={"scaling": "none"},
-            features=[{"name": "y", **grid}],
+            policy=policy,
+            features=features,
             seed=seed,
             persons={site: data.source["person"] for site, data in sites.items()},
         )
@@ -104,30 +126,42 @@ def measure(name: str, seed: int) -> Record:
             labels[data.source["person"]] = result.labels_[site]
         here = labels >= 0
         found[what] = adjusted_rand_score(trends[here], labels[here])
+        found[f"{what}, labelled"] = float(here.mean())
         if not irregular:
-            rows = table["value"].to_numpy().reshape(len(trends), -1)
-            pooled = KMeans(k, n_init=20, random_state=seed).fit_predict(rows)
-            found["k-means on all rows"] = adjusted_rand_score(trends, pooled)
-            found["with its labels"] = adjusted_rand_score(pooled, labels)
+            rows = load(Dataset(table, mapping=COLUMNS), result.features).X[:: len(case.times)]
+            found["all rows"] = adjusted_rand_score(trends, _fit(kind, rows, k, seed))
     return found
 
 
 def main() -> None:
     """Measure, print the table and write it."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--runs", type=int, default=10, help="of each half of the seeds")
     runs = parser.parse_args().runs
-    jobs = [Job(measure, {"name": name, "seed": seed}) for name in CASES for seed in range(runs)]
-    records = run("trajectories", jobs, fingerprint(__file__))
+    parts = [(name, kind, half) for name in CASES for kind in KINDS for half in (0, 1)]
+    jobs = [
+        Job(measure, {"name": name, "kind": kind, "seed": seed})
+        for name, kind, half in parts
+        for seed in range(half * runs, (half + 1) * runs)
+    ]
+    records = run("trajectories", jobs, fingerprint(__file__, DATA))
     rows = []
-    for index, name in enumerate(CASES):
+    for index, (name, kind, half) in enumerate(parts):
         part = records[index * runs : (index + 1) * runs]
-        row: dict[str, Any] = {"case": name, "K": len(CASES[name].means)}
-        for figure in ("k-means on all rows", "complete", "irregular", "with its labels"):
+        row: dict[str, Any] = {"case": name, "K": len(CASES[name].means), "columns": KINDS[kind]}
+        row["seeds"] = f"{half * runs} to {(half + 1) * runs - 1}"
+        for figure in ("all rows", "complete", "irregular"):
             row[f"ARI, {figure}"] = round(spread(part, figure).mean, 3)
+            row[f"worst, {figure}"] = round(spread(part, figure).worst, 3)
         reached = [each["complete"] >= REACHED for each in part]
-        rows.append({**row, f"runs of at least {REACHED}": f"{sum(reached)} of {runs}"})
-    write("trajectories", rows, note=f"Means of {runs} draws; {SITES} sites of {PERSONS}.")
+        near = [each["irregular"] >= each["all rows"] - NEAR for each in part]
+        row[f"complete of at least {REACHED}"] = f"{sum(reached)} of {runs}"
+        row[f"irregular within {NEAR} of all rows"] = f"{sum(near)} of {runs}"
+        rows.append(row)
+    note = f"""{runs} draws a line; {SITES} sites of {PERSONS}, p = 5. "all rows": of the complete
+visits of all persons, k-means on the grid, or a Gaussian mixture with diagonal covariances on the
+summaries. "irregular": each visit moved by up to half a step, and {MISSED:.0%} of them lost."""
+    write("trajectories", rows, note=" ".join(note.split()))
 
 
 if __name__ == "__main__":

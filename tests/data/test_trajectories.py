@@ -88,18 +88,40 @@ def test_values_of_one_time_count_as_their_mean_and_missing_ones_not() -> None:
 def test_summaries_are_those_of_numpy() -> None:
     times, values, persons = random_visits()
     wanted = [
-        [v[0], np.polyfit(t, v, 1)[0], v.max(), np.trapezoid(v, t)]
+        [v[0], np.polyfit(t, v, 1)[0], np.polyfit(t, v, 2)[0], v.max(), np.trapezoid(v, t)]
         for t, v in by_person(times, values, persons)
     ]
-    of = declared(summary=("first", "slope", "peak", "auc"))
+    of = declared(summary=("first", "slope", "curvature", "peak", "auc"))
     np.testing.assert_allclose(made(of, times, values, persons), wanted, rtol=1e-9)
 
 
-def test_a_person_with_one_value_has_no_slope_and_no_area() -> None:
-    of = declared(summary=("first", "slope", "peak", "auc"))
-    found = made(of, [1, 2, 3], [4.0, 5.0, 6.0], [0, 2, 2])
-    np.testing.assert_array_equal(found[0], [4, np.nan, 4, np.nan])
-    assert np.isnan(found[1]).all()
+def test_a_summary_of_a_person_with_too_few_times_is_missing() -> None:
+    of = declared(summary=("first", "slope", "curvature", "peak", "auc"))
+    found = made(
+        of, [1, 2, 3, 3, 0, 1, 2], [4.0, 5.0, 6.0, 8.0, 0.0, 1.0, 4.0], [0] + 3 * [2] + 3 * [3]
+    )
+    nan = np.nan
+    wanted = [[4, nan, nan, 4, nan], 5 * [nan], [5, 2, nan, 7, 6], [0, 2, 1, 4, 3]]
+    np.testing.assert_array_equal(found, wanted)
+
+
+def test_persons_without_a_trend_share_a_slope_and_a_curvature_of_zero() -> None:
+    """Rounding alone would give each person another tiny number, of either sign."""
+    times, _, persons = random_visits()
+    of = declared(summary=("slope", "curvature"))
+    same = 0.1 + persons / 3
+    np.testing.assert_array_equal(made(of, times, same, persons), np.zeros((40, 2)))
+    lines = same + (1 + persons / 7) * times
+    slopes, curvatures = made(of, times, lines, persons).T
+    np.testing.assert_allclose(slopes, 1 + np.arange(40) / 7, rtol=1e-11)
+    np.testing.assert_array_equal(curvatures, 0)
+
+
+def test_a_curvature_needs_no_times_of_a_certain_size() -> None:
+    """Days since 1970 and a minute apart: a parabola through the origin would lose all digits."""
+    times = 20_000 + np.arange(5) / 1440
+    found = made(declared(summary=("curvature",)), times, 7 + (np.arange(5.0) - 2) ** 2)
+    np.testing.assert_allclose(found, [[1440**2]], rtol=1e-6)
 
 
 def test_a_spline_is_fitted_by_least_squares() -> None:
@@ -132,10 +154,15 @@ def test_a_trajectory_is_a_column_for_each_time_and_counts_as_one_number() -> No
     }
 
 
-def test_slope_and_area_have_units_of_their_own_and_no_bounds() -> None:
-    of = declared(summary=("peak", "slope", "auc"), time_unit="days", lower=0, upper=9)
-    found = [(each.unit, each.lower) for each in of.columns]
-    assert found == [("mg/dl", 0.0), ("mg/dl/days", None), ("mg/dl x days", None)]
+def test_slope_curvature_and_area_have_units_of_their_own_no_bounds_and_no_transform() -> None:
+    summary = ("peak", "slope", "curvature", "auc")
+    of = declared(summary=summary, time_unit="days", lower=1, upper=9, transform="log")
+    assert [(each.unit, each.lower, each.upper, each.transform) for each in of.columns] == [
+        ("mg/dl", 1.0, 9.0, "log"),
+        ("mg/dl/days", None, None, "none"),
+        ("mg/dl/days²", None, None, "none"),
+        ("mg/dl x days", None, None, "none"),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -159,10 +186,11 @@ def test_a_declaration_that_cannot_be(fields: dict[str, Any], message: str) -> N
     assert [message in str(error) for error in errors].count(True) == 1
 
 
-def test_scaling_by_bounds_says_which_column_has_none() -> None:
-    of = declared(summary=("peak", "slope"), lower=0.0, upper=9.0)
+@pytest.mark.parametrize("summary", ["slope", "curvature", "auc"])
+def test_scaling_by_bounds_says_which_column_has_none(summary: Any) -> None:
+    of = declared(summary=("peak", summary), lower=0.0, upper=9.0)
     (error,) = check_features((of,), "bounds")
-    assert "crea@slope" in str(error)
+    assert f"crea@{summary}" in str(error)
 
 
 # --- a site's table -------------------------------------------------------------------------------
@@ -308,6 +336,20 @@ def test_a_table_with_the_columns_needs_no_mapping() -> None:
     table = pd.DataFrame({"pid": ["a", "b"], "crea@0": [1.0, 2.0], "crea@2": [3.0, np.nan]})
     found = persons(table)
     assert found["crea@0"] == [1.0, 2.0]
+
+
+def test_a_curvature_is_made_of_rows_or_is_a_column_in_a_unit_of_its_own() -> None:
+    columns = clustered([declared(summary=("curvature",), time_unit="days")])
+    rows = pd.DataFrame({"pid": "a", "tag": [0.0, 1.0, 2.0], "wert": [0.0, 1.0, 4.0]})
+    found = persons(Dataset(rows, mapping=MAPPING), columns)
+    assert found == {"names": ("a",), "wert@curvature (tag, days, mg/dl)": [1.0]}
+    own = pd.DataFrame({"pid": ["a"], "bend": [0.5]})
+    rule = {"column": "bend", "unit": "mg/dl/days2"}
+    mapping = {"features": {"crea@curvature": rule}}
+    assert persons(Dataset(own, mapping=mapping), columns)["bend"] == [0.5]
+    mapping = {"features": {"crea@curvature": {**rule, "unit": "mg/dl/days"}}}
+    with pytest.raises(DataError, match="the session's unit is 'mg/dl/days²'"):
+        persons(Dataset(own, mapping=mapping), columns)
 
 
 def test_another_grid_fill_or_unit_is_another_column_of_the_table() -> None:

@@ -158,6 +158,36 @@ def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> 
             assert {column: after[column] for column in before[name]} == before[name]
 
 
+def test_a_session_of_summaries_finds_the_trends(tmp_path: Path) -> None:
+    files = {name: tmp_path / f"{name}.csv" for name in SITES}
+    for seed, path in enumerate(files.values()):
+        write_visits(path, seed)
+    data = {name: Dataset(path, mapping=MAPPING) for name, path in files.items()}
+    persons = {name: pd.read_csv(path)["mrn"] for name, path in files.items()}
+    times = ("grid", "window")
+    summed = {name: value for name, value in GRID.items() if name not in times}
+    summed |= {"summary": ["slope", "curvature", "auc"]}
+    options = {"features": [summed], "config": {"n_clusters": 3}}
+    with running_server(tmp_path / "server") as server:
+        consortium = Consortium.found(server.base_url, server.operator_token, SITES)
+        consortium.create("crea", 1, algorithm="mixture", **options)
+        with Site(
+            server.base_url, token=consortium.site_tokens["ada"], state_dir=tmp_path / "ada"
+        ) as site:
+            request = site.check("crea", data["ada"], person="mrn")
+        said = dict(request.text())["columns"]
+        assert "crea (mg/dl, trajectory: slope, curvature, auc of each person)" in said
+        in_blocks = Dataset(files["brno"], mapping=MAPPING, out_of_core=True)
+        results = consortium.run("crea", {**data, "brno": in_blocks}, tmp_path, person="mrn")
+        found = consortium.result("crea").result
+    expected = simulate("mixture", data, seed=7, persons=persons, **options)
+    assert shared(found) == shared(to_tree(expected.result))
+    for name, result in results.items():
+        assert np.array_equal(result.labels_, expected.labels_[name])
+        trends = result.labels_.reshape(60, 7)
+        assert [len(np.unique(trends[kind::3])) for kind in range(3)] == [1, 1, 1]
+
+
 def test_new_visits_change_nothing_that_was_released(tmp_path: Path) -> None:
     """Values until day 4, then a corrected one, visits on day 6, and a person without rows."""
     write_visits(tmp_path / "ada.csv", 0)

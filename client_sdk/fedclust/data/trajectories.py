@@ -25,6 +25,8 @@ _BITS: Final = 40
 #: Times this near to one of the grid, relative to its largest number, are that time: a factor such
 #: as 0.041666667 days an hour makes 1.000000008 of 24.
 _SAME_TIME: Final = 1e-6
+#: How many times a summary needs, if more than one.
+_LEAST_TIMES: Final = {"slope": 2, "auc": 2, "curvature": 3}
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,10 @@ class TrajectoryReader(Reader):
         places = [each.of.columns.index(column) for column in each.columns]
         if not np.isfinite(found).any() and len(visits.times):
             message = f"no person has enough values for {each.of.name!r}: a slope and an area need "
-            message += "two times, a spline as many as knots, and a grid a value within its window"
+            message += (
+                "two times, a curvature three, a spline as many as knots, and a grid a value "
+            )
+            message += "within its window"
             raise self.origin.fault("trajectory", message, column=each.value)
         return _Made(numbers, found[:, places], _text(each.of, visits, found))
 
@@ -322,17 +327,35 @@ def _summarised(visits: Visits, name: str) -> FloatArray:
     elif name == "peak":
         found = np.full(len(visits.counts), -np.inf)
         np.maximum.at(found, persons, values)
-    elif name == "slope":
-        means = visits.sums(times) / np.maximum(visits.counts, 1)
-        centred = times - means[persons]
-        squares = visits.sums(centred**2)
-        found = visits.sums(centred * values) / np.where(squares > 0, squares, 1.0)
+    elif name in ("slope", "curvature"):
+        # The powers of the time, each orthogonal to those before it.
+        basis = _without(visits, times, np.ones(len(times)))
+        if name == "curvature":
+            square = _without(visits, basis**2, np.ones(len(times)))
+            basis = _without(visits, square, basis)
+        found = _coefficient(visits, values, basis)
     else:
         areas = np.zeros(len(values))
         between = np.diff(times) * (values[1:] + values[:-1]) / 2
         areas[:-1] = np.where(np.diff(persons) == 0, between, 0.0)
         found = visits.sums(areas)
-    return np.where(visits.counts >= (2 if name in ("slope", "auc") else 1), found, np.nan)
+    return np.where(visits.counts >= _LEAST_TIMES.get(name, 1), found, np.nan)
+
+
+def _coefficient(visits: Visits, numbers: FloatArray, basis: FloatArray) -> FloatArray:
+    """Return each person's least-squares coefficient (n persons,) of a basis (n,).
+
+    It is 0 if only rounding makes it another number: persons without a trend share this value.
+    """
+    terms, squares = basis * numbers, visits.sums(basis**2)
+    sums, sizes = visits.sums(terms), visits.sums(np.abs(terms))
+    sums = np.where(np.abs(sums) > sizes * 2.0**-_BITS, sums, 0.0)
+    return sums / np.where(squares > 0, squares, 1.0)
+
+
+def _without(visits: Visits, numbers: FloatArray, basis: FloatArray) -> FloatArray:
+    """Return what of numbers (n,) each person's best multiple of a basis (n,) leaves."""
+    return numbers - _coefficient(visits, numbers, basis)[visits.persons] * basis
 
 
 def _spline(visits: Visits, knots: FloatArray, window: float) -> FloatArray:

@@ -15,6 +15,7 @@ from fedclust.rounds import VERSION, Plan, check_evidence, sweep
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import (
+    SUMMARY_UNITS,
     Declaration,
     Feature,
     Outcome,
@@ -374,7 +375,7 @@ def unbounded(features: Sequence[Feature]) -> Iterator[Feature]:
 
 def _bounds_fault(feature: Feature) -> tuple[str, str, str]:
     message = "scaling by bounds needs lower and upper"
-    if isinstance(feature, TrajectoryColumn) and feature.point in ("slope", "auc"):
+    if isinstance(feature, TrajectoryColumn) and feature.point in SUMMARY_UNITS:
         message = f"scaling by bounds needs them of every column, and {feature.name} has none: "
         message += "scale by standard, or leave it out"
     return "", "bounds", message

@@ -6,7 +6,7 @@ import functools
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import pairwise
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import (
     Discriminator,
@@ -81,7 +81,9 @@ class Feature(Model):
 
 
 #: What a trajectory can be summarised by.
-Summary: TypeAlias = Literal["first", "slope", "peak", "auc"]
+Summary: TypeAlias = Literal["first", "slope", "curvature", "peak", "auc"]
+#: The unit of each summary that is not in the unit of the values: of the values' and the times'.
+SUMMARY_UNITS: Final = {"slope": "{}/{}", "curvature": "{}/{}²", "auc": "{} x {}"}
 
 
 class Outcome(Model):
@@ -199,9 +201,11 @@ class Trajectory(Model):
     window : float or None
         A value that is further than this from a time of the grid does not count for it.
     summary : tuple of str or None
-        In place of a grid. ``first``: the first value; ``slope``: of the straight line through all
-        values; ``peak``: the largest; ``auc``: the area under the lines between the values. Slope
-        and area need values at two times.
+        In place of a grid. ``first``: the first value; ``slope``: of the straight line that fits
+        all values best (least squares); ``curvature``: the quadratic coefficient of the parabola
+        that does; ``peak``: the largest value; ``auc``: the area under the lines between the
+        values, from the first time to the last. Slope and area need values at two times, a
+        curvature at three.
 
     Examples
     --------
@@ -233,9 +237,9 @@ class Trajectory(Model):
     def _column(self, point: float | Summary, weight: float) -> TrajectoryColumn:
         name = f"{self.name}@{point if isinstance(point, str) else format(point, 'g')}"
         column = TrajectoryColumn(name=name, weight=weight, of=self, point=point)
-        if point in ("slope", "auc"):
-            mark = "/" if point == "slope" else " x "
-            unit = f"{self.unit}{mark}{self.time_unit}" if self.unit and self.time_unit else ""
+        if point in SUMMARY_UNITS:
+            both = self.unit and self.time_unit
+            unit = SUMMARY_UNITS[point].format(self.unit, self.time_unit) if both else ""
             return column.model_copy(update={"unit": unit[:_MOST_UNIT]})
         same = {name: getattr(self, name) for name in ("unit", "lower", "upper", "transform")}
         return column.model_copy(update=same)
