@@ -25,6 +25,8 @@ FEATURES = (
     Feature(name="smoker", kind="binary"),
     Feature(name="pain", kind="categorical", levels=("typical", "atypical", "none")),
 )
+SEX = Feature(name="sex", kind="binary", unit="1 = female")
+SMOKING = Feature(name="smoking", kind="categorical", levels=("never", "former", "current"))
 DIED = Outcome(name="died", role="outcome", kind="binary")
 DECLARED = (*FEATURES, DIED)
 N = 60
@@ -408,6 +410,18 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (DIED.columns[0], {"Vital_Status": ["Dead", "Alive"]}, ""),
         (SMOKER, {"smoker": ["dead", "alive"]}, '"dead" 1, "alive" 1'),
         (FEMALE, {"Sex__(M/F)": ["M", "F"]}, ""),
+        (SEX, {"Geschlecht": ["w", "m"]}, ""),
+        (SEX, {"Geslacht": ["V", "M"]}, ""),
+        (SEX, {"Sexo": ["V", "M"]}, 'not known: "V" 1, "M" 1'),
+        (SEX, {"sex": [0, 1]}, 'not known: "0" 1, "1" 1'),
+        (SMOKING, {"Raucherstatus": ["Nichtraucher", "Ex-Raucher", "Raucher"]}, ""),
+        (SMOKING, {"Palenie": ["nie", "tak"]}, 'not known: "nie" 1, "tak" 1'),
+        (Feature(name="died_60", kind="binary"), {"verstorben_60T": ["j", "n"]}, ""),
+        (
+            Feature(name="died_60", kind="binary"),
+            {"verstorben_1J": ["j", "n"]},
+            "no column here is called like it",
+        ),
     ],
 )
 def test_what_is_uncertain_is_marked(
@@ -417,6 +431,27 @@ def test_what_is_uncertain_is_marked(
     assert says in marked
     assert bool(marked) == bool(says)
     assert text.count("# uncertain: ") == marked.count(f"{feature.name}: ")
+
+
+def test_codes_of_sex_and_smoking_become_the_levels_that_they_mean(tmp_path: Path) -> None:
+    path = csv("utf-8", ";", {"Geslacht": ["V", "M"], "Tabac": ["non-fumeur", "ancien fumeur"]})
+    features = (SEX, SMOKING)
+    suggest_mapping(features, path(tmp_path)).write(tmp_path / "m.toml")
+    found = load(Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml"), features)
+    assert found.X.tolist() == [[1, 1, 0, 0], [0, 0, 1, 0]]
+
+
+def test_a_missing_text_of_several_columns_is_proposed_once(tmp_path: Path) -> None:
+    numbers = (Feature(name="age"), Feature(name="bmi"), Feature(name="crp"))
+    columns = {"age": [50, "k.A.", 60], "bmi": ["k.A.", 22, 31], "crp": [1, 2, "nd"]}
+    found = suggest_mapping(numbers, csv("utf-8", ";", columns)(tmp_path))
+    assert 'missing value in every column: "k.A." 2' in found.still_open[0]
+    assert found.text.count('# missing = ["k.A."]') == 1
+    assert found.text.index('# missing = ["k.A."]') < found.text.index("[features")
+    assert found.text.count('# missing = ["nd"]') == 1
+    (tmp_path / "m.toml").write_text(found.text.replace("# missing", "missing"), "utf-8")
+    X = load(Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml"), numbers).X
+    np.testing.assert_array_equal(X, [[50, np.nan, 1], [np.nan, 22, 2], [60, 31, np.nan]])
 
 
 def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:

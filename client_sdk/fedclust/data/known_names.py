@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import re
+import tomllib
 import unicodedata
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from importlib.resources import files
 from typing import Final
 
 #: Letters that are no letter with an accent.
@@ -19,98 +22,18 @@ def folded(text: str) -> str:
     return re.sub("([aou])e", r"\1", plain)
 
 
-#: Names of one measurement, in English, German, French, Spanish, Italian, Portuguese, Dutch,
-#: Swedish, Danish, Norwegian, Polish and Turkish.
-_SYNONYMS: Final = (
-    "age alter lebensalter edad patientage alterjahre eta idade leeftijd ålder alder wiek yaş",
-    "sex geschlecht gender sexe sexo sesso geslacht kön kjønn płeć cinsiyet",
-    "height grosse korpergrosse taille talla altezza statura altura lengte längd wzrost boy",
-    "weight gewicht korpergewicht poids peso vikt waga kilo ağırlık",
-    "bmi bodymassindex imc vki",
-    (
-        "creatinine kreatinin creatinin creat krea crea scr serumkreatinin creatinina "
-        "serumcreatinine kreatinine kreatynina"
-    ),
-    (
-        "chol cholesterol cholesterin totalcholesterol gesamtcholesterin colesterol colesterolo "
-        "kolesterol totalkolesterol"
-    ),
-    (
-        "triglycerides triglyzeride triglyceride trig tg trigliceridos trigliceridi "
-        "triglyceriden trigliserit"
-    ),
-    (
-        "glucose glukose blutzucker bz glycemie glucosa glykamie gluc glicemia glukos glukoza "
-        "glucosio glukoz"
-    ),
-    "hba1c glycatedhemoglobin hemoglobinaglicada emoglobinaglicata hemoglobineglyquee",
-    "bilirubin bilirubine bilirrubina bili bilirubina",
-    "hemoglobin hamoglobin hb hgb hemoglobine hemoglobina emoglobina hemoglobiny",
-    "crp creactiveprotein creaktivesprotein",
-    "ldl ldlc ldlchol ldlcholesterol ldlcholesterin ldlkolesterol ldlcolesterol ldlcolesterolo",
-    "hdl hdlc hdlchol hdlcholesterol hdlcholesterin hdlkolesterol hdlcolesterol hdlcolesterolo",
-    "bnp natriureticpeptide",
-    "ntprobnp probnp",
-    "potassium kalium potasio potassio potas",
-    "sodium natrium sodio",
-    "platelets thrombozyten plaquettes plaquetas plt piastrine trombocyten trombocyter trombosit",
-    "wbc wblc leukozyten leukocytes leucocytes leucocitos leucociti leukocyten leukocyty lökosit",
-    (
-        "sbp systolic systolicbloodpressure systolicbp bpsys rrsys syst systolisch trestbps "
-        "systoliskt pasistolica tasistolica pressionesistolica cisnienieskurczowe skurczowe "
-        "sistolik tasystolique systolique"
-    ),
-    (
-        "dbp diastolic diastolicbloodpressure diastolicbp bpdia rrdia diast diastolisch "
-        "diastoliskt padiastolica tadiastolica pressionediastolica rozkurczowe diyastolik "
-        "tadiastolique diastolique"
-    ),
-    "map meanbp meanarterialpressure meanbloodpressure mitteldruck mad pam presionarterialmedia",
-    "resp respiratoryrate resprate atemfrequenz frequencerespiratoire frecuenciarespiratoria",
-    "heartrate hr pulse puls herzfrequenz frequencecardiaque hartslag tetno nabız",
-    "temp temperature temperatur temperatura temperatuur kroppstemp tcorporea ateş",
-    "ef lvef ejectionfraction ejektionsfraktion",
-    "diabetes dm diab diabete diabetesmellitus suikerziekte cukrzyca diyabet",
-    (
-        "hypertension hypertonie htn bluthochdruck hta hypertensie ipertensione nadcisnienie "
-        "hipertansiyon"
-    ),
-    "smoker smoking raucher rauchen fumeur tabac fumador fumatore roker rökare ryger røyker sigara",
-    (
-        "died death dead deceased verstorben tod exitus mortality deces fallecido dth gestorben "
-        "deceduto decesso morto obito falecido overleden avliden död zgon ölüm öldü "
-        "vitalstatus status"
-    ),
-    (
-        "los lengthofstay liegedauer verweildauer staydays degenza opnameduur vårdtid yatışsüresi "
-        "czashospitalizacji"
-    ),
-)
-#: Headers of the columns of a table with a row for each value: times by their unit.
-_TIMES: Final = {
-    "days": "day days tag tage jour jours dia dias giorno giorni dag dagen dygn dni dzien gün",
-    "hours": "hour hours hr hrs stunde stunden heure heures hora horas ora ore uur timmar timer "
-    "saat",
-    "weeks": "week weeks woche wochen semaine semana hafta",
-    "": "time zeit zeitpunkt temps tiempo tempo tijd tid czas zaman offset visit date datum tarih "
-    "charttime",
-}
-_PERSONS: Final = (
-    "patient patientid pat patid patnr pid mrn subject subjectid subjid usubjid person personid "
-    "patienten patientennr patientnummer paciente paziente pacjent case caseid fall fallnr cpr "
-    "hasta hastano pseudonym pseudo pseudonymid"
-)
-_VALUES: Final = (
-    "value wert messwert ergebnis result valor valeur valore waarde varde wartosc değer sonuç"
-)
-#: Codes of one meaning. The pairs are the first two and the last two.
-_MEANINGS: Final = {
-    "no": "no n nein false 0 non falsch faux nee nej nie não hayır yok",
-    "yes": "yes y ja j true 1 oui si wahr vrai tak sim evet var",
-    "male": "male m mannlich mann man mand masculin masculino homme hombre h maschio erkek",
-    "female": "female f w weiblich frau woman feminin femenino femme mujer vrouw femmina kvinna "
-    "kvinne kvinde k kadın",
-}
+_WORDS: Final = tomllib.loads(files(__package__).joinpath("known_names.toml").read_text("utf-8"))
+
+
+def _by_word(part: str) -> dict[str, frozenset[str]]:
+    """Return the keys of a part of the file by each of their words, with its question mark."""
+    found: dict[str, frozenset[str]] = {}
+    for key, words in _WORDS[part].items():
+        for word in map(folded, words.split()):
+            found[word] = found.get(word, frozenset()) | {key}
+    return found
+
+
 #: Codes of a person who lives; other words for death are in the synonyms.
 _ALIVE: Final = frozenset(
     ["alive", "living", "lebend", "lebt", "vivant", "vivo", "levend", "levande", "zyje", "yasiyor"]
@@ -128,21 +51,33 @@ _ABSENT: Final = (
     "?|-|--|k.a.|ka|unbekannt|unknown|missing|fehlt|n.d.|nd|n.b.|nb|inconnu|desconocido|"
     "keine angabe|not known|not done|brak danych|brak|onbekend|okänd|ukendt|uoplyst|"
     "ukjent|saknas|ignoto|sconosciuto|desconhecido|nieznane|nr|n.r.|s.d.|nvt|bilinmiyor"
+    "|onb|onb.|s/d"
 )
 _MISSING_CODES: Final = frozenset(map(folded, _ABSENT.split("|")))
-_WORDS: Final = {folded(word): n for n, words in enumerate(_SYNONYMS) for word in words.split()}
-_TIME_WORDS: Final = {folded(w): unit for unit, words in _TIMES.items() for w in words.split()}
-_PERSON_WORDS: Final = frozenset(map(folded, _PERSONS.split()))
-_VALUE_WORDS: Final = frozenset(map(folded, _VALUES.split()))
-_CODES: Final = {folded(code): what for what, codes in _MEANINGS.items() for code in codes.split()}
-#: Turkish initials of evet and hayır, erkek and kadın: what they mean if there are no others.
+_MEASURED: Final = _by_word("measurements") | {
+    name: frozenset({name}) for name in _WORDS["measurements"]
+}
+_TIME_WORDS: Final = _by_word("times")
+_HEADERS: Final = {
+    kind: frozenset(map(folded, words.split())) for kind, words in _WORDS["headers"].items()
+}
+_SPANS: Final = {word: frozenset(map(int, days)) for word, days in _by_word("spans").items()}
+_CODES: Final = {word: min(keys) for word, keys in _by_word("codes").items()}
+_STATUSES: Final = {word: min(keys) for word, keys in _by_word("statuses").items()}
+#: Initials of two languages: what they mean if there are no others.
 _TOGETHER: Final = {
     frozenset("eh"): {"e": "yes", "h": "no"},
+    frozenset("on"): {"o": "yes", "n": "no"},
+    frozenset("sn"): {"s": "yes", "n": "no"},
+    frozenset("tn"): {"t": "yes", "n": "no"},
     frozenset("ek"): {"e": "male", "k": "female"},
 }
+#: With one of these codes M may be mujer.
+_MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
+_DUTCH_SEX: Final = {"v": "female", "m": "male"}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
-    r"(?:\s+in)?[\s_,;:-]+((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?:d?l|ml))?|%)$"
+    r"(?:\s+in)?[\s_,;:-]+((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?i:[dm]?l))?|%)$"
 )
 #: Units as people write them; of moles "a litre" is left out.
 _UNIT_WORDS: Final = (
@@ -151,13 +86,13 @@ _UNIT_WORDS: Final = (
     "hours hour h hrs std stunden heures horas ore uur godziny timmar saat",
     "minutes minute minuten minuti minutos minuter minuut dakika",
     "weeks week wochen semaines semanas weken settimane veckor tygodnie hafta",
-    "bpm 1/min /min beats/min",
+    "bpm 1/min /min beats/min lpm slag/min slagen/min battiti/min latidos/min atim/dk coups/min",
     "mmol/l mmol",
     "umol/l umol",
     "nmol/l nmol",
-    "% percent pct",
+    "% percent pct proz prozent procent porcento",
     "mg/dl mgdl",
-    "10^9/l /nl 10^3/ul k/ul tsd/ul gpt/l",
+    "10^9/l /nl 10^3/ul k/ul tsd/ul gpt/l 10^3/mm3 1000/mm3 mil/mm3 1000/ul tys/ul",
     "10^12/l /pl 10^6/ul tpt/l",
     "lb lbs",
     "in inches",
@@ -175,7 +110,8 @@ _SCALES: Final = (
     {"u/l": 1.0, "mu/l": 1e-3, "uu/ml": 1e-3, "mu/ml": 1.0, "u/ml": 1e3, "ku/l": 1e3},
     {"10^9/l": 1.0, "10^12/l": 1e3, "/ul": 1e-3},
     {"fraction": 1.0, "%": 0.01},
-    *({unit: 1.0} for unit in ("bpm", "°c", "°f", "kg/m2", "mmol/mol")),
+    *({unit: 1.0} for unit in ("bpm", "°c", "°f", "kg/m2", "mmol/mol", "meq/l")),
+    {"ml/min/1.73m2": 1.0},
 )
 #: Grams in a mole, by the first synonym.
 _MOLES: Final = {"chol": 386.7, "triglycerides": 885.7, "glucose": 180.16} | {
@@ -186,42 +122,114 @@ _MOLES: Final = {"chol": 386.7, "triglycerides": 885.7, "glucose": 180.16} | {
     "hemoglobin": 16114.0,  # of one of its four chains, as laboratories count it
 }
 #: Measurement, factor and offset between units of other zeros; HbA1c by the NGSP's equation.
-_SHIFTED: Final[dict[tuple[str, str], tuple[str | None, float, float]]] = {
-    ("°f", "°c"): (None, 5 / 9, -160 / 9),
-    ("°c", "°f"): (None, 1.8, 32.0),
+_SHIFTED: Final[dict[tuple[str, str], tuple[str, float, float]]] = {
+    ("°f", "°c"): ("", 5 / 9, -160 / 9),
+    ("°c", "°f"): ("", 1.8, 32.0),
     ("mmol/mol", "%"): ("hba1c", 0.09148, 2.152),
     ("%", "mmol/mol"): ("hba1c", 1 / 0.09148, -2.152 / 0.09148),
+    ("meq/l", "mmol/l"): ("sodium potassium chloride", 1.0, 0.0),
+    ("mmol/l", "meq/l"): ("sodium potassium chloride", 1.0, 0.0),
 }
 
 
-def _parts(name: str) -> list[str]:
+def _parts(name: str) -> tuple[str, ...]:
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
-    return re.findall(r"[^\W_]+", folded(apart))
+    return tuple(re.findall(r"[^\W_]+", folded(apart)))
+
+
+#: A number of days and the like in one word, such as ``28d``, ``mort28d`` and ``d28``.
+_SPAN: Final = re.compile(r"([^\W\d_]{3,})?(\d{1,4})([^\W\d_]*)")
+_SPAN_AFTER: Final = re.compile(r"([^\W\d_]+)(\d{1,4})")
+
+
+@functools.lru_cache(4096)
+def _without_span(parts: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[int]]:
+    """Return the words of a name without a span of time, and how many days it may have."""
+    for i, part in enumerate(parts):
+        following = parts[i + 1] if i + 1 < len(parts) else ""
+        if part.isdecimal() and len(part) < 5:
+            named = following in _SPANS
+            units = _SPANS[following] if named else frozenset({1})
+            return parts[:i] + parts[i + 1 + named :], frozenset(int(part) * n for n in units)
+        if (found := _SPAN.fullmatch(part)) and found[3] in _SPANS:
+            rest = (found[1],) if found[1] else ()
+            days = frozenset(int(found[2]) * n for n in _SPANS[found[3]])
+            return parts[:i] + rest + parts[i + 1 :], days
+        if (found := _SPAN_AFTER.fullmatch(part)) and found[1] in _SPANS and i > 0:
+            days = frozenset(int(found[2]) * n for n in _SPANS[found[1]])
+            return parts[:i] + parts[i + 1 :], days
+    return parts, frozenset()
+
+
+def _same_span(one: frozenset[int], other: frozenset[int]) -> bool:
+    """Return whether spans may be one: 12 months of 30 days are a year."""
+    return any(abs(a - b) <= 0.03 * max(a, b) for a in one for b in other)
+
+
+#: So many letters of a name, such as Geschl, are taken as its beginning.
+_LEAST_BEGUN: Final = 4
+
+
+@functools.lru_cache(4096)
+def _measured(name: str, within: bool = False) -> tuple[frozenset[str], frozenset[str]]:
+    """Return what a name means by all its words, and what it may mean.
+
+    ``within``: any words in it may say what it means, or it may be short for a word.
+    """
+    parts, _ = _without_span(_parts(name))
+    kept = tuple(part for part in parts if part not in _HEADERS["filler"]) or parts
+    for words in (_parts(name), parts, kept):
+        joined = "".join(words)
+        if joined in _MEASURED:
+            return frozenset(_MEASURED[joined]), frozenset(_MEASURED[joined])
+        if f"{joined}?" in _MEASURED:
+            return frozenset(), frozenset(_MEASURED[f"{joined}?"])
+    spans = [(i, j) for i in range(len(kept)) for j in range(i + 1, len(kept) + 1) if within]
+    some = frozenset().union(*(_MEASURED.get("".join(kept[i:j]), frozenset()) for i, j in spans))
+    begun = "".join(kept) if within and not some else ""
+    if len(begun) >= _LEAST_BEGUN:
+        starts = [keys for word, keys in _MEASURED.items() if word.startswith(begun)]
+        some = frozenset().union(*starts) if len(set(starts)) == 1 else some
+    return frozenset(), some
 
 
 def looks_missing(code: str) -> bool:
     """Return whether a code often means a missing value."""
-    return folded(code) in _MISSING_CODES or _ABSENT_NUMBER.fullmatch(code) is not None
+    return is_absent_text(code) or _ABSENT_NUMBER.fullmatch(code) is not None
 
 
-def meanings_of(codes: Collection[str]) -> dict[str, str | None]:
+def is_absent_text(code: str) -> bool:
+    """Return whether a text that is no number often means a missing value."""
+    return folded(code) in _MISSING_CODES
+
+
+def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | None]:
     """Return what each code of a column means in any session: "no", "yes", "male" or "female"."""
     given = frozenset(folded(code) for code in codes if not looks_missing(code))
-    known = _TOGETHER.get(given, _CODES)
+    known: Mapping[str, str] = _TOGETHER.get(given, _CODES)
+    if given == _DUTCH_SEX.keys() and "geslacht" in folded(header):
+        known = _DUTCH_SEX
+    elif "m" in given and _MALE_WITH_MUJER & given:
+        known = {code: what for code, what in known.items() if what in ("no", "yes")}
     return {code: known.get(folded(code)) for code in codes}
+
+
+def status_of(code: str) -> str | None:
+    """Return "never", "former" or "current" for a code that certainly means this."""
+    return _STATUSES.get("".join(_parts(code)))
 
 
 def death_of(code: str) -> int | None:
     """Return 1 for a code of a person who died, such as ``Exitus``, 0 for one who lives."""
     word = "".join(_parts(code))
-    if _WORDS.get(word) == _WORDS["died"] or word in _DEAD:
+    if "died" in _MEASURED.get(word, ()) or word in _DEAD:
         return 1
     return 0 if word in _ALIVE else None
 
 
 def is_death(feature: str) -> bool:
     """Return whether a name says that a person died."""
-    return _WORDS.get("".join(_parts(feature))) == _WORDS["died"]
+    return "died" in _measured(feature)[1]
 
 
 def rank_of(code: str, *, alone: bool = False) -> int | None:
@@ -239,9 +247,20 @@ def sex_counted(feature: str) -> str | None:
     return found.pop() if len(found) == 1 and found <= {"male", "female"} else None
 
 
+#: What 1 means, in the unit of a yes/no feature.
+_ONE: Final = re.compile(r"\b1 ?(?:=|:|is) ?([^\W\d_]+)|([^\W\d_]+) ?[=:] ?1\b")
+
+
+def sex_of_one(unit: str) -> str | None:
+    """Return the sex that 1 means by the unit of a yes/no feature, such as ``1 = female``."""
+    found = _ONE.search(folded(unit))
+    what = _CODES.get((found[1] or found[2]) if found else folded(unit))
+    return what if what in ("male", "female") else None
+
+
 def is_sex(feature: str) -> bool:
     """Return whether a name says "sex", and not which one."""
-    return _WORDS.get("".join(_parts(feature))) == _WORDS["sex"]
+    return "sex" in _measured(feature)[0]
 
 
 def in_brackets(header: str) -> list[str]:
@@ -256,15 +275,24 @@ def likeness(feature: str, header: str) -> int:
     """
     if feature == header:
         return 4
-    own, other = _parts(feature), _parts(split_unit(header)[0])
+    name = split_unit(header)[0]
+    own, other = _parts(feature), _parts(name)
     if "".join(own) in ("".join(other), "".join(_parts(header))):
         return 3
-    groups = {_WORDS.get("".join(own)), _WORDS["sex"] if sex_counted(feature) else None} - {None}
-    if _WORDS.get("".join(other)) in groups:
+    spans = [_without_span(parts)[1] for parts in (own, _parts(header))]
+    if all(spans) and not _same_span(*spans):
+        return 0  # death within 30 days and within a year
+    sure, groups = _measured(feature)
+    found, guessed = _measured(name, within=True)
+    if not guessed:  # what seems to be a unit may be a word of the name, as in ICU days
+        found, guessed = _measured(header, within=True)
+    if sex_counted(feature):
+        sure, groups = sure | {"sex"}, groups | {"sex"}
+    if sure & found and bool(spans[0]) == bool(spans[1]):
         return 2
     near = difflib.SequenceMatcher(None, "".join(own), "".join(other)).ratio() > 0.84
     within = bool(own and other) and (set(own) <= set(other) or set(other) <= set(own))
-    return int(near or within or any(_WORDS.get(part) in groups for part in other))
+    return int(near or within or bool(groups & guessed))
 
 
 # --- units ----------------------------------------------------------------------------------------
@@ -277,7 +305,8 @@ _ACTIVITY: Final = re.compile(r"([mukM]?)(?:IU|UI?|I?E|iu|ui?|i?e)(?=/)")
 
 
 def _unit(text: str) -> str:
-    plain = "".join(unicodedata.normalize("NFKC", text).split()).replace("μ", "u")
+    plain = "".join(unicodedata.normalize("NFKC", text.replace("º", "°")).split())
+    plain = re.sub(r"(?<=\d),(?=\d)", ".", re.sub("^[x×](?=1)", "", plain.replace("μ", "u")))
     plain = _PREFIXED.get(plain, re.sub("_per_|_", "/", plain.replace("mcg", "ug")))
     if found := _ACTIVITY.match(plain):
         prefix = "mega" if found[1] == "M" else found[1]
@@ -289,8 +318,8 @@ def _unit(text: str) -> str:
 def time_unit_of(header: str) -> str:
     """Return the unit of times that a header says; "" without one."""
     words = [split_unit(header)[1], *_parts(header)]
-    units = (_unit(word) if is_unit(word) else _TIME_WORDS.get(word, "") for word in words)
-    return next((unit for unit in units if unit in _TIMES and unit), "")
+    units = (_unit(word) if is_unit(word) else min(_TIME_WORDS.get(word, [""])) for word in words)
+    return next((unit for unit in units if unit in _WORDS["times"] and unit != "unknown"), "")
 
 
 def fits_time(header: str) -> int:
@@ -300,12 +329,12 @@ def fits_time(header: str) -> int:
 
 def fits_person(header: str) -> int:
     """Return how well a header fits persons, as :func:`fits_time` does."""
-    return _fits(header, _PERSON_WORDS)
+    return _fits(header, _HEADERS["person"])
 
 
 def fits_value(header: str) -> bool:
     """Return whether a header says "value" and not of what."""
-    return _fits(split_unit(header)[0], _VALUE_WORDS) == 2
+    return _fits(split_unit(header)[0], _HEADERS["value"]) == 2
 
 
 def _fits(header: str, words: Collection[str]) -> int:
@@ -344,14 +373,14 @@ def same_measure(unit: str, other: str) -> bool:
 
 def _group(feature: str, header: str) -> str | None:
     """Return the first name of what is measured."""
-    names = ("".join(_parts(feature)), "".join(_parts(split_unit(header)[0])))
-    return next((_SYNONYMS[_WORDS[name]].split()[0] for name in names if name in _WORDS), None)
+    sure = _measured(feature)[0] or _measured(split_unit(header)[0], within=True)[1]
+    return min(sure) if len(sure) == 1 else None
 
 
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:
     """Return factor and offset from one unit to another; None if they are not known."""
     known = _SHIFTED.get((_unit(unit), _unit(to)))
-    if known is not None and known[0] in (None, _group(feature, header)):
+    if known and (not known[0] or _group(feature, header) in known[0].split()):
         return known[1:]
     one, other = _dimension(unit), _dimension(to)
     if one is None or other is None:

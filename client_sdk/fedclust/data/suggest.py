@@ -27,6 +27,7 @@ from fedclust.data.known_names import (
     fits_value,
     folded,
     in_brackets,
+    is_absent_text,
     is_death,
     is_sex,
     is_unit,
@@ -36,7 +37,9 @@ from fedclust.data.known_names import (
     rank_of,
     same_measure,
     sex_counted,
+    sex_of_one,
     split_unit,
+    status_of,
     time_unit_of,
 )
 from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, as_dataset, canonical_code
@@ -57,14 +60,12 @@ from fedclust.wire.errors import DataError, UsageError, writing
 #: At most so many different cells of a column are distinguished, and so many codes are written.
 _MOST_CELLS: Final = 100_000
 _MOST_CODES: Final = 40
-#: With one of these codes M may be mujer.
-_MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
 #: Encodings of Windows in Western Europe, Central Europe and Turkey.
 _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 #: What a column without a name is called, before its letter.
 _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
-_DEGREES: Final = re.compile("[ _]([FC])$")
+_DEGREES: Final = re.compile("(?:[ _]|(?<=[a-z]))([FC])$|[ _]([fc])$")
 #: A value below or above what was measured.
 _LIMIT: Final = re.compile(r"[<>≤≥] ?\d+([.,]\d+)?")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
@@ -152,6 +153,8 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     columns = [table.columns[match.column] for match in matched.values() if match]
     if table.textual and dataset.options.decimal is None:
         table.set_decimal(columns or table.columns.values())
+    numbers = (matched[each.name] for each in features if each.kind == "numeric")
+    table.find_absent([table.columns[match.column] for match in numbers if match])
     writer = _Writer(table)
     used = {match.column for match in matched.values() if match}
     for feature in features:
@@ -187,6 +190,8 @@ class _Table:
     cut: set[str] = field(default_factory=set)
     #: Of a row below the header.
     units: dict[str, str] = field(default_factory=dict)
+    #: Texts that may mean a missing value in several columns of numbers, with their counts.
+    absent: Counter[str] = field(default_factory=Counter)
 
     def unit_of(self, column: str) -> str:
         """Return the unit that the table says of a column; "" without one."""
@@ -210,6 +215,18 @@ class _Table:
         if marks[","] > marks["."]:
             self.written = self.written.model_copy(update={"decimal": ","})
 
+    def find_absent(self, columns: Sequence[Counter[Any]]) -> None:
+        texts = [
+            {str(cell): n for cell, n in cells.items() if is_absent_text(str(cell))}
+            for cells in columns
+        ]
+        times = Counter(text for found in texts for text in found)
+        for found in texts:
+            self.absent.update({text: n for text, n in found.items() if times[text] > 1})
+        if self.absent:
+            said = with_counts(self.absent)
+            self.notes.append(f"these texts may mean a missing value in every column: {said}")
+
     def head(self, name: str, unused: Sequence[str]) -> list[str]:
         """Return the lines of the file before its features."""
         lines = [
@@ -217,6 +234,7 @@ class _Table:
             "# To accept a line that is proposed, delete the # before it. Counts are of rows:",
             "# delete the comments before you give this file away.",
             *(f"# uncertain: {note}" for note in self.notes),
+            *([f"# missing = {_toml(list(self.absent))}"] if self.absent else []),
         ]
         settings = self.written.model_dump(exclude_defaults=True, exclude={"features"})
         lines += [f"{name} = {_toml(value)}" for name, value in settings.items()]
@@ -400,7 +418,8 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
     cells = table.columns[name]
     if feature.kind != "numeric":
         codes, _ = _codes(feature, cells)
-        known = sum(n for code, n in codes.items() if _level(feature, code, codes, 4) is not None)
+        levels = (_level(feature, code, codes, _Match(name, 4)) for code in codes)
+        known = sum(n for n, level in zip(codes.values(), levels, strict=True) if level is not None)
         return (known / max(1, codes.total()) + (len(codes) <= _MOST_CODES)) / 2
     values = max((_numbers(cells, mark, table.textual)[0] for mark in ".,"), key=len)
     lower, upper = limits(feature)
@@ -441,32 +460,30 @@ def _codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter
     return codes, missing
 
 
-def _level(feature: Feature, code: str, codes: Collection[str], score: int) -> str | int | None:
+def _level(feature: Feature, code: str, codes: Collection[str], match: _Match) -> str | int | None:
     """Return the level that a code certainly is; None if that is not certain."""
     if (
         feature.kind == "categorical"
         and len(ranked := _of_rank(feature.levels or (), code, codes)) == 1
     ):
         return ranked[0]
-    meanings = meanings_of(codes)
+    meanings = meanings_of(codes, match.column)
     what, meant = meanings[code], set(meanings.values())
-    others = set(map(folded, codes))
     numbers = {each for each in codes if each.isdecimal() and not looks_missing(each)}
     unclear = not numbers <= {"0", "1"} or is_sex(feature.name)
     if code in ("0", "1") and unclear and code not in (feature.levels or ()):
         return None  # 1 and 2, or 0, 1 and 2, do not say which is which
-    if what in ("male", "female") and (
-        ("m" in others and _MALE_WITH_MUJER & others) or not {"male", "female"} <= meant
-    ):
-        return None  # M may be mujer
+    if what in ("male", "female") and not {"male", "female"} <= meant:
+        return None
     if feature.kind == "binary":
         if is_death(feature.name) and (died := death_of(code)) is not None:
             return died
         sex = sex_counted(feature.name)
         if what in ("male", "female"):
+            sex = sex or sex_of_one(feature.unit)
             return int(what == sex) if sex else None
         # A column "sex" with 0 and 1 does not say which is which.
-        return None if what is None or (sex and score < 3) else int(what == "yes")
+        return None if what is None or (sex and match.score < 3) else int(what == "yes")
     levels = feature.levels or ()
     same = [level for level in levels if folded(level) == folded(code)]
     if not same and what is not None:
@@ -474,6 +491,8 @@ def _level(feature: Feature, code: str, codes: Collection[str], score: int) -> s
         pair = {"no", "yes"} if what in ("no", "yes") else {"male", "female"}
         if pair <= set(stand.values()):
             same = [level for level, other in stand.items() if other == what]
+    if not same and all(status_of(each) or looks_missing(each) for each in codes):
+        same = [level for level in levels if status_of(level) == status_of(code)]
     return same[0] if len(same) == 1 else None
 
 
@@ -610,6 +629,7 @@ class _Writer:
         for (_, message), others in wrong.items():
             texts = Counter({str(cell): cells[cell] for cell in others})
             usual = all(looks_missing(text) or _LIMIT.fullmatch(text) for text in texts)
+            usual = usual and not texts.keys() <= table.absent.keys()
             lines = [f"# missing = {_toml(list(texts))}"] if usual else []
             self._note(feature, f"{message.partition(';')[0]}: {with_counts(texts)}", *lines)
         if not found:
@@ -638,8 +658,8 @@ class _Writer:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
         unit = self._table.unit_of(column)
         degrees = _DEGREES.search(column)
-        if not unit and degrees and conversion("", "", "°F", feature.unit):
-            unit = f"°{degrees[1]}"
+        if not unit and degrees and feature.unit and conversion("", "", "°F", feature.unit):
+            unit = f"°{(degrees[1] or degrees[2]).upper()}"
         if not unit or same_measure(unit, feature.unit):
             return 1.0, 0.0
         if not feature.unit or not (is_unit(unit) or "/" in unit):
@@ -679,8 +699,9 @@ class _Writer:
         unknown: Counter[str] = Counter()
         lines: list[str] = []
         for code, n in codes.most_common():
-            level = _level(feature, code, codes, match.score)
-            spanish = folded(code) == "m" and _MALE_WITH_MUJER & set(map(folded, codes))
+            level = _level(feature, code, codes, match)
+            # M may be mujer.
+            spanish = folded(code) == "m" and meanings_of(codes, match.column)[code] is None
             if level is None and (feature.kind == "binary" or spanish):
                 unknown[code] = n
             elif reading.meaning(code) is not None:

@@ -1,0 +1,110 @@
+"""What names, spans, codes and units of hospitals mean."""
+
+from __future__ import annotations
+
+import tomllib
+from importlib.resources import files
+
+import pytest
+
+from fedclust.data.known_names import (
+    conversion,
+    folded,
+    is_death,
+    likeness,
+    meanings_of,
+    sex_of_one,
+    split_unit,
+    status_of,
+)
+
+WORDS = tomllib.loads(files("fedclust.data").joinpath("known_names.toml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("part", ["measurements", "codes", "statuses"])
+def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
+    """A name or a code of two things would be taken for one of them without a mark."""
+    of: dict[str, set[str]] = {}
+    for key, words in WORDS[part].items():
+        for word in map(folded, (key, *words.split())):
+            of.setdefault(word, set()).add(key)
+    assert {word for word, keys in of.items() if len(keys) > 1 and not word.endswith("?")} == set()
+
+
+@pytest.mark.parametrize(
+    ("feature", "header", "score"),
+    [
+        ("sod", "Natrium (mmol/l)", 1),
+        ("alb", "S-Albumin [g/L]", 2),
+        ("sbp", "Ciśnienie skurczowe", 2),
+        ("creatinine", "Serum creatinine, total", 2),
+        ("creatinine", "urine creatinine", 1),
+        ("sex", "Geschl", 1),
+        ("heart_rate", "FC", 1),
+        ("icu_days", "ICU days", 3),
+        ("icu_days", "IVA-dygn", 2),
+        ("afib", "FA", 1),
+        ("alp", "FA", 0),
+        ("chol", "creatinine", 0),
+    ],
+)
+def test_how_well_a_header_fits(feature: str, header: str, score: int) -> None:
+    assert likeness(feature, header) == score
+
+
+@pytest.mark.parametrize(
+    ("feature", "header", "score"),
+    [
+        ("died_60", "verstorben 60 Tage", 2),
+        ("died_60", "Overleden binnen 60 dagen", 2),
+        ("death_365", "Décès à 1 an", 2),
+        ("death_365", "verstorben_1J", 2),
+        ("mortality_28", "Mort28d", 1),
+        ("mortality_28", "death_d28", 2),
+        ("death_12m", "1 yıl içinde ölüm", 2),
+        ("readmit_30", "Rehospitalizacja 30 dni", 2),
+        ("died_60", "verstorben 30 Tage", 0),
+        ("death_365", "died within 30 days", 0),
+        ("died_60", "verstorben", 1),
+        ("died", "verstorben 60 Tage", 1),
+        ("hba1c", "HbA1c (%)", 3),
+        ("spo2", "SaO2", 2),
+    ],
+)
+def test_an_event_within_another_time_is_another_column(
+    feature: str, header: str, score: int
+) -> None:
+    assert likeness(feature, header) == score
+
+
+def test_what_a_name_and_a_unit_say_of_codes() -> None:
+    assert is_death("died_60")
+    assert not is_death("readmit_30")
+    said = {"1 = female": "female", "female = 1": "female", "0: female, 1: male": "male"}
+    said |= {"1 is male": "male", "years": None, "": None, "1 = yes": None, "female": "female"}
+    assert {unit: sex_of_one(unit) for unit in said} == said
+    assert meanings_of(["M", "V"], "Geslacht") == {"M": "male", "V": "female"}
+    assert meanings_of(["M", "V"], "Sexo") == {"M": None, "V": None}
+    assert meanings_of(["H", "M"], "sex") == {"H": None, "M": None}
+    assert meanings_of(["T", "N", "-9"]) == {"T": "yes", "N": "no", "-9": None}
+    smoking = {"Ex-Raucher": "former", "non-fumeur": "never", "w przeszłości": "former"}
+    smoking |= {"fumeur actif": "current", "ja": None}
+    assert {code: status_of(code) for code in smoking} == smoking
+
+
+@pytest.mark.parametrize(
+    ("feature", "header", "to", "wanted"),
+    [
+        ("sod", "Na (mEq/L)", "mmol/l", (1.0, 0.0)),
+        ("calcium", "Ca (mEq/L)", "mmol/l", None),
+        ("hb", "Hæmoglobin mmol/L", "g/dl", (1.6114, 0.0)),
+        ("temp", "Temperatura (ºC)", "°C", (1.0, 0.0)),
+        ("wbc", "GB (x10^3/µL)", "10^9/l", (1.0, 0.0)),
+        ("egfr", "DFG (mL/min/1,73 m²)", "ml/min/1.73m2", (1.0, 0.0)),
+    ],
+)
+def test_units_of_headers(
+    feature: str, header: str, to: str, wanted: tuple[float, float] | None
+) -> None:
+    found = conversion(feature, header, split_unit(header)[1], to)
+    assert found == (wanted and pytest.approx(wanted))
