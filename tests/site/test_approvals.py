@@ -59,6 +59,18 @@ def approve(site: Site, code: str | None = None) -> Approval:
     return site.approvals.approve(asked, NAME, code or asked.code[:12])
 
 
+def reviewed_and_approved(site: Site, **options: Any) -> None:
+    review(site, **options)
+    approve(site)
+
+
+def refused(site: Site, error: type[Exception], match: str | None = None, **given: Any) -> Any:
+    """Return the error with which taking part ends."""
+    with pytest.raises(error, match=match) as caught:
+        site.participate("heart", MINE, **given)
+    return caught.value
+
+
 def sent(fake: FakeCoordinator) -> list[str]:
     return [request for request in fake.requests if not request.startswith("GET")]
 
@@ -159,16 +171,13 @@ def test_resuming_with_separate_groups_needs_no_repeated_text(
 
 
 def test_an_approval_is_consent_also_where_none_is_required(site: Site) -> None:
-    review(site)
-    approve(site)
+    reviewed_and_approved(site)
     assert site.participate("heart", MINE).labels_ is not None
 
 
 def test_an_express_no_holds_against_an_approval(site: Site, fake: FakeCoordinator) -> None:
-    review(site)
-    approve(site)
-    with pytest.raises(errors.ConsentDeclined):
-        site.participate("heart", MINE, consent=False)
+    reviewed_and_approved(site)
+    refused(site, errors.ConsentDeclined, consent=False)
     assert sent(fake) == []
 
 
@@ -176,8 +185,7 @@ def test_approval_of_two_sites_and_of_no_protection_is_express(tmp_path: Path) -
     policy = {"min_sites": 2, "protection": "none", "max_rounds": 4}
     fake = FakeCoordinator({"alpha": OTHERS}, policy=policy)
     site = fake.site(tmp_path / "journal")
-    review(site)
-    approve(site)
+    reviewed_and_approved(site)
     site.participate("heart", MINE)
     assert fake.joined.consents.two_sites_with == "alpha"
     assert fake.joined.consents.protection_none
@@ -192,19 +200,16 @@ def test_where_an_approval_is_required_no_consent_replaces_it(
     site: Site, fake: FakeCoordinator, consent: Any
 ) -> None:
     review(site)
-    with pytest.raises(errors.ApprovalNeeded, match="no recorded approval") as caught:
-        site.participate("heart", MINE, consent=consent)
-    assert "fedclust review heart --data" in str(caught.value)
-    assert "fedclust approve heart --name" in str(caught.value)
+    caught = refused(site, errors.ApprovalNeeded, "no recorded approval", consent=consent)
+    assert "fedclust review heart --data" in str(caught)
+    assert "fedclust approve heart --name" in str(caught)
     assert sent(fake) == []
 
 
 @pytest.mark.usefixtures("required")
 def test_other_terms_are_named_and_refused(site: Site, fake: FakeCoordinator) -> None:
-    review(site)
-    approve(site)
-    with pytest.raises(errors.ApprovalNeeded, match=r"min group size \(5 before, 7 now\)"):
-        site.participate("heart", MINE, min_group_size=7)
+    reviewed_and_approved(site)
+    refused(site, errors.ApprovalNeeded, r"min group size \(5 before, 7 now\)", min_group_size=7)
     with pytest.raises(errors.ApprovalNeeded, match=r"persons declared \(False before, True now\)"):
         site.participate("heart", MINE, person=[f"p{i}" for i in range(80)])
     assert sent(fake) == []
@@ -212,12 +217,9 @@ def test_other_terms_are_named_and_refused(site: Site, fake: FakeCoordinator) ->
 
 @pytest.mark.usefixtures("required")
 def test_the_last_approval_counts(site: Site) -> None:
-    review(site)
-    approve(site)
-    review(site, min_group_size=7)
-    approve(site)
-    with pytest.raises(errors.ApprovalNeeded, match=r"7 before, 5 now"):
-        site.participate("heart", MINE)
+    reviewed_and_approved(site)
+    reviewed_and_approved(site, min_group_size=7)
+    refused(site, errors.ApprovalNeeded, r"7 before, 5 now")
     site.participate("heart", MINE, min_group_size=7)
 
 
@@ -229,8 +231,7 @@ def test_another_definition_is_reviewed_and_approved_again() -> None:
     other = FakeCoordinator(config={"n_clusters": 2}).site(state_directory())
     with pytest.raises(errors.UsageError, match="another definition"):
         other.last_review("heart")
-    with pytest.raises(errors.ApprovalNeeded, match="the definition"):
-        other.participate("heart", MINE)
+    refused(other, errors.ApprovalNeeded, "the definition")
 
 
 def test_what_cannot_be_approved(site: Site) -> None:
@@ -255,8 +256,7 @@ def test_what_cannot_be_approved(site: Site) -> None:
 
 def test_a_wrong_settings_file_stops_a_session_rather_than_being_ignored(site: Site) -> None:
     settings_path(state_directory()).write_text("require_approvals = true\n", "utf-8")
-    with pytest.raises(errors.UsageError, match="require_approvals"):
-        site.participate("heart", MINE, consent=True)
+    refused(site, errors.UsageError, "require_approvals", consent=True)
 
 
 # --- withdrawal -----------------------------------------------------------------------------------
@@ -273,8 +273,7 @@ def withdraw_after(site: Site, number: int) -> Callable[[Progress], None]:
 def test_a_withdrawal_stops_a_running_session_until_it_is_approved_again(
     site: Site, fake: FakeCoordinator
 ) -> None:
-    review(site)
-    approve(site)
+    reviewed_and_approved(site)
     for _ in range(2):
         with pytest.raises(errors.ApprovalNeeded, match=f"withdrawn \\({NAME}"):
             site.participate("heart", MINE, consent=True, on_progress=withdraw_after(site, 2))
@@ -296,10 +295,8 @@ def test_a_withdrawal_while_an_answer_is_computed_keeps_it_here(
         if (progress.event, progress.round) == ("computing", 2):
             site.approvals.withdraw("heart", NAME)
 
-    review(site)
-    approve(site)
-    with pytest.raises(errors.ApprovalNeeded):
-        site.participate("heart", MINE, on_progress=look)
+    reviewed_and_approved(site)
+    refused(site, errors.ApprovalNeeded, on_progress=look)
     assert sorted(fake.accepted) == [1]
     assert all(outcome is not None for _, outcome in recorded_answers(site.state)), "none in flight"
 
@@ -311,11 +308,9 @@ def test_a_withdrawal_ends_a_wait_for_the_first_round(
         site.approvals.withdraw("heart", NAME)
         return TaskResponse(session_state="recruiting", status="waiting")
 
-    review(site)
-    approve(site)
+    reviewed_and_approved(site)
     monkeypatch.setattr(fake, "task", waits)
-    with pytest.raises(errors.ApprovalNeeded, match=r"withdrawn.*Nothing is sent"):
-        site.participate("heart", MINE)
+    refused(site, errors.ApprovalNeeded, r"withdrawn.*Nothing is sent")
     assert fake.accepted == {}
 
 
@@ -326,24 +321,21 @@ def test_an_answer_without_a_receipt_is_not_sent_again_after_a_withdrawal(
         if request.url.path.endswith("/rounds/2/submission"):
             raise ConnectionError
 
-    review(site)
-    approve(site)
+    reviewed_and_approved(site)
     fake.after = cut
     with pytest.raises(ConnectionError):
         site.participate("heart", MINE)
     fake.after = lambda _request: None
     before = list(fake.puts)
     site.approvals.withdraw("heart", NAME)
-    with pytest.raises(errors.ApprovalNeeded):
-        site.participate("heart", MINE)
+    refused(site, errors.ApprovalNeeded)
     assert fake.puts == before
 
 
 def test_what_was_not_approved_cannot_be_withdrawn(site: Site) -> None:
     with pytest.raises(errors.UsageError, match="no approval of session heart is in force"):
         site.approvals.withdraw("heart", NAME)
-    review(site)
-    approve(site)
+    reviewed_and_approved(site)
     site.approvals.withdraw("heart", NAME)
     with pytest.raises(errors.UsageError, match="in force"):
         site.approvals.withdraw("heart", NAME)
@@ -353,18 +345,16 @@ def test_what_was_not_approved_cannot_be_withdrawn(site: Site) -> None:
 
 
 def test_without_a_terminal_python_needs_consent(site: Site, fake: FakeCoordinator) -> None:
-    with pytest.raises(errors.ConsentNeeded, match="consent=True") as caught:
-        site.participate("heart", MINE)
-    assert "site.check" in str(caught.value)
-    assert caught.value.needed == ("consent",)
+    caught = refused(site, errors.ConsentNeeded, "consent=True")
+    assert "site.check" in str(caught)
+    assert caught.needed == ("consent",)
     assert sent(fake) == []
 
 
 def test_a_session_that_was_joined_resumes_without_asking(
     site: Site, fake: FakeCoordinator
 ) -> None:
-    with pytest.raises(errors.ConsentDeclined):
-        site.participate("heart", MINE, consent=True, ask=lambda preview: preview.round == 1)
+    refused(site, errors.ConsentDeclined, consent=True, ask=lambda preview: preview.round == 1)
     assert site.participate("heart", MINE).labels_ is not None
 
 
