@@ -86,6 +86,13 @@ class Visit:
         lines = {each.check: (each.state, each.said) for each in found}
         return lines, exit_code(worst[0]) if worst else 0
 
+    def finds(self, check: str, state: str, code: int, *texts: str) -> dict[str, tuple[str, str]]:
+        """Assert what one check finds and with which exit code, and return what all find."""
+        lines, ended = self.findings()
+        assert (lines[check][0], ended) == (state, code)
+        assert all(text in lines[check][1] for text in texts), lines[check][1]
+        return lines
+
 
 @pytest.fixture
 def visit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Visit:
@@ -113,37 +120,26 @@ def test_the_sites_settings_are_shown_and_a_wrong_one_is_a_failure(visit: Visit)
     assert lines["site.toml"] == ("ok", in_use)
     assert code == 0
     path.write_text("approval = true\n", "utf-8")
-    lines, code = visit.findings()
-    assert (lines["site.toml"][0], code) == ("failed", 2)
-    assert "'approval' is not a setting" in lines["site.toml"][1]
+    visit.finds("site.toml", "failed", 2, "'approval' is not a setting")
 
 
 @pytest.mark.parametrize("minutes", [-5, 5])
 def test_clocks_that_differ(visit: Visit, minutes: int) -> None:
     visit.clinic.ahead = timedelta(minutes=minutes)
-    lines, code = visit.findings()
-    state, said = lines["clock"]
-    assert (state, code) == ("warning", 0)
-    assert "set this machine's clock" in said
+    _, said = visit.finds("clock", "warning", 0, "set this machine's clock")["clock"]
     assert abs(int(said.split()[0]) - 300) <= 2
 
 
 def test_a_token_that_ends_soon_and_one_that_is_refused(visit: Visit) -> None:
     visit.clinic.days = 3
-    lines, code = visit.findings()
-    assert (lines["token"][0], code) == ("warning", 0)
-    assert "ask its operator" in lines["token"][1]
+    visit.finds("token", "warning", 0, "ask its operator")
     visit.clinic.refused = True
-    lines, code = visit.findings()
-    assert (lines["token"][0], code) == ("failed", 5)
-    assert "ask your operator" in lines["token"][1]
+    visit.finds("token", "failed", 5, "ask your operator")
 
 
 def test_another_protocol_names_the_command(visit: Visit) -> None:
     visit.clinic.protocol = models.PROTOCOL_VERSION + 1
-    lines, code = visit.findings()
-    assert (lines["token"][0], code) == ("failed", 6)
-    assert "pip install --upgrade fedclust" in lines["token"][1]
+    visit.finds("token", "failed", 6, "pip install --upgrade fedclust")
 
 
 def test_a_full_disk_a_missing_file_and_a_missing_proxy(
@@ -174,9 +170,7 @@ def test_an_id_column_that_the_table_lacks_is_found(visit: Visit) -> None:
 def test_without_a_token_the_way_to_the_coordinator_is_looked_at(visit: Visit) -> None:
     """The network's people and the token's are not the same: one visit is for both."""
     visit.token.unlink()
-    lines, code = visit.findings()
-    assert (lines["token"][0], code) == ("failed", 2)
-    assert str(visit.token) in lines["token"][1]
+    lines = visit.finds("token", "failed", 2, str(visit.token))
     assert (lines["coordinator"][0], lines["clock"][0]) == ("ok", "ok")
 
 
@@ -186,9 +180,7 @@ def test_a_state_that_cannot_be_kept_there(visit: Visit, monkeypatch: pytest.Mon
 
     with monkeypatch.context() as patched:
         patched.setattr(durable_files, "_lock", none)
-        lines, code = visit.findings()
-    assert (lines["state"][0], code) == ("failed", 8)
-    assert "No locks available" in lines["state"][1]
+        visit.finds("state", "failed", 8, "No locks available")
     assert list((visit.place / "state").iterdir()) == []
     (visit.place / "file").write_text("", "utf-8")
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(visit.place / "file"))
@@ -197,18 +189,13 @@ def test_a_state_that_cannot_be_kept_there(visit: Visit, monkeypatch: pytest.Mon
 
 def test_a_network_file_system_is_refused(visit: Visit, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("fedclust.site.state.network_file_system", lambda _: "nfs4")
-    lines, code = visit.findings()
-    assert (lines["state"][0], code) == ("failed", 8)
-    assert "nfs4" in lines["state"][1]
-    assert "FEDCLUST_STATE_DIR" in lines["state"][1]
+    visit.finds("state", "failed", 8, "nfs4", "FEDCLUST_STATE_DIR")
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="file modes are POSIX")
 def test_a_state_that_others_can_look_into(visit: Visit) -> None:
     (visit.place / "state").mkdir(mode=0o755)
-    lines, code = visit.findings()
-    assert (lines["state"][0], code) == ("warning", 0)
-    assert "chmod 700" in lines["state"][1]
+    visit.finds("state", "warning", 0, "chmod 700")
 
 
 @pytest.mark.parametrize(
@@ -230,9 +217,7 @@ def test_the_whole_state_is_verified(visit: Visit, statement: str, said: str) ->
     assert "1 tables, 0 sessions, 1 lines in the ledger; verified" in state_line[1]
     with state.write() as connection:
         connection.execute(statement)
-    lines, code = visit.findings()
-    assert (lines["state"][0], code) == ("failed", 8)
-    assert said in lines["state"][1]
+    visit.finds("state", "failed", 8, said)
 
 
 def test_the_last_line_says_what_it_comes_to() -> None:

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from fedclust.protection.cohort import CohortRefused
 from fedclust.protection.table import TooFewPersons, find_neighbours, form_table
 from support.cohorts import SECRET, Memory, given_groups, persons, sources_of
 
 NAMES = ["x0", "x1", "x2"]
+
+
+def with_groups(n: int = 60, d: int = 3) -> tuple[Memory, dict[str, NDArray[np.float64]]]:
+    """Return a site that has formed groups, and its persons."""
+    site, people = Memory(), persons(n, d)
+    site.update(people)
+    return site, people
 
 
 def test_the_first_table_holds_the_whole_source() -> None:
@@ -34,8 +42,7 @@ def test_fewer_than_p_persons_leave_no_cohort() -> None:
 
 
 def test_nothing_new_changes_nothing() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     before = site.cohort
 
     site.update(dict(reversed(people.items())))
@@ -70,8 +77,7 @@ def test_a_first_table_of_many_blocks_holds_everybody() -> None:
 
 
 def test_a_known_group_is_answered_from_the_store() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     before = site.cohort.table(NAMES)
 
     people["P7"] = people["P7"] + 1.0
@@ -82,8 +88,7 @@ def test_a_known_group_is_answered_from_the_store() -> None:
 
 
 def test_absence_is_no_withdrawal() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     before = site.cohort
 
     site.update({name: people[name] for name in list(people)[:31]})
@@ -93,8 +98,7 @@ def test_absence_is_no_withdrawal() -> None:
 
 
 def test_newcomers_wait_until_there_are_enough() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
 
     assert site.update(people | persons(4, first=100)).waiting == 4
     assert len(site.cohort.keys) == 60
@@ -106,8 +110,7 @@ def test_newcomers_wait_until_there_are_enough() -> None:
 
 
 def test_newcomers_follow_the_pinned_steps() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     pinned = site.cohort.table(["x0"]).columns[0]
 
     site.update(people | {name: row * 5 for name, row in persons(20, first=100).items()})
@@ -118,8 +121,7 @@ def test_newcomers_follow_the_pinned_steps() -> None:
 
 
 def test_a_new_column_is_released_for_the_same_groups() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     sizes = site.cohort.table(NAMES).sizes
     rng = np.random.default_rng(1)
     more = {name: np.append(row, rng.integers(0, 50)) for name, row in people.items()}
@@ -138,8 +140,7 @@ def test_a_new_column_is_released_for_the_same_groups() -> None:
 
 
 def test_a_group_releases_a_column_once_all_are_there_and_p_have_it_real_record() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     rng = np.random.default_rng(1)
     whole = {name: np.append(row, rng.normal()) for name, row in people.items()}
     lacking = {name: row.copy() for name, row in whole.items()}
@@ -166,8 +167,7 @@ def test_a_group_releases_a_column_once_all_are_there_and_p_have_it_real_record(
 
 
 def test_p_persons_with_a_value_are_enough_real_record() -> None:
-    site, people = Memory(), persons(9)
-    site.update(people)
+    site, people = with_groups(9)
     more = {
         name: np.append(row, 7.0 if i < 5 else np.nan)
         for i, (name, row) in enumerate(people.items())
@@ -194,8 +194,7 @@ def test_a_column_of_other_persons_is_open_to_those_who_come_later() -> None:
 @pytest.mark.parametrize("n_changed", [0, 1, 4])
 def test_a_column_under_another_name_moves_by_one_rank_a_person_real_record(n_changed: int) -> None:
     """A later measurement of a few: the two records are a person's values at most by their rank."""
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     both = {name: np.append(row, row[1]) for name, row in people.items()}
     for i in range(n_changed):
         both[f"P{i}"][3] += 1e9
@@ -230,8 +229,7 @@ def test_columns_that_depend_on_each_other_are_columns_like_others() -> None:
 
 
 def test_corrections_change_no_release_real_record() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     before = site.cohort
 
     changed = {name: row + np.array([5.0, 0.0, 0.0]) for name, row in people.items()}
@@ -243,8 +241,7 @@ def test_corrections_change_no_release_real_record() -> None:
 
 
 def test_withdrawal_ends_the_use_of_a_group() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     group = site.group_of("P7")
     fellows = [name for name in people if site.group_of(name) == group and name != "P7"]
     sizes = site.cohort.table(NAMES).sizes
@@ -284,8 +281,7 @@ def test_those_left_over_by_a_withdrawal_join_no_other_group(size: int) -> None:
 
 
 def test_a_withdrawn_person_is_in_no_table_again_real_record() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     for person in ("P7", "P30", "P7"):
         site.cohorts = [site.cohort.withdraw(SECRET, person)]
         everybody = people | persons(20, first=100)
@@ -317,8 +313,7 @@ def test_neighbours_are_those_of_all_columns_whichever_are_asked_for() -> None:
 
 
 def test_a_column_that_is_read_by_another_rule_is_refused() -> None:
-    site, people = Memory(), persons(60)
-    site.update(people)
+    site, people = with_groups()
     with pytest.raises(CohortRefused, match="by another rule") as refused:
         site.update(people, rules={"x1": "yes/no"})
     assert refused.value.rule == "other-rule"
@@ -437,8 +432,7 @@ def test_other_people_under_the_known_ids_are_refused(seed: int, levels: bool) -
 
 
 def test_one_column_that_differs_is_refused_only_if_newcomers_would_release_it() -> None:
-    site, people = Memory(), persons(60, 5)
-    site.update(people)
+    site, people = with_groups(60, 5)
     unit = {name: row * [10.0, 1, 1, 1, 1] for name, row in people.items()}
 
     more = {name: np.append(row, row.sum() ** 2) for name, row in unit.items()}
