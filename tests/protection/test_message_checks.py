@@ -1,13 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.protection import message_checks
+from fedclust.protection.message_checks import (
+    check_costs,
+    check_counts,
+    check_empty,
+    check_means,
+    check_moments,
+    check_shape,
+)
 from fedclust.schema.errors import RuleViolation
 
 INF = np.inf
@@ -17,62 +25,43 @@ def counts(*values: int) -> np.ndarray:
     return np.array(values, dtype=np.int64)
 
 
-def refused(rule: str, pointer: str, check: Callable[[], None]) -> str:
+def refused(rule: str, pointer: str, check: Callable[..., None], *given: Any) -> str:
     with pytest.raises(RuleViolation) as refusal:
-        check()
+        check(*given)
     assert refusal.value.rule == rule
     assert refusal.value.pointer == pointer
     return refusal.value.message
 
 
 def test_counts_are_none_or_enough() -> None:
-    message_checks.check_counts(counts(0, 5, 6), 5)
+    check_counts(counts(0, 5, 6), 5)
     for wrong in (4, 1, -1, -5):
-        message = refused(
-            "smallest-count",
-            "/counts/1",
-            lambda n=wrong: message_checks.check_counts(counts(5, n), 5),
-        )
+        message = refused("smallest-count", "/counts/1", check_counts, counts(5, wrong), 5)
         assert message == "the count of cell 1 must be 0 or at least 5"
 
 
 def test_an_empty_cell_has_no_numbers() -> None:
-    message_checks.check_empty(counts(0, 5), np.array([[0.0, 0.0], [1.0, 2.0]]), "/sums")
-    refused(
-        "empty-cell",
-        "/sums/0",
-        lambda: message_checks.check_empty(
-            counts(0, 5), np.array([[0.0, 1e-300], [1.0, 2.0]]), "/sums"
-        ),
-    )
-    refused(
-        "empty-cell",
-        "/costs/1",
-        lambda: message_checks.check_empty(counts(5, 0), np.array([0.0, 3.0]), "/costs"),
-    )
+    check_empty(counts(0, 5), np.array([[0.0, 0.0], [1.0, 2.0]]), "/sums")
+    sums = np.array([[0.0, 1e-300], [1.0, 2.0]])
+    refused("empty-cell", "/sums/0", check_empty, counts(0, 5), sums, "/sums")
+    costs = np.array([0.0, 3.0])
+    refused("empty-cell", "/costs/1", check_empty, counts(5, 0), costs, "/costs")
 
 
 def test_means_lie_within_bounds_up_to_rounding() -> None:
     lower, upper = np.array([0.0, -INF]), np.array([1e6, INF])
     inside = np.array([[1e6 * (1 + 1e-10), 1e300], [-5.0, 0.0]])
-    message_checks.check_means(counts(5, 0), inside, lower, upper)
+    check_means(counts(5, 0), inside, lower, upper)
     for value in (1e6 * (1 + 1e-8), -1.0, INF, np.nan):
         means = np.array([[0.0, 0.0], [value, 0.0]])
-        message = refused(
-            "bounds",
-            "/means/1/0",
-            lambda means=means: message_checks.check_means(counts(5, 5), means, lower, upper),
-        )
+        cells = (counts(5, 5), means, lower, upper)
+        message = refused("bounds", "/means/1/0", check_means, *cells)
         assert message == "cell 1: the mean of feature 0 lies outside its declared bounds"
 
 
 def test_means_of_features_counted_apart() -> None:
     means, bounds = np.array([[9.0, 9.0]]), (np.zeros(2), np.ones(2))
-    refused(
-        "bounds",
-        "/means/0/1",
-        lambda: message_checks.check_means(np.array([[0, 5]]), means, *bounds),
-    )
+    refused("bounds", "/means/0/1", check_means, np.array([[0, 5]]), means, *bounds)
 
 
 @given(
@@ -90,35 +79,24 @@ def test_honest_costs_pass_and_costs_below_their_mean_do_not(
     sizes = np.bincount(labels, minlength=3)
     sums = np.stack([X[labels == k].sum(axis=0) for k in range(3)])
     costs = np.bincount(labels, ((X - centroids[labels]) ** 2).sum(axis=1), minlength=3)
-    message_checks.check_costs(sizes, sums, costs, centroids)
+    check_costs(sizes, sums, costs, centroids)
     if offset < 1e8:
         means = sums / np.maximum(sizes, 1)[:, None]
         implied = sizes * ((means - centroids) ** 2).sum(axis=1)
         wrong = int(implied.argmax())
         costs[wrong] = 0.99 * implied[wrong]
-        refused(
-            "cost",
-            f"/costs/{wrong}",
-            lambda: message_checks.check_costs(sizes, sums, costs, centroids),
-        )
+        refused("cost", f"/costs/{wrong}", check_costs, sizes, sums, costs, centroids)
 
 
 @pytest.mark.parametrize("cost", [-1e-9, np.nan])
 def test_costs_are_not_negative_even_of_empty_cells(cost: float) -> None:
-    refused(
-        "cost",
-        "/costs/1",
-        lambda: message_checks.check_costs(
-            counts(5, 0), np.zeros((2, 1)), np.array([1.0, cost]), np.zeros((2, 1))
-        ),
-    )
+    sums, costs = np.zeros((2, 1)), np.array([1.0, cost])
+    refused("cost", "/costs/1", check_costs, counts(5, 0), sums, costs, sums)
 
 
 def test_shapes() -> None:
-    message_checks.check_shape(np.zeros((2, 3)), (2, 3), "/sums")
-    message = refused(
-        "shape", "/sums", lambda: message_checks.check_shape(np.zeros(6), (2, 3), "/sums")
-    )
+    check_shape(np.zeros((2, 3)), (2, 3), "/sums")
+    message = refused("shape", "/sums", check_shape, np.zeros(6), (2, 3), "/sums")
     assert message == "an array of shape 2 x 3 is needed here"
 
 
@@ -136,7 +114,7 @@ def moments_check(**changes: object) -> Callable[[], None]:
         "upper": np.array([1.0, 1.0, INF]),
         "pointer": "/totals",
     }
-    return lambda: message_checks.check_moments(**{**honest, **changes})  # type: ignore[arg-type]
+    return lambda: check_moments(**{**honest, **changes})  # type: ignore[arg-type]
 
 
 def test_honest_moments_pass() -> None:
