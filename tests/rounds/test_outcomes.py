@@ -219,6 +219,11 @@ def test_tables_have_the_shape_of_the_declaration() -> None:
     rounds.check(session, task, OutcomesPayload(cells=(None, other)), p=5, size_band=None)
 
 
+def at_oslo(session: rounds.Plan, task: SiteTask, count: Any) -> Any:
+    """Return what a site answers to a task of the last round."""
+    return site_step(session, task, row_points(ROWS["oslo"]), "oslo", 9, p=1, count=count)
+
+
 @pytest.mark.parametrize(
     "update",
     [
@@ -239,15 +244,7 @@ def test_a_site_refuses_another_model_than_the_definition_provides_for(
     model = task.common.model.model_copy(update=update)  # type: ignore[attr-defined]
     crafted = replace(task, common=outcomes.OutcomesTask(model=model))
     with pytest.raises(RuleViolation) as refused:
-        site_step(
-            session,
-            crafted,
-            row_points(ROWS["oslo"]),
-            "oslo",
-            9,
-            p=1,
-            count=lambda _model, _memory: pytest.fail("a crafted model reached the rows"),
-        )
+        at_oslo(session, crafted, lambda *_: pytest.fail("a crafted model reached the rows"))
     assert refused.value.rule in ("task", "task-space")
 
 
@@ -259,7 +256,7 @@ def test_a_site_counts_at_the_number_of_clusters_of_the_definition_alone() -> No
         crafted = replace(task, common=outcomes.OutcomesTask(model=model))
         other = session if asked else replace(session, outcomes_k="recommended")
         with pytest.raises(RuleViolation) as refused:
-            site_step(other, crafted, row_points(ROWS["oslo"]), "oslo", 9, p=1)
+            at_oslo(other, crafted, None)
         assert refused.value.rule == "task"
 
 
@@ -268,16 +265,7 @@ def test_whether_a_site_answers_does_not_depend_on_its_counts() -> None:
     task, payload = last_task(session)
     # A coordinator claims that the site has no persons: the site answers as always.
     crafted = replace(task, site=OutcomesSitePart(persons=0))
-    answer, _ = site_step(
-        session,
-        crafted,
-        row_points(ROWS["oslo"]),
-        "oslo",
-        9,
-        p=1,
-        count=lambda _model, _memory: payload,
-    )
-    assert answer == payload
+    assert at_oslo(session, crafted, lambda _model, _memory: payload)[0] == payload
 
 
 # --- the definition -------------------------------------------------------------------------------
