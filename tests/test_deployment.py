@@ -238,7 +238,7 @@ def test_the_timers_unit_copies_the_database_and_deletes_old_copies(tmp_path: Pa
         assert unit[name] == server_unit[name]
     assert run_service("init", "--data-dir", str(data)).returncode == 0
     (data / "backups").mkdir()
-    for name, days in (("fedclust-old.db", 9), ("fedclust-new.db", 7), ("other.db", 9)):
+    for name, days in (("fedclust-old.db", 7.1), ("fedclust-new.db", 6.9), ("other.db", 9)):
         path = data / "backups" / name
         path.write_text("", "utf-8")
         os.utime(path, times=(time.time() - days * 86_400,) * 2)

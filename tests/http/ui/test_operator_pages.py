@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import timedelta
 from functools import partial
 from html import unescape
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 
 from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http import help_pages
-from fedclust_service.http.ui import audit_pages
+from fedclust_service.http.ui import audit_pages, overview_pages
 from fedclust_service.http.ui.overview_pages import matters
 from fedclust_service.store.backup import restore
 from fedclust_service.usecases.audit.trail import verify_audit
@@ -304,6 +305,10 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     backed_up = operator.open("/ui/overview")
     assert "First steps (3 of 5)" in backed_up
     assert re.search(r"every day</b> <span class=\"soft\">Last <time", backed_up)
+    # One copy is none every day.
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overview_pages, "_DAILY", timedelta(0))
+        assert "First steps (2 of 5)" in operator.open("/ui/overview")
     # Mail that goes to nobody is no message.
     settings = place.local.settings
     with pytest.MonkeyPatch.context() as patch:

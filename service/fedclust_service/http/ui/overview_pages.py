@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from types import MappingProxyType
 
 from starlette.responses import Response
@@ -169,6 +169,8 @@ class Step:
     at: datetime | None = None
 
 
+#: A copy that is older was not made every day: some time passes until a timer begins.
+_DAILY = timedelta(hours=36)
 _CHANNELS = {Channel.EMAIL.value: "by e-mail", Channel.WEBHOOK.value: "to the webhook"}
 
 
@@ -206,6 +208,7 @@ def _first_steps(page: PageRequest, found: admin.Overview) -> tuple[Step, ...]:
         return bool(principals.list_principals(page.co, page.actor, role, limit=1).items)
 
     operators = principals.list_principals(page.co, page.actor, Role.OPERATOR).items
+    last, postgresql = found.last_backup_at, found.versions.database == "postgresql"
     addressed = bool(settings.operator_emails) or any(each.email for each in operators)
     return (
         Step(
@@ -228,12 +231,12 @@ def _first_steps(page: PageRequest, found: admin.Overview) -> tuple[Step, ...]:
             "/ui/register/analysts",
         ),
         Step(
-            found.last_backup_at is not None or found.versions.database == "postgresql",
+            postgresql or (last is not None and page.co.clock.now() - last < _DAILY),
             "Back up the database every day",
             "Run fedclust-service backup: systemctl enable --now fedclust-backup.timer does so, "
             "and “Back up now” below once.",
             "/help/operations/backup.html#make-a-backup",
-            found.last_backup_at,
+            last,
         ),
         Step(
             settings.webhook_url is not None or (settings.smtp_host is not None and addressed),
