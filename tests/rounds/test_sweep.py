@@ -148,7 +148,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
     assert done.n_clusters == 2
     unmeasured = done.at(5)
     assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)
-    assert "fewer sites than min_sites" in unmeasured.warnings[0]
+    assert "fewer sites than needed" in unmeasured.warnings[0]
 
 
 def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> None:
@@ -169,7 +169,7 @@ def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> N
     most = 2
     result = drive(sweep.for_options(method, options), options)
     assert [entry.n_clusters for entry in result.sweep or ()] == [2, 3]
-    assert "K = 5 came to no clustering: fewer sites than min_sites" in result.warnings[0]
+    assert "K = 5 came to no clustering: fewer sites than needed" in result.warnings[0]
     # With nothing done it is as with one K.
     most = 1
     with pytest.raises(MethodFailure, match="0 sites answered round 3"):

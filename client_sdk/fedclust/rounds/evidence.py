@@ -59,8 +59,7 @@ from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of
 
 NAME = "evidence"
 _UNMEASURED = (
-    "sizes and quality are not known: fewer sites than min_sites could answer the closing "
-    "evaluation"
+    "sizes and quality are not known: fewer sites than needed could answer the closing evaluation"
 )
 _K_UNMEASURED = f"{_UNMEASURED} for this number of clusters"
 

@@ -42,7 +42,7 @@ NAME = "outcomes"
 #: How far noise may take a count: no honest site draws more.
 _MOST_SD = 40
 _NOT_COUNTED = (
-    "outcomes are not known: fewer sites than min_sites could answer. Where a site had not yet "
+    "outcomes are not known: fewer sites than needed could answer. Where a site had not yet "
     "answered, its points are given back"
 )
 _NO_NUMBER_OF_CLUSTERS = (

@@ -402,7 +402,7 @@ def _aggregate(
             if not has_enough(sent, config):
                 raise MethodFailure(
                     "too_few_contributors",
-                    "fewer sites than min_sites may send anything for it: invite more or larger "
+                    "fewer sites than needed may send anything for it: invite more or larger "
                     "sites, ask for fewer clusters, or lower min_group_size",
                 )
             outcome = method.aggregate(method.state.model_validate(state.states[name]), sent, own)

@@ -45,17 +45,18 @@ _HELD = (
 #: What the session's ``failure`` says for each reason.
 FAILURE_MESSAGES = {
     FailureReason.TOO_FEW_CONTRIBUTORS: (
-        "All sites of the round have answered, but fewer than min_sites of them with contents. "
-        "Create a session with a smaller min_group_size or n_clusters, or with more sites."
+        "All sites of the round have answered, but fewer of them with contents than the session "
+        "needs. Create a session with more sites, fewer clusters, or a smaller least group size."
     ),
     FailureReason.QUORUM_NOT_REACHED: (
-        "Too few sites answered the round by its deadline and in fail_after_s after it. Create a "
-        "new session with the sites that can answer, or with a longer round_timeout_s."
+        "Too few sites answered the round by its deadline and in the time for late answers after "
+        "it. Create a new session with the sites that can answer, or with more time for a round."
     ),
     FailureReason.TASK_REFUSED: (
-        "Sites have refused a task, and fewer than min_sites are left. This happens when fedclust "
-        "at the sites and at the coordinator differ, or when the coordinator asks for more than "
-        "the definition says. Install the same version everywhere and create the session again."
+        "Sites have refused a task, and fewer are left than the session needs. This happens when "
+        "fedclust at the sites and at the coordinator differ, or when the coordinator asks for "
+        "more than the definition says. Install the same version everywhere and create the "
+        "session again."
     ),
     FailureReason.AGGREGATION_ERROR: (
         "The coordinator could not aggregate the round. Its log names the kind of error."

@@ -105,7 +105,7 @@ def heat_map(
         for k in range(len(heads)):
             parts += draw(k, _LEFT + wide * k, at, wide - 2, high - 2)
     bottom = _TOP + high * len(rows)
-    return [*parts, *_legend(bottom + 14, differ, marks=high == _LOW)], bottom + 56
+    return [*parts, *_legend(bottom + 24, differ, marks=high == _LOW)], bottom + 74
 
 
 def _profile_cell(facts: Facts, row: tuple[int, ...], k: int, *area: float) -> list[str]:
@@ -189,13 +189,18 @@ def _arrowhead(x: float, y: float, *, up: bool, ink: str) -> str:
 
 
 def _legend(y: float, differ: str, *, marks: bool) -> list[str]:
-    """Return the scale of the colours; with what the marks of narrow cells mean."""
+    """Return the scale of the colours; with what the marks of narrow cells mean.
+
+    It begins at the left, where a phone shows it without scrolling.
+    """
     count = round(2 * _FULL / _STEP) + 1
-    parts, wide, high = [], 34.0, 16.0
+    wide, high = 34.0, 16.0
+    parts = [text(16, y, f"standard deviations {differ}", "start")]
+    y += 10
     for i in range(count):
         away = -_FULL + _STEP * i
         fill, ink = difference_colour(away)
-        x = _LEFT + wide * i
+        x = 32 + wide * i
         parts.append(tag("rect", x=x, y=y, width=wide, height=high, fill=fill, stroke="#bbbbbb"))
         if marks and abs(away) >= NOTABLE:
             parts.append(_arrowhead(x + wide / 2, y + high / 2, up=away > 0, ink=ink))
@@ -203,8 +208,6 @@ def _legend(y: float, differ: str, *, marks: bool) -> list[str]:
             beyond = " or less" if i == 0 else " or more" if i == count - 1 else ""
             label = f"{away:+.0f}{beyond}" if away else "0"
             parts.append(text(x + wide / 2, y + high + 16, label, "middle"))
-    parts.append(text(_LEFT - 8, y + 12, "standard deviations", "end"))
-    parts.append(text(_LEFT + wide * count + 8, y + 12, differ, "start"))
     return parts
 
 
