@@ -278,9 +278,16 @@ def test_a_mapping_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_options_that_are_none() -> None:
-    for options in ({"decimal": ";"}, {"min_present": -1}, {"sentinels": {"x": "a"}}):
-        with pytest.raises(UsageError, match=next(iter(options))):
-            Dataset(np.zeros((1, 1)), **options)  # type: ignore[arg-type]
+    for options, says in (
+        ({"decimal": ";"}, "decimal of the data: write"),
+        ({"min_present": -1}, "min_present of the data: at least 0"),
+        ({"sentinels": {"x": "a"}}, "sentinels.x, entry 1 of the data: write a number"),
+        ({"missing": 3}, 'missing, entry 1 of the data: write it in quotes ("3")'),
+        ({"mising": ["?"]}, "mising of the data: there is no such setting: did you mean missing"),
+        ({"columns": 3}, "columns of the data: write a list"),
+    ):
+        with pytest.raises(UsageError, match=re.escape(says)):
+            Dataset(np.zeros((1, 1)), **options)
     error = fault(Dataset(pd.DataFrame({"chol": [100.0]}), sentinels={"chl": 0}), CHOL)
     assert "'chl'" in str(error)
 

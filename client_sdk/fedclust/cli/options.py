@@ -344,12 +344,10 @@ class Reading:
         given = {name: getattr(self, name) for name in field_names(Reading) if name != "sentinel"}
         given |= {
             "mapping": _absolute_file(self.mapping, "--mapping"),
-            "missing": self.missing or [],
             "sentinels": sentinels,
             "delimiter": "\t" if self.delimiter in ("tab", "\\t") else self.delimiter,
-            "columns": [name.strip() for name in self.columns.split(",")] if self.columns else [],
+            "columns": [name.strip() for name in (self.columns or "").split(",") if self.columns],
             "sql_url_file": _absolute_file(self.sql_url_file, "--sql-url-file"),
-            "out_of_core": bool(self.out_of_core),
         }
         return read_options(given, lambda field: "--" + field.replace("_", "-"))
 

@@ -34,11 +34,6 @@ def _by_word(part: str) -> dict[str, frozenset[str]]:
     return found
 
 
-#: Codes of a person who lives; other words for death are in the synonyms.
-_ALIVE: Final = frozenset(
-    ["alive", "living", "lebend", "lebt", "vivant", "vivo", "levend", "levande", "zyje", "yasiyor"]
-)
-_DEAD: Final = frozenset(map(folded, ["tot", "mort", "décédé", "muerto", "ölü"]))
 _ROMAN: Final = ("", "I", "II", "III", "IV", "V", "VI")
 #: A word at most, then a number.
 _RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|I{1,3}|I?V|VI)")
@@ -47,13 +42,7 @@ _RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|I
 _ABSENT_NUMBER: Final = re.compile(
     r"-[1-9](\.0+)?|-?9(\.0+)?|-?([789])\3+([.,](\3|0)+)?|-?(97|98|99+[678])(\.0+)?"
 )
-_ABSENT: Final = (
-    "?|-|--|k.a.|ka|unbekannt|unknown|missing|fehlt|n.d.|nd|n.b.|nb|inconnu|desconocido|"
-    "keine angabe|not known|not done|brak danych|brak|onbekend|okänd|ukendt|uoplyst|"
-    "ukjent|saknas|ignoto|sconosciuto|desconhecido|nieznane|nr|n.r.|s.d.|nvt|bilinmiyor"
-    "|onb|onb.|s/d"
-)
-_MISSING_CODES: Final = frozenset(map(folded, _ABSENT.split("|")))
+_MISSING_CODES: Final = frozenset(map(folded, _WORDS["missing"]["texts"]))
 _MEASURED: Final = _by_word("measurements") | {
     name: frozenset({name}) for name in _WORDS["measurements"]
 }
@@ -63,6 +52,7 @@ _HEADERS: Final = {
 }
 _SPANS: Final = {word: frozenset(map(int, days)) for word, days in _by_word("spans").items()}
 _CODES: Final = {word: min(keys) for word, keys in _by_word("codes").items()}
+_FATES: Final = {word: int("dead" in keys) for word, keys in _by_word("fates").items()}
 _STATUSES: Final = {word: min(keys) for word, keys in _by_word("statuses").items()}
 #: Initials of two languages: what they mean if there are no others.
 _TOGETHER: Final = {
@@ -79,48 +69,9 @@ _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
     r"(?:\s+in)?[\s_,;:-]+((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?i:[dm]?l))?|%)$"
 )
-#: Units as people write them; of moles "a litre" is left out.
-_UNIT_WORDS: Final = (
-    "years year yrs yr jahre jahren jahr ans anos jaar lat lata anni år yıl",
-    "days day tage jours dias dagen dni giorni dygn dagar gün",
-    "hours hour h hrs std stunden heures horas ore uur godziny timmar saat",
-    "minutes minute minuten minuti minutos minuter minuut dakika",
-    "weeks week wochen semaines semanas weken settimane veckor tygodnie hafta",
-    "bpm 1/min /min beats/min lpm slag/min slagen/min battiti/min latidos/min atim/dk coups/min",
-    "mmol/l mmol",
-    "umol/l umol",
-    "nmol/l nmol",
-    "% percent pct proz prozent procent porcento",
-    "mg/dl mgdl",
-    "10^9/l /nl 10^3/ul k/ul tsd/ul gpt/l 10^3/mm3 1000/mm3 mil/mm3 1000/ul tys/ul",
-    "10^12/l /pl 10^6/ul tpt/l",
-    "lb lbs",
-    "in inches",
-)
-_UNITS: Final = {folded(word): words.split()[0] for words in _UNIT_WORDS for word in words.split()}
-#: By dimension what a unit is in the first one.
-_SCALES: Final = (
-    {"g/l": 1.0, "g/dl": 10.0, "mg/dl": 0.01, "mg/l": 1e-3, "ug/l": 1e-6, "ug/dl": 1e-5}
-    | {"ug/ml": 1e-3, "ng/ml": 1e-6, "ng/l": 1e-9, "pg/ml": 1e-9, "mg/ml": 1.0},
-    {"mmol/l": 1.0, "umol/l": 1e-3, "nmol/l": 1e-6},
-    {"m": 1.0, "cm": 0.01, "mm": 0.001, "in": 0.0254},
-    {"kg": 1.0, "g": 0.001, "lb": 0.45359237},
-    {"mmhg": 1.0, "kpa": 7.50062},
-    {"days": 1.0, "years": 365.25, "hours": 1 / 24, "minutes": 1 / 1440, "weeks": 7.0},
-    {"u/l": 1.0, "mu/l": 1e-3, "uu/ml": 1e-3, "mu/ml": 1.0, "u/ml": 1e3, "ku/l": 1e3},
-    {"10^9/l": 1.0, "10^12/l": 1e3, "/ul": 1e-3},
-    {"fraction": 1.0, "%": 0.01},
-    *({unit: 1.0} for unit in ("bpm", "°c", "°f", "kg/m2", "mmol/mol", "meq/l")),
-    {"ml/min/1.73m2": 1.0},
-)
-#: Grams in a mole, by the first synonym.
-_MOLES: Final = {"chol": 386.7, "triglycerides": 885.7, "glucose": 180.16} | {
-    "creatinine": 113.1,
-    "bilirubin": 584.66,
-    "ldl": 386.7,
-    "hdl": 386.7,
-    "hemoglobin": 16114.0,  # of one of its four chains, as laboratories count it
-}
+_UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
+_ALONE: Final = {unit: {unit: 1.0} for unit in _WORDS["alone"]["units"].split()}
+_SCALES: Final[dict[str, dict[str, float]]] = _WORDS["scales"] | _ALONE
 #: Measurement, factor and offset between units of other zeros; HbA1c by the NGSP's equation.
 _SHIFTED: Final[dict[tuple[str, str], tuple[str, float, float]]] = {
     ("°f", "°c"): ("", 5 / 9, -160 / 9),
@@ -222,9 +173,7 @@ def status_of(code: str) -> str | None:
 def death_of(code: str) -> int | None:
     """Return 1 for a code of a person who died, such as ``Exitus``, 0 for one who lives."""
     word = "".join(_parts(code))
-    if "died" in _MEASURED.get(word, ()) or word in _DEAD:
-        return 1
-    return 0 if word in _ALIVE else None
+    return 1 if "died" in _MEASURED.get(word, ()) else _FATES.get(word)
 
 
 def is_death(feature: str) -> bool:
@@ -362,8 +311,8 @@ def is_unit(text: str) -> bool:
     return _dimension(text) is not None
 
 
-def _dimension(unit: str) -> int | None:
-    return next((n for n, scale in enumerate(_SCALES) if _unit(unit) in scale), None)
+def _dimension(unit: str) -> str | None:
+    return next((name for name, scale in _SCALES.items() if _unit(unit) in scale), None)
 
 
 def same_measure(unit: str, other: str) -> bool:
@@ -388,7 +337,7 @@ def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, fl
     factor = _SCALES[one][_unit(unit)] / _SCALES[other][_unit(to)]
     if one == other:
         return factor, 0.0
-    moles = _MOLES.get(_group(feature, header) or "")
-    if moles is None or {one, other} != {0, 1}:
+    moles: float | None = _WORDS["moles"].get(_group(feature, header))
+    if moles is None or {one, other} != {"mass_concentration", "amount_concentration"}:
         return None
-    return factor * (moles / 1000 if one == 1 else 1000 / moles), 0.0
+    return factor * (1000 / moles if one == "mass_concentration" else moles / 1000), 0.0

@@ -12,7 +12,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import AfterValidator, Field, FiniteFloat, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    ValidationError,
+)
 from pydantic_core import PydanticCustomError
 
 from fedclust.data.secret_files import refuse_address
@@ -98,38 +105,56 @@ class ColumnMap(Model):
         return self.person is not None or self.time is not None
 
 
-class ColumnsFile(Model):
-    """A mapping file: the format of the source, and its columns by feature."""
+class Format(Model):
+    """How a source is written: settings of a mapping file, and options that replace them.
 
-    delimiter: Delimiter | None = None
-    encoding: Encoding | None = None
-    decimal: Literal[".", ","] = "."
-    columns: tuple[Text, ...] = ()
-    sheet: Text | None = None
-    header_row: RowNumber | None = None
-    missing: tuple[Text, ...] = ()
-    min_present: Share = 0.0
-    features: dict[str, ColumnMap] = Field(default_factory=dict)
-
-
-class ReadOptions(Model):
-    """The options of a :class:`Dataset`, validated.
-
-    ``mapping`` is the path of a mapping file or its contents. ``missing`` and ``sentinels`` are
-    added to the file's; ``delimiter``, ``encoding``, ``decimal``, ``columns``, ``sheet``,
-    ``header_row`` and ``min_present`` replace them.
+    Attributes
+    ----------
+    delimiter, encoding, decimal, columns
+        The format of a CSV file; ``columns`` names its columns if it has no header.
+    sheet, header_row
+        Name of the sheet of an Excel workbook, and the number of its row with the header, from 1.
+    missing : tuple of str
+        Text that means a missing value in any column, in addition to the usual markers.
+    min_present : float or None
+        A feature with a smaller share of values is treated as lacking.
     """
 
-    mapping: str | dict[str, Any] | None = None
-    missing: tuple[Text, ...] = ()
-    sentinels: dict[str, tuple[FiniteFloat, ...]] = Field(default_factory=dict)
     delimiter: Delimiter | None = None
     encoding: Encoding | None = None
     decimal: Literal[".", ","] | None = None
     columns: tuple[Text, ...] = ()
     sheet: Text | None = None
     header_row: RowNumber | None = None
+    missing: tuple[Text, ...] = ()
     min_present: Share | None = None
+
+
+class ColumnsFile(Format):
+    """A mapping file: the format of the source, and its columns by feature."""
+
+    decimal: Literal[".", ","] = "."
+    min_present: Share = 0.0
+    features: dict[str, ColumnMap] = Field(default_factory=dict)
+
+
+_ONE_OR_MORE: Final = BeforeValidator(
+    lambda given: tuple(given) if isinstance(given, list | tuple) else (given,)
+)
+
+
+class ReadOptions(Format):
+    """The options of a :class:`Dataset`, validated.
+
+    ``mapping`` is the path of a mapping file or its contents. ``missing`` and ``sentinels`` are
+    added to the file's; all other settings of a :class:`Format` replace them.
+    """
+
+    mapping: str | dict[str, Any] | None = None
+    missing: Annotated[tuple[Text, ...], _ONE_OR_MORE] = ()
+    sentinels: dict[str, Annotated[tuple[FiniteFloat, ...], _ONE_OR_MORE]] = Field(
+        default_factory=dict
+    )
     sql_url_file: str | None = None
     out_of_core: bool = False
 
@@ -147,7 +172,7 @@ class ReadOptions(Model):
             features[name] = known.model_copy(update={"sentinels": sentinels})
         replaced = {
             name: value
-            for name in ColumnsFile.model_fields.keys() - {"missing", "features"}
+            for name in Format.model_fields.keys() - {"missing"}
             if (value := getattr(self, name)) not in (None, (), "")
         }
         missing = (*base.missing, *self.missing)
@@ -166,6 +191,9 @@ class Dataset:
     ----------
     source : Source
         An array, a DataFrame, a path, a :class:`fedclust.data.SqlQuery`, a Dask collection.
+    on_read : callable, optional
+        Called at the start of every pass over the rows and after each block, with the source's
+        name, the rows read so far, and the number of all rows, None if unknown.
     mapping : path or dict, optional
         Local names, units, codes, sentinels and markers by feature: docs/data.md.
     missing : sequence of str
@@ -182,9 +210,6 @@ class Dataset:
         File with the address of the query's database; by default FEDCLUST_SQL_URL.
     out_of_core : bool
         Read the rows in blocks and keep none of them in memory: docs/data.md.
-    on_read : callable, optional
-        Called at the start of every pass over the rows and after each block, with the source's
-        name, the rows read so far, and the number of all rows, None if unknown.
 
     Raises
     ------
@@ -192,46 +217,11 @@ class Dataset:
         An option is invalid, or a database's address was given in place of a file.
     """
 
-    # Each parameter is one way in which files differ; all but the first are named.
-    def __init__(
-        self,
-        source: Any,
-        *,
-        mapping: str | os.PathLike[str] | Mapping[str, Any] | None = None,
-        missing: Sequence[str] | str = (),
-        sentinels: Mapping[str, float | Sequence[float]] | None = None,
-        delimiter: str | None = None,
-        encoding: str | None = None,
-        decimal: str | None = None,
-        columns: Sequence[str] = (),
-        sheet: str | None = None,
-        header_row: int | None = None,
-        min_present: float | None = None,
-        sql_url_file: str | os.PathLike[str] | None = None,
-        out_of_core: bool = False,
-        on_read: OnRead | None = None,
-    ) -> None:
-        given: dict[str, Any] = {
-            "mapping": os.fspath(mapping) if isinstance(mapping, os.PathLike) else mapping,
-            "missing": [missing] if isinstance(missing, str) else list(missing),
-            "sentinels": {
-                name: list(values) if isinstance(values, Sequence) else [values]
-                for name, values in (sentinels or {}).items()
-            },
-            "delimiter": delimiter,
-            "encoding": encoding,
-            "decimal": decimal,
-            "columns": list(columns),
-            "sheet": sheet,
-            "header_row": header_row,
-            "min_present": min_present,
-            "sql_url_file": None if sql_url_file is None else os.fspath(sql_url_file),
-            "out_of_core": out_of_core,
-        }
+    def __init__(self, source: Any, *, on_read: OnRead | None = None, **options: Any) -> None:
         if isinstance(source, (str, os.PathLike)):
             refuse_address(str(source), "the source")
         self.source = source
-        self.options = read_options(given)
+        self.options = read_options(options)
         self.on_read = on_read
         #: What a person gave for it, such as ``@cohort``, if that is not ``source``.
         self.given: str | None = None
@@ -274,18 +264,24 @@ def watch_reading(source: Any, on_read: OnRead) -> Dataset:
 def read_options(
     given: Mapping[str, Any], called: Callable[[str], str] = "{} of the data".format
 ) -> ReadOptions:
-    """Validate options given as JSON values; UsageError names the first invalid one.
+    """Validate options as people give them; UsageError names the first invalid one.
 
     ``called`` returns what messages call the option of a name.
     """
     for name in ("mapping", "sql_url_file"):
-        if isinstance(given.get(name), str):
-            refuse_address(given[name], name)
+        if isinstance(given.get(name), str | os.PathLike):
+            refuse_address(os.fspath(given[name]), name)
+    said = {name: value for name, value in given.items() if value is not None}
     try:
-        return ReadOptions.model_validate_json(json.dumps(dict(given)))
+        return ReadOptions.model_validate_json(json.dumps(said, default=_plain))
     except (ValidationError, TypeError, ValueError) as error:
         place, why = first_fault(error, (ReadOptions.model_fields, ()))
         raise UsageError(f"{called(place) if place else 'an option of the data'}: {why}") from None
+
+
+def _plain(given: Any) -> Any:
+    """Return a path as text, and other collections as lists, for JSON."""
+    return os.fspath(given) if isinstance(given, os.PathLike) else list(given)
 
 
 def _read_mapping(path: Path) -> ColumnsFile:
