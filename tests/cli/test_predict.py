@@ -96,6 +96,36 @@ def test_only_differences_of_groups_are_called_rough(run: Run, folder: Path) -> 
     assert ["brackets: so many SD" in each for each in said] == [False, True]
 
 
+def test_without_protection_a_far_value_is_set_against_one_sd_of_the_rows(
+    run: Run, folder: Path
+) -> None:
+    rng = np.random.default_rng(3)
+    rows = pd.DataFrame({"age": rng.normal(60, 4, 90), "crp": np.exp(rng.normal(2, 0.5, 90))})
+    policy = {"protection": "none", "min_sites": 1}
+    model = simulate(
+        "lloyd", {"a": rows}, config={"n_clusters": 1}, features=FEATURES[:2], policy=policy
+    )
+    model.save(folder / "rows.fc")
+    of_groups, out = (
+        run(name, *typed("age=110", "crp=900"))[1] for name in ("impute.fc", "rows.fc")
+    )
+
+    assert "one SD" not in of_groups
+    logs = np.log(rows.crp)
+    for name, mean, spread, undo in (
+        (
+            "age 110 years, far from this cluster's mean",
+            rows.age.mean(),
+            rows.age.std(ddof=0),
+            float,
+        ),
+        ("this cluster's geometric mean", logs.mean(), logs.std(ddof=0), np.exp),
+    ):
+        said = re.search(rf"{name} ([\d.]+) \(within one SD: ([\d.]+) to ([\d.]+)\)", out)
+        expected = [undo(each) for each in (mean, mean - spread, mean + spread)]
+        assert [float(each) for each in said.groups()] == pytest.approx(expected, rel=2e-3)
+
+
 @pytest.mark.parametrize(
     ("name", "values", "said"),
     [
@@ -111,7 +141,7 @@ def test_only_differences_of_groups_are_called_rough(run: Run, folder: Path) -> 
         (
             "impute.fc",
             ["age=80", "crp=3", *PATIENT[2:]],
-            "yes: age 80 years, far from this cluster's ",
+            "yes: age 80 years, far from this cluster's mean ",
         ),
         (
             "impute.fc",

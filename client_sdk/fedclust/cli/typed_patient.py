@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.result.drawing import short
-from fedclust.result.facts import Cluster
+from fedclust.result.facts import Cluster, ClusterColumn
 from fedclust.result.figures.profile import differences
 from fedclust.result.first_screen import in_words
 from fedclust.result.predictions import CLOSE, DETAILS, Predictions
@@ -133,19 +133,29 @@ class TypedPatient:
         """Return a value that lies outside, and what the cluster has instead."""
         feature = next(each for each in self.model.features if each.name == name)
         value = self.values[name] or 0.0
-        entries = [entry for entry in cluster.entries if entry.column.feature == name]
+        entry = next(each for each in cluster.entries if each.column.feature == name)
         if feature.kind == "categorical":
             return f"{name} {(feature.levels or ())[int(value)]}, which hardly anybody had"
         if feature.kind == "binary":
             return f"{name} {'yes' if value else 'no'}, which hardly anybody had"
-        entry, unit = entries[0], f" {feature.unit}" if feature.unit else ""
+        unit = f" {feature.unit}" if feature.unit else ""
         lower, upper = feature.lower, feature.upper
         if lower is not None and value < lower:
             return f"{name} {value:g}{unit} is below the bound of {lower:g}"
         if upper is not None and value > upper:
             return f"{name} {value:g}{unit} is above the bound of {upper:g}"
-        usual = f"this cluster's {entry.measure} {short(entry.mean)}"
-        return f"{name} {value:g}{unit}, far from {usual}"
+        usual = self._range_text(cluster.number, entry)
+        return f"{name} {value:g}{unit}, far from this cluster's {entry.measure} {usual}"
+
+    def _range_text(self, k: int, entry: ClusterColumn) -> str:
+        """Return a mean; where it is not of groups also what lies within one SD of it."""
+        profile, j = self.model.result.profile, self.model.columns.index(entry.column)
+        usual = short(entry.mean)
+        if profile is None or self.model.of_groups:
+            return usual
+        spread = profile.estimated_deviations[k]
+        ends = undone(self.model.columns, profile.means[k] + np.array([[-1.0], [1.0]]) * spread)
+        return f"{usual} (within one SD: {' to '.join(map(short, ends[:, j].tolist()))})"
 
     def _missing_text(self) -> str:
         if not self.missing:
