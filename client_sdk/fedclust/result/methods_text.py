@@ -221,17 +221,6 @@ def _protection(facts: Facts) -> str:
     )
 
 
-def _share_within(facts: Facts) -> str:
-    quality = facts.result.quality
-    if quality is None or facts.definition.policy.protection == "none":
-        return ""
-    return (
-        f"An estimated {100 * quality.share_within:.0f} % of the persons' own inertia lay within "
-        "groups, where the clustering cannot see it; with missing values or long tails it can be "
-        "twice as much."
-    )
-
-
 def _typical(facts: Facts) -> str:
     profile, said = facts.result.profile, []
     if profile is not None and profile.typical:
@@ -378,7 +367,10 @@ def _quality(facts: Facts) -> str:
         index = f"the Davies-Bouldin index {cite('davies1979')}"
         found.append(f"{index} {quality.davies_bouldin:.3f}")
     held = f" The clusters hold {and_text(map(str, sizes))} persons." if len(sizes) > 1 else ""
-    measured = f"Over the final clusters, {and_text(found)}.{held}"
+    over = "Over the final clusters"
+    if facts.of_groups:
+        over = "Over the groups' records, which lie closer to the centroids than their persons do"
+    measured = f"{over}, {and_text(found)}.{held}"
     return f"{closing} {measured}".strip()
 
 
@@ -598,7 +590,7 @@ def _software(facts: Facts) -> str:
 _PARAGRAPHS: tuple[tuple[Callable[[Facts], str], ...], ...] = (
     (_design, _site_persons, _completed),
     (_variables, _missing, _scaling, _dissimilarity),
-    (_protection, _share_within, _typical),
+    (_protection, _typical),
     (_algorithm, _seed, _rounds),
     (_number_of_clusters, _quality, _likelihood, _bounds),
     (_one_cloud, _stability, _transfer, _outcomes),

@@ -466,14 +466,9 @@ def _quality(facts: Facts) -> str:
     quality = facts.result.quality
     if quality is None:
         return "<p>Without a closing evaluation, quality and profile are not known.</p>"
-    within = (
-        f"<p>{percent(quality.share_within)} of the persons' own inertia lies within groups, where "
-        "no clustering sees it. This is estimated from the records: with missing values or long "
-        "tails it can be twice as much.</p>"
-    ) * (facts.definition.policy.protection != "none")
     if facts.result.sweep:
-        return within
-    table = html_records(
+        return ""
+    return html_records(
         f"Of the final clusters, over {_points(facts)}. A simplified silhouette near 1, and a low "
         "Davies-Bouldin index, mean clusters that are well apart.",
         [
@@ -485,7 +480,6 @@ def _quality(facts: Facts) -> str:
             }
         ],
     )
-    return table + within
 
 
 def _points(facts: Facts) -> str:

@@ -499,25 +499,17 @@ def aggregate(
     sent = payloads_of(contributions, Evaluation)
     counts = np.zeros(n_clusters, dtype=np.int64)
     costs, distances, silhouettes = np.zeros((3, n_clusters))
-    squares = within = 0.0
-    d = centroids.shape[1]
-    for site, payload in sent.items():
+    for payload in sent.values():
         counts = counts + payload.counts
         costs = costs + payload.costs
         distances = distances + payload.distances
         silhouettes = silhouettes + payload.silhouettes
-        squares += float(_squares(payload, config).sum())
-        shared = config.masks.get(site, config.mask) & (np.True_ if mask is None else mask)
-        shared = np.broadcast_to(shared, centroids.shape)
-        spread = (payload.within * shared).sum(axis=1) * d / np.maximum(shared.sum(axis=1), 1)
-        within += float(payload.counts @ spread)
     n = int(counts.sum())
     quality = None
     if n:
         apart = _centroid_distances(centroids, mask, config)
         quality = Quality(
             inertia=float(costs.sum()),
-            share_within=within / (squares + within) if within > 0.0 else 0.0,
             simplified_silhouette=float(silhouettes.sum() / n) if judged else None,
             davies_bouldin=_davies_bouldin(apart, counts, distances) if judged else None,
             n_rows=n,
@@ -684,12 +676,15 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
     equal = np.sum([each.constant for each in sent.values()], axis=0)
     typical = np.any([each.typical for each in sent.values()], axis=0)
     names = [column.name for column in config.columns]
+    spreads, overall = (_deviations(each, config) for each in (clusters, whole))
+    if not exact:
+        spreads, overall = _in_two_digits(spreads), _in_two_digits(overall)
     return ClusterProfile(
         known=known,
         means=np.where(known, config.space.to_original(clusters.mean), 0.0),
-        estimated_deviations=np.where(known, _deviations(clusters, config), 0.0),
+        estimated_deviations=np.where(known, spreads, 0.0),
         overall_means=config.space.to_original(whole.mean),
-        estimated_overall_deviations=_deviations(whole, config),
+        estimated_overall_deviations=overall,
         typical=tuple(name for name, one in zip(names, typical, strict=True) if one),
         uncertain=None if exact else _uncertain_means(sent, clusters, whole, config),
         few=None if exact else clusters.n < _FEWEST,
@@ -747,6 +742,11 @@ def _merge_clusters(sent: dict[str, Evaluation], config: RunConfig, *, within: b
         spread = payload.m2 + known * payload.within if within else payload.m2
         clusters = merge_moments(clusters, Moments(known.astype(np.float64), payload.means, spread))
     return clusters
+
+
+def _in_two_digits(values: FloatArray) -> FloatArray:
+    """Round estimates: `predict` finds as many persons outside with two digits, not with one."""
+    return np.array([float(f"{each:.1e}") for each in values.flat]).reshape(values.shape)
 
 
 def _deviations(moments: Moments, config: RunConfig) -> FloatArray:

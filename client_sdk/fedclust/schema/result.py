@@ -22,10 +22,6 @@ class Quality(Model):
     ----------
     inertia : float
         Over the points, weighted by persons.
-    share_within : float
-        The share of the persons' own inertia that lies within groups, estimated from the records:
-        their inertia is about ``inertia / (1 - share_within)``. With missing values or long tails
-        it can be twice as much.
     simplified_silhouette, davies_bouldin : float or None
     n_rows : int
         Persons.
@@ -34,7 +30,6 @@ class Quality(Model):
     """
 
     inertia: float
-    share_within: float = 0.0
     simplified_silhouette: float | None
     davies_bouldin: float | None
     n_rows: int
@@ -189,7 +184,7 @@ class ClusterProfile(Model):
         0 where not known; the share of those with it where a column is binary.
     estimated_deviations : (K, d) float64
         Standard deviations, ddof 0: 0 where not known. Exact with ``protection: none``; else
-        estimates from groups, too rough to print (docs/results/table_one.md).
+        estimates from groups with two digits, too rough to print (docs/results/table_one.md).
     overall_means, estimated_overall_deviations : (d,) float64
         Over the persons of all clusters.
     typical : tuple of str
