@@ -13,6 +13,7 @@ honest sites can.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -29,9 +30,8 @@ from _hospitals import heart
 from _report import write
 from _runs import Job, Record, fingerprint, run
 from fedclust import simulate
-from fedclust.rounds import preparation
-from fedclust.schema.points import Points
-from fedclust.schema.run_config import RunConfig
+from fedclust.rounds import preparation, stages
+from fedclust.schema.task import SiteSide, SiteTask
 
 warnings.simplefilter("ignore")
 
@@ -69,11 +69,10 @@ def sites_of(case: str, seed: int) -> tuple[Rows, NDArray[np.int64]]:
 def lying(case: str) -> Iterator[None]:
     """Let the bad site, known by its size, make up its moments."""
     n, lie = CASES[case]
-    honest = preparation.local_step
 
-    def lying_step(points: Points, config: RunConfig) -> Any:
-        moments = honest(points, config)
-        if moments is None or points.n != n:
+    def lying_step(task: SiteTask, site: SiteSide) -> Any:
+        moments = preparation.local_step(task, site)
+        if moments is None or site.points.n != n:
             return moments
         mean, spread = (1e6, 1e6) if lie == "moments" else (3.0, 3.0)
         made_up = {"mean": np.full(2, mean), "m2": np.full(2, n * spread**2)}
@@ -82,7 +81,9 @@ def lying(case: str) -> Iterator[None]:
     if not lie:
         yield
         return
-    with mock.patch.object(preparation, "local_step", lying_step):
+    lying = dataclasses.replace(preparation.PHASE, local_step=lying_step)
+    stage = type(stages.STAGES[0])
+    with mock.patch.object(stage, "own_phases", (lying,)):
         yield
 
 

@@ -37,7 +37,7 @@ from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution
+from fedclust.schema.task import Contribution, SiteSide, SiteTask
 
 LEVEL = 0.05
 TRIED = (2, 3, 4, 5, 6)
@@ -85,7 +85,9 @@ def scaled(found: Sequence[Points]) -> list[Points]:
         space=Space.identity(len(features)),
     )
     complete = [complete_points(points, config) for points in found]
-    moments = [preparation.local_step(points, config) for points in complete]
+    task, rng = SiteTask(preparation.NAME, preparation.PreparationTask()), np.random.default_rng(0)
+    sides = [SiteSide(points, config, rng, {}) for points in complete]
+    moments = [preparation.local_step(task, side) for side in sides]
     sent = [Contribution(*pair, config.p) for pair in zip(roster, moments, strict=True)]
     space, _ = preparation.merge(sent, config)
     return [scaled_points(points, space, config) for points in complete]

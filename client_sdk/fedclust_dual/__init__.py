@@ -19,72 +19,51 @@ References
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
+from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans, local_starts
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
-from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.method import Method
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import SiteTask
+from fedclust.schema.task import Phase, SiteSide, SiteTask
 from fedclust_dual import config, messages, server
 from fedclust_dual.config import Config
 from fedclust_dual.messages import (
-    AnyPayload,
-    AnyTask,
+    DUAL,
+    PRIMAL,
     DualAnswer,
     DualCells,
     DualPart,
     DualTask,
     PrimalAnswer,
+    PrimalPart,
     PrimalTask,
+    check_cells,
+    check_dual,
+    check_dual_task,
+    check_primal,
+    check_primal_task,
     least_value,
     multiplier_digest,
+    own_part,
     task_region,
 )
 
 # --- At a site ------------------------------------------------------------------------------------
 
 
-def local_step(
-    task: SiteTask[AnyTask],
-    points: Points,
-    config: RunConfig[Config],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[AnyPayload]:
-    """Answer a task from a site's scaled points, which are within the declared bounds.
-
-    The memory holds the number of dual rounds and the labels of the last one, from which the next
-    search starts.
-
-    Raises
-    ------
-    RuleViolation
-        If the task breaks the definition, or its multipliers do not have their digest.
-    """
-    match task.common, task.site:
-        case kmeans_rounds.CellsTask() as common, _:
-            return _find_cells(common, points, rng), memory
-        case DualTask() as common, DualPart() as part:
-            return _solve_node(common, part, points, config, memory)
-        case PrimalTask() as common, _:
-            return _measure_own_candidates(common, points), memory
-    raise TypeError("each site has a part of a dual round's task")
-
-
-def _find_cells(
-    task: kmeans_rounds.CellsTask, points: Points, rng: np.random.Generator
-) -> DualCells:
-    found = local_kmeans(points, task.n_clusters, task.n_init, rng)
+def _find_cells(task: SiteTask[kmeans_rounds.CellsTask], site: SiteSide) -> DualCells:
+    asked = task.common
+    found = local_kmeans(site.points, asked.n_clusters, asked.n_init, site.rng)
     # Costs are relative to the centroids; relative to the means they are smaller.
     savings = found.counts * ((found.means - found.centroids) ** 2).sum(axis=1)
-    n_missing = task.n_clusters - len(found.counts)
+    n_missing = asked.n_clusters - len(found.counts)
     return DualCells(
         counts=np.pad(found.counts, (0, n_missing)),
         means=np.pad(found.means, ((0, n_missing), (0, 0))),
@@ -92,13 +71,17 @@ def _find_cells(
     )
 
 
-def _solve_node(
-    task: DualTask, part: DualPart, points: Points, config: RunConfig[Config], memory: Memory
-) -> LocalAnswer[DualAnswer]:
+def _solve_node(asked: SiteTask[DualTask], site: SiteSide[Config]) -> DualAnswer:
+    """Bound what any centroids cost a site, whose points are within the declared bounds.
+
+    The memory holds the number of dual rounds and the labels of the last one, from which the next
+    search starts. RuleViolation if the multipliers do not have their digest.
+    """
     # Imported here because importing it loads the compiled kernel.
     from fedclust_dual.node_problem import solve_node
 
-    options = config.options
+    points, config, memory = site.points, site.config, site.memory
+    task, part, options = asked.common, own_part(asked, DualPart), config.options
     iterations = memory.get("iterations", 0) + 1
     if iterations > options.iterations:
         raise RuleViolation(
@@ -120,7 +103,8 @@ def _solve_node(
     # From the counts and means that are sent, so that the coordinator computes the same centroids.
     sums = found.counts[:, None] * (found.means - task.origin)
     best = region.optimal_centroids(found.counts.astype(np.float64), sums, mu)[0]
-    answer = DualAnswer(
+    memory |= {"iterations": iterations, "labels": solution.labels}
+    return DualAnswer(
         digest=part.digest,
         counts=found.counts,
         means=found.means,
@@ -128,16 +112,96 @@ def _solve_node(
         value=max(solution.bound, least_value(region, mu)),
         limited=not solution.complete and solution.n_nodes >= options.node_limit,
     )
-    return answer, {**memory, "iterations": iterations, "labels": solution.labels}
 
 
-def _measure_own_candidates(task: PrimalTask, points: Points) -> PrimalAnswer:
-    steps = [kmeans_rounds.site_lloyd_step(centroids, points) for centroids in task.centroids]
+def _measure_candidates(task: SiteTask[PrimalTask], site: SiteSide) -> PrimalAnswer:
+    steps = [kmeans_rounds.site_lloyd_step(each, site.points) for each in task.common.centroids]
     return PrimalAnswer(
         counts=np.array([step.counts for step in steps]),
         sums=np.array([step.sums for step in steps]),
         costs=np.array([step.costs for step in steps]),
     )
+
+
+# --- The phases -----------------------------------------------------------------------------------
+
+
+PHASES = (
+    replace(
+        kmeans_rounds.CELLS,
+        payload=DualCells,
+        local_step=_find_cells,
+        check=check_cells,
+        needs_all=True,
+        discloses=(
+            *kmeans_rounds.CELLS.discloses,
+            disclosure(
+                "costs",
+                "K numbers",
+                "How far the records of each cell lie from its mean, squared and added up.",
+            ),
+        ),
+    ),
+    Phase(
+        name=DUAL,
+        summary="Each site solves its own clustering problem for its own multipliers: a proven "
+        "lower bound of what any centroids cost.",
+        task=DualTask,
+        site_part=DualPart,
+        payload=DualAnswer,
+        local_step=_solve_node,
+        check=check_dual,
+        check_task=check_dual_task,
+        needs_all=True,
+        ends_with_site=True,
+        discloses=(
+            disclosure(
+                "digest", "64 characters", "Which multipliers the answer belongs to.", "Nothing."
+            ),
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are in each cluster of your best assignment.",
+            ),
+            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
+            disclosure(
+                "centroids",
+                "K x d numbers",
+                "Your problem's centroids. They follow from counts, means and the "
+                "multipliers. The sites before and after yours in the order of names can compute "
+                "them: the first and the last site learn their one neighbour's exactly.",
+            ),
+            disclosure(
+                "value",
+                "one number",
+                "How well your points can be clustered at best with these multipliers.",
+            ),
+            disclosure(
+                "limited",
+                "yes or no",
+                "Whether the search for it ended at its node limit.",
+                "How hard the problem is; no person.",
+            ),
+        ),
+    ),
+    Phase(
+        name=PRIMAL,
+        summary="Each site measures what the same centroids cost, of each of C candidates: an "
+        "upper bound.",
+        task=PrimalTask,
+        site_part=PrimalPart,
+        payload=PrimalAnswer,
+        local_step=_measure_candidates,
+        check=check_primal,
+        check_task=check_primal_task,
+        needs_all=True,
+        ends_with_site=True,
+        discloses=tuple(
+            line.model_copy(update={"shape": f"C x {line.shape}"})
+            for line in kmeans_rounds.STEP.discloses
+        ),
+    ),
+)
 
 
 # --- What a paper says ----------------------------------------------------------------------------
@@ -198,12 +262,9 @@ METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayloa
     references=("yfantis2023",),
     describe=describe,
     options=config.Config,
-    phases=messages.PHASES,
+    phases=PHASES,
     check_config=config.check_config,
     check_roster=config.check_roster,
-    check_task=messages.check_task,
-    check=messages.check,
-    local_step=local_step,
     state=server.State,
     start=server.start,
     aggregate=server.aggregate,

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TypeAlias
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import CellsTask, disclosure
+from fedclust.methods.common.kmeans_rounds import CellsTask
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shape
@@ -25,12 +25,13 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import CentroidTask, Phase, SiteTask
+from fedclust.schema.task import CentroidTask, SiteTask
 from fedclust_dual.config import Config
 from fedclust_dual.feasible_set import CentroidBounds, Region
 from fedclust_dual.multiplier_update import SiteAssignment
 from fedclust_dual.quadratic_program import box_minimiser
 
+_PartT = TypeVar("_PartT", bound=Model)
 #: Names of the phases.
 CELLS, DUAL, PRIMAL = "cells", "dual", "primal"
 #: Limit of candidate sets of centroids in a primal round.
@@ -176,75 +177,6 @@ class PrimalAnswer(Model):
 AnyTask: TypeAlias = CellsTask | DualTask | PrimalTask
 AnyPayload: TypeAlias = DualCells | DualAnswer | PrimalAnswer
 
-PHASES = (
-    replace(
-        kmeans_rounds.CELLS,
-        payload=DualCells,
-        needs_all=True,
-        discloses=(
-            *kmeans_rounds.CELLS.discloses,
-            disclosure(
-                "costs",
-                "K numbers",
-                "How far the records of each cell lie from its mean, squared and added up.",
-            ),
-        ),
-    ),
-    Phase(
-        name=DUAL,
-        summary="Each site solves its own clustering problem for its own multipliers: a proven "
-        "lower bound of what any centroids cost.",
-        task=DualTask,
-        site_part=DualPart,
-        payload=DualAnswer,
-        needs_all=True,
-        ends_with_site=True,
-        discloses=(
-            disclosure(
-                "digest", "64 characters", "Which multipliers the answer belongs to.", "Nothing."
-            ),
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are in each cluster of your best assignment.",
-            ),
-            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
-            disclosure(
-                "centroids",
-                "K x d numbers",
-                "Your problem's centroids. They follow from counts, means and the "
-                "multipliers. The sites before and after yours in the order of names can compute "
-                "them: the first and the last site learn their one neighbour's exactly.",
-            ),
-            disclosure(
-                "value",
-                "one number",
-                "How well your points can be clustered at best with these multipliers.",
-            ),
-            disclosure(
-                "limited",
-                "yes or no",
-                "Whether the search for it ended at its node limit.",
-                "How hard the problem is; no person.",
-            ),
-        ),
-    ),
-    Phase(
-        name=PRIMAL,
-        summary="Each site measures what the same centroids cost, of each of C candidates: an "
-        "upper bound.",
-        task=PrimalTask,
-        site_part=PrimalPart,
-        payload=PrimalAnswer,
-        needs_all=True,
-        ends_with_site=True,
-        discloses=tuple(
-            line.model_copy(update={"shape": f"C x {line.shape}"})
-            for line in kmeans_rounds.STEP.discloses
-        ),
-    ),
-)
-
 
 # --- Tasks ----------------------------------------------------------------------------------------
 
@@ -280,29 +212,40 @@ def task_region(task: DualTask, config: RunConfig[Config]) -> Region:
         raise RuleViolation("task", message, "/parameters") from None
 
 
-def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
-    """Refuse other numbers of clusters or candidates, and boxes without ``splits``."""
-    options = config.options
-    match task.common, task.site:
-        case CellsTask(), _:
-            return
-        case DualTask() as common, DualPart() as part:
-            n_clusters, d = len(common.references), len(config.columns)
-            check_shape(common.references, (n_clusters, d), "/parameters/references")
-            check_shape(common.origin, (d,), "/parameters/origin")
-            check_shape(part.multipliers, (n_clusters, d), "/site/multipliers")
-            if common.lower is not None and not options.splits:
-                raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
-        case PrimalTask() as common, PrimalPart():
-            n_clusters = common.centroids.shape[1]
-            if len(common.centroids) > MAX_CANDIDATES:
-                raise RuleViolation(
-                    "task",
-                    f"a primal round measures 1 to {MAX_CANDIDATES} sets of centroids",
-                    "/parameters/centroids",
-                )
-        case _:
-            raise RuleViolation("task", "each site has a part of this round's task", "/site")
+def check_dual_task(task: SiteTask[DualTask], config: RunConfig[Config]) -> None:
+    """Refuse another number of clusters, and boxes without ``splits``."""
+    common = task.common
+    n_clusters, d = len(common.references), len(config.columns)
+    multipliers = own_part(task, DualPart).multipliers
+    check_shape(common.references, (n_clusters, d), "/parameters/references")
+    check_shape(common.origin, (d,), "/parameters/origin")
+    check_shape(multipliers, (n_clusters, d), "/site/multipliers")
+    if common.lower is not None and not config.options.splits:
+        raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
+    _check_n_clusters(n_clusters, config.options)
+
+
+def check_primal_task(task: SiteTask[PrimalTask], config: RunConfig[Config]) -> None:
+    """Refuse another number of clusters or candidates."""
+    own_part(task, PrimalPart)
+    centroids = task.common.centroids
+    if len(centroids) > MAX_CANDIDATES:
+        raise RuleViolation(
+            "task",
+            f"a primal round measures 1 to {MAX_CANDIDATES} sets of centroids",
+            "/parameters/centroids",
+        )
+    _check_n_clusters(centroids.shape[1], config.options)
+
+
+def own_part(task: SiteTask, kind: type[_PartT]) -> _PartT:
+    """Return a site's own part of a task; RuleViolation where it has none."""
+    if not isinstance(task.site, kind):
+        raise RuleViolation("task", "each site has a part of this round's task", "/site")
+    return task.site
+
+
+def _check_n_clusters(n_clusters: int, options: Config) -> None:
     if not 1 <= n_clusters <= options.n_clusters:
         raise RuleViolation(
             "task", f"the definition names {options.n_clusters} clusters", "/parameters"
@@ -312,30 +255,18 @@ def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
 # --- Checks of answers ----------------------------------------------------------------------------
 
 
-def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Config]) -> None:
-    """Check an answer at either end: shapes, counts, bounds, costs and dual values.
-
-    Raises
-    ------
-    RuleViolation
-        With the rule, and a JSON pointer to the field that breaks it.
-    """
-    match task.common, task.site, payload:
-        case CellsTask() as common, _, DualCells() as cells:
-            kmeans_rounds.check_cells(cells, common.n_clusters, config)
-            check_shape(cells.costs, cells.counts.shape, "/costs")
-            check_empty(cells.counts, cells.costs, "/costs")
-            if (cells.costs < 0).any():
-                raise RuleViolation("cost", "a sum of squares is negative", "/costs")
-        case DualTask() as common, DualPart() as part, DualAnswer() as answer:
-            _check_dual(common, part, answer, config)
-        case PrimalTask() as common, PrimalPart(n=n), PrimalAnswer() as answer:
-            _check_primal(common.centroids, n, answer, config)
-        case _:
-            raise TypeError("the answer is of another phase than the task")
+def check_cells(task: SiteTask[CellsTask], payload: DualCells, config: RunConfig) -> None:
+    """Check cells at either end: shapes, counts, bounds, costs; RuleViolation."""
+    kmeans_rounds.check_cells(payload, task.common.n_clusters, config)
+    check_shape(payload.costs, payload.counts.shape, "/costs")
+    check_empty(payload.counts, payload.costs, "/costs")
+    if (payload.costs < 0).any():
+        raise RuleViolation("cost", "a sum of squares is negative", "/costs")
 
 
-def _check_primal(candidates: FloatArray, n: int, payload: PrimalAnswer, config: RunConfig) -> None:
+def check_primal(task: SiteTask[PrimalTask], payload: PrimalAnswer, config: RunConfig) -> None:
+    """Check what candidates cost, at either end; RuleViolation."""
+    candidates, n = task.common.centroids, own_part(task, PrimalPart).n
     check_shape(payload.counts, candidates.shape[:2], "/counts")
     check_shape(payload.sums, candidates.shape, "/sums")
     check_shape(payload.costs, candidates.shape[:2], "/costs")
@@ -345,9 +276,9 @@ def _check_primal(candidates: FloatArray, n: int, payload: PrimalAnswer, config:
         kmeans_rounds.check_step(payload.step(candidate), centroids, config)
 
 
-def _check_dual(
-    task: DualTask, part: DualPart, payload: DualAnswer, config: RunConfig[Config]
-) -> None:
+def check_dual(asked: SiteTask[DualTask], payload: DualAnswer, config: RunConfig[Config]) -> None:
+    """Check a site's bound at either end: shapes, counts, bounds, dual value; RuleViolation."""
+    task, part = asked.common, own_part(asked, DualPart)
     n_clusters, d = task.references.shape
     lower, upper = scaled_bounds(config)
     check_shape(payload.counts, (n_clusters,), "/counts")

@@ -26,7 +26,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.scaling import declared_space, gamma_of
 from fedclust.schema.task import SiteTask
 from fedclust.wire.models import SessionCreate
-from support.points import config_of, weighted
+from support.points import answer_task, check_answer, config_of, weighted
 
 pd = pytest.importorskip("pandas")
 
@@ -336,14 +336,13 @@ def test_a_site_that_claims_a_cost_below_its_own_means_is_refused() -> None:
     )
     points = weighted(np.full((4, len(columns)), 0.01), 5)
     task = SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((2, len(columns)))))
-    step, _ = kmeans_rounds.local_step(task, points, config, np.random.default_rng(0), {})
+    step = answer_task(lloyd.METHOD, task, points, config)
     assert isinstance(step, kmeans_rounds.Step)
-    kmeans_rounds.check(task, step, config)
     with pytest.raises(RuleViolation) as caught:
-        kmeans_rounds.check(task, step.model_copy(update={"costs": step.costs / 2}), config)
+        check_answer(lloyd.METHOD, task, step.model_copy(update={"costs": step.costs / 2}), config)
     assert (caught.value.rule, caught.value.pointer) == ("cost", "/costs/0")
     with pytest.raises(RuleViolation) as caught:
-        kmeans_rounds.check(task, step.model_copy(update={"sums": step.sums * 30}), config)
+        check_answer(lloyd.METHOD, task, step.model_copy(update={"sums": step.sums * 30}), config)
     assert caught.value.rule == "bounds"
 
 

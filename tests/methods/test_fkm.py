@@ -16,10 +16,11 @@ from fedclust.methods.fkm import DefaultConfig, PaperConfig
 from fedclust.numeric import weighted_kmeans
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
+from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
-from support.points import config_of, weighted
+from support.points import answer_task, check_answer, config_of, weighted
 from support.site_rows import agreement
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
@@ -45,10 +46,9 @@ SEEDS = SiteTask("seeds", fkm.SeedsTask())
 
 
 def _answer(task: SiteTask, config: RunConfig, points: Points = POINTS) -> Any:
-    payload, memory = fkm.local_step(task, points, config, np.random.default_rng(0), {})
+    memory: Memory = {}
+    payload = answer_task(fkm.METHOD, task, points, config, memory=memory)
     assert memory == {}
-    if payload is not None:
-        fkm.check(task, payload, config)
     return payload
 
 
@@ -87,7 +87,7 @@ def test_check_names_the_candidate_and_the_rule(
     arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
 
     with pytest.raises(RuleViolation) as caught:
-        fkm.check(task, payload.model_copy(update=arrays), _config())
+        check_answer(fkm.METHOD, task, payload.model_copy(update=arrays), _config())
 
     assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
 

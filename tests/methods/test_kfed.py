@@ -17,12 +17,13 @@ from fedclust.methods.kfed import local_cells
 from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
+from fedclust.schema.model import Memory
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from support.driven import drive, plan_for
-from support.points import config_of
+from support.points import answer_task, check_answer, config_of
 from support.site_rows import agreement, breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
@@ -52,7 +53,8 @@ def _points(X: Any, sizes: Any = None) -> Points:
 
 
 def _answer(task: SiteTask, points: Points, config: RunConfig) -> Any:
-    return kfed.local_step(task, points, config, np.random.default_rng(0), {})
+    memory: Memory = {}
+    return answer_task(kfed.METHOD, task, points, config, memory=memory), memory
 
 
 def _cells(counts: Any, means: Any) -> kmeans_rounds.Cells:
@@ -80,7 +82,7 @@ def test_a_site_sends_counts_and_means_of_its_own_clusters(variant: str, size: i
     task = _cells_task(4, variant)
     payload, memory = _answer(task, _points(rows, sizes), _config(p=size, labels="cells"))
 
-    kfed.check(task, payload, _config(p=size))
+    check_answer(kfed.METHOD, task, payload, _config(p=size))
     assert payload.counts.tolist() == [9 * size + 3] * 4
     expected = [
         np.average(own, axis=0, weights=weights)
@@ -241,7 +243,7 @@ def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
         counts=np.array(counts, dtype=np.int64), means=np.array(means, dtype=float)
     )
     with pytest.raises(RuleViolation) as caught:
-        kfed.check(task, payload, _config(5))
+        check_answer(kfed.METHOD, task, payload, _config(5))
     assert caught.value.rule == rule
 
 

@@ -19,7 +19,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Next, SiteTask
 from support.driven import drive
-from support.points import config_of, weighted
+from support.points import answer_task, check_answer, config_of, weighted
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
 X = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]
@@ -37,9 +37,8 @@ def _task(centroids: Any) -> SiteTask:
 def _answer(task: SiteTask, config: RunConfig | None = None) -> Any:
     memory: Memory = {}
     points, config = weighted(X, SIZES), config or _config()
-    payload, kept = kmeans_rounds.local_step(task, points, config, np.random.default_rng(0), memory)
-    assert kept == {}
-    kmeans_rounds.check(task, payload, config)
+    payload = answer_task(lloyd.METHOD, task, points, config, memory=memory)
+    assert memory == {}
     return payload
 
 
@@ -61,18 +60,16 @@ def test_a_site_sends_its_own_clusters_padded_to_the_number_asked_for() -> None:
     points = weighted(np.repeat(centres, 6, axis=0) + rng.normal(size=(18, 2)) / 10, 5)
     config = _config(n_clusters=5)
     task = SiteTask("cells", kmeans_rounds.CellsTask(n_clusters=3, n_init=3))
-    payload, _ = kmeans_rounds.local_step(task, points, config, rng, {})
+    payload = answer_task(lloyd.METHOD, task, points, config, rng=rng)
     assert isinstance(payload, kmeans_rounds.Cells)
-    kmeans_rounds.check(task, payload, config)
 
     order = np.argsort(payload.means[:, 0])
     assert payload.counts.tolist() == [30, 30, 30]
     expected = points.X.reshape(3, 6, 2).mean(axis=1)
     np.testing.assert_allclose(payload.means[order], expected)
     few = replace(task, common=kmeans_rounds.CellsTask(n_clusters=20, n_init=3))
-    payload, _ = kmeans_rounds.local_step(few, points, config, rng, {})
+    payload = answer_task(lloyd.METHOD, few, points, config, rng=rng)
     assert isinstance(payload, kmeans_rounds.Cells)
-    kmeans_rounds.check(few, payload, config)
     assert payload.counts.tolist() == [5] * 18 + [0, 0]
     assert not payload.means[18:].any()
 
@@ -99,7 +96,7 @@ def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule:
     arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
 
     with pytest.raises(RuleViolation) as caught:
-        kmeans_rounds.check(task, payload.model_copy(update=arrays), _config())
+        check_answer(lloyd.METHOD, task, payload.model_copy(update=arrays), _config())
 
     assert caught.value.rule == rule
     assert caught.value.pointer.startswith("/")
@@ -111,7 +108,7 @@ def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
     payload = _answer(task).model_copy(update={"counts": np.array([17, 45])})
 
     with pytest.raises(RuleViolation, match="band"):
-        kmeans_rounds.check(task, payload, replace(_config(), size_band="<50"))
+        check_answer(lloyd.METHOD, task, payload, replace(_config(), size_band="<50"))
 
 
 def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:

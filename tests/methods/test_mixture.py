@@ -24,7 +24,6 @@ from fedclust.methods.mixture.messages import (
     Partition,
     PartitionTask,
     Weighted,
-    check,
 )
 from fedclust.numeric.random import site_rng
 from fedclust.rounds.stages import check_method_task
@@ -35,7 +34,7 @@ from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Next, SiteTask
-from support.points import config_of, of_rows
+from support.points import answer_task, check_answer, config_of, of_rows
 
 FloatArray = NDArray[np.float64]
 OPEN = {"protection": "none", "min_sites": 1}
@@ -176,15 +175,13 @@ def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Rounds:
     config = replace(config, roster=tuple(names))
     for number in range(n):
         asked = SiteTask(task.phase, task.common)
-        check_method_task(METHOD, asked, replace(config, first=number == 0), 0)
+        check_method_task(METHOD, asked, config, 0, first=number == 0)
         sent = []
         for place, name in enumerate(names):
             rng = site_rng(0, name, number)
-            payload, run.memories[place] = METHOD.local_step(
-                asked, sites[place], config, rng, run.memories[place]
-            )
+            memory = run.memories[place]
+            payload = answer_task(METHOD, asked, sites[place], config, rng=rng, memory=memory)
             assert payload is not None
-            METHOD.check(asked, payload, config)
             sent.append(Contribution(name, payload, config.p))
         step = METHOD.aggregate(run.state, sent, config)
         payloads = [each.payload for each in sent]
@@ -294,14 +291,16 @@ def test_artificial_persons_stay_within_bounds_and_are_the_same_in_all_rounds() 
     points = Points(np.array([[0.0], [0.0], [1.0], [1.0]]), np.full(4, 5), np.zeros(1))
     one = np.ones((1, 1))
     task = SiteTask("em", EMTask(centroids=one / 2, variances=one, proportions=np.ones(1)))
-    first, memory = METHOD.local_step(task, points, config, site_rng(0, "a", 3), {})
+    memory: Memory = {}
+    rng = site_rng(0, "a", 3)
+    first = answer_task(METHOD, task, points, config, rng=rng, memory=memory)
     again = replace(points)
     assert not again.derived
-    second, _ = METHOD.local_step(task, again, config, site_rng(0, "a", 4), memory)
+    rng = site_rng(0, "a", 4)
+    second = answer_task(METHOD, task, again, config, rng=rng, memory=memory)
     assert isinstance(first, Weighted)
     assert isinstance(second, Weighted)
     np.testing.assert_array_equal(first.squares, second.squares)
-    check(task, first, config)
     # Beyond the bounds, the squares would be larger than those of 20 persons at the bounds.
     assert float(first.squares[0, 0]) <= 20 * 0.25
 
@@ -432,8 +431,8 @@ WEIGHTED = Weighted(
 
 
 def test_honest_sums_pass() -> None:
-    check(FIRST, PARTITION, CONFIG)
-    check(EM, WEIGHTED, CONFIG)
+    check_answer(METHOD, FIRST, PARTITION, CONFIG)
+    check_answer(METHOD, EM, WEIGHTED, CONFIG)
 
 
 @pytest.mark.parametrize(
@@ -454,7 +453,7 @@ def test_honest_sums_pass() -> None:
 )
 def test_false_sums_are_refused(change: dict[str, Any], rule: str, pointer: str) -> None:
     with pytest.raises(RuleViolation) as caught:
-        check(EM, WEIGHTED.model_copy(update=change), CONFIG)
+        check_answer(METHOD, EM, WEIGHTED.model_copy(update=change), CONFIG)
     assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
 
 
@@ -469,14 +468,14 @@ def test_false_sums_are_refused(change: dict[str, Any], rule: str, pointer: str)
 )
 def test_a_false_partition_is_refused(change: dict[str, Any], rule: str) -> None:
     with pytest.raises(RuleViolation) as caught:
-        check(FIRST, PARTITION.model_copy(update=change), CONFIG)
+        check_answer(METHOD, FIRST, PARTITION.model_copy(update=change), CONFIG)
     assert caught.value.rule == rule
 
 
 def test_a_size_band_holds_for_the_totals() -> None:
     banded = replace(CONFIG, size_band="<10")
     with pytest.raises(RuleViolation) as caught:
-        check(EM, WEIGHTED, banded)
+        check_answer(METHOD, EM, WEIGHTED, banded)
     assert caught.value.rule == "size-band"
 
 
@@ -491,4 +490,4 @@ def test_a_size_band_holds_for_the_totals() -> None:
 def test_a_task_that_is_no_mixture_is_refused(change: dict[str, Any]) -> None:
     asked = EM.common.model_copy(update=change)
     with pytest.raises(RuleViolation):
-        check_method_task(METHOD, SiteTask("em", asked), CONFIG, 0)
+        check_method_task(METHOD, SiteTask("em", asked), CONFIG, 0, first=False)

@@ -24,7 +24,7 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from support.driven import site_step
-from support.points import config_of
+from support.points import answer_task, check_answer, config_of
 from support.site_rows import agreement
 
 OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
@@ -233,9 +233,7 @@ def _points(X: Any, sizes: Any = None, within: Any = None) -> Points:
 
 def _cells(points: Points, n_clusters: int, *, search: bool = False) -> Any:
     task = own_features.CellsTask(n_clusters=n_clusters, search=search, n_init=5)
-    return overlap.local_step(
-        SiteTask("cells", task), points, _config(), np.random.default_rng(0), {}
-    )[0]
+    return answer_task(overlap.METHOD, SiteTask("cells", task), points, _config())
 
 
 def test_local_cells_are_weighted_means_over_the_features_that_the_site_has() -> None:
@@ -307,9 +305,7 @@ def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) ->
         centroids=values, mask=np.ones(values.shape, dtype=bool), iterations=iterations
     )
     points = _points(X, sizes)
-    return overlap.local_step(
-        SiteTask("federated", task), points, _config(), np.random.default_rng(0), {}
-    )[0]
+    return answer_task(overlap.METHOD, SiteTask("federated", task), points, _config())
 
 
 def test_global_centroids_without_points_are_not_improved() -> None:
@@ -367,10 +363,8 @@ def test_a_site_that_shares_no_feature_with_any_centroid_answers_empty() -> None
     rows = np.random.default_rng(0).normal(size=(9, 4)) * [1, 1, 1, 0]
     known = np.array([[False, False, False, True]] * 2)
     task = overlap.FederatedTask(centroids=known * [[3.0], [4.0]], mask=known, iterations=2)
-    payload, _ = overlap.local_step(
-        SiteTask("federated", task), row_points(rows), _config(), np.random.default_rng(0), {}
-    )
-    assert payload is None
+    asked = SiteTask("federated", task)
+    assert answer_task(overlap.METHOD, asked, row_points(rows), _config()) is None
 
 
 # --- what was consented to ------------------------------------------------------------------------
@@ -485,7 +479,7 @@ def _check(counts: Any, means: Any, phase: str = "cells", **update: Any) -> None
             centroids=np.zeros((2, 4)), mask=np.ones((2, 4), dtype=bool), iterations=5
         )
     payload = Cells(counts=np.array(counts), means=np.array(means, dtype=float), **update)
-    overlap.check(SiteTask(phase, common), payload, config)
+    check_answer(overlap.METHOD, SiteTask(phase, common), payload, config)
 
 
 @pytest.mark.parametrize("phase", ["cells", "federated"])
@@ -515,7 +509,7 @@ def test_bounds_hold_for_the_features_that_the_site_has() -> None:
     config = replace(config, features=far)
     task = SiteTask("cells", own_features.CellsTask(n_clusters=2, search=False, n_init=None))
     means = np.array([[1.0, 2, 3, 0], [4.0, 5, 6, 0]])
-    overlap.check(task, Cells(counts=np.array([3, 4]), means=means), config)
+    check_answer(overlap.METHOD, task, Cells(counts=np.array([3, 4]), means=means), config)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from sklearn.manifold import spectral_embedding
 
 from fedclust import SessionResult, simulate
 from fedclust.methods import spectral
-from fedclust.methods.spectral import embedding, landmark_clustering, messages
+from fedclust.methods.spectral import METHOD, embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
 from fedclust.methods.spectral.landmark_clustering import cluster_landmarks, is_dense, matched_share
 from fedclust.rounds.stages import check_method_task
@@ -24,7 +24,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, SiteTask
-from support.points import config_of
+from support.points import answer_task, check_answer, config_of
 from support.site_rows import breast_cancer
 
 Rows = dict[str, NDArray[np.float64]]
@@ -184,13 +184,13 @@ def test_few_points_are_landmarks_and_many_become_weighted_means() -> None:
     X = rng.normal(size=(30, 2))
     points = Points(X, rng.integers(5, 9, 30), np.zeros(2))
     task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
-    sent, _ = spectral.local_step(task, points, _config(), rng, {})
+    sent = answer_task(METHOD, task, points, _config(), rng=rng)
     order, theirs = np.lexsort(X.T), np.lexsort(sent.means.T)
     np.testing.assert_allclose(sent.means[theirs], X[order])
     np.testing.assert_array_equal(sent.counts[theirs], points.sizes[order])
 
     few = SiteTask("landmarks", messages.LandmarksTask(n_cells=7))
-    sent, _ = spectral.local_step(few, points, _config(), rng, {})
+    sent = answer_task(METHOD, few, points, _config(), rng=rng)
     assert len(sent.counts) == 7
     nearest = ((X[:, None] - sent.means) ** 2).sum(axis=2).argmin(axis=1)
     for cell in range(7):
@@ -205,7 +205,7 @@ def test_a_site_sends_no_more_landmarks_than_half_its_rows() -> None:
     for n, most in ((1, 1), (9, 4), (40, 20)):
         points = row_points(rng.normal(size=(n, 2)))
         task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
-        sent, _ = spectral.local_step(task, points, _config(), rng, {})
+        sent = answer_task(METHOD, task, points, _config(), rng=rng)
         assert len(sent.counts) == most
 
 
@@ -382,9 +382,9 @@ def _landmarks(**update: Any) -> messages.Landmarks:
 )
 def test_impossible_landmarks_are_refused(update: dict[str, Any], rule: str, pointer: str) -> None:
     task = SiteTask("landmarks", messages.LandmarksTask(n_cells=2))
-    messages.check(task, _landmarks(), _config())
+    check_answer(METHOD, task, _landmarks(), _config())
     with pytest.raises(RuleViolation) as refused:
-        messages.check(task, _landmarks(**update), _config())
+        check_answer(METHOD, task, _landmarks(**update), _config())
     assert (refused.value.rule, refused.value.pointer) == (rule, pointer)
 
 
@@ -407,7 +407,7 @@ def test_a_task_beyond_the_definition_is_refused(
     options: dict[str, Any], phase: str, task: Any
 ) -> None:
     with pytest.raises(RuleViolation) as refused:
-        check_method_task(spectral.METHOD, SiteTask(phase, task), _config(**options), 0)
+        check_method_task(METHOD, SiteTask(phase, task), _config(**options), 0, first=False)
     assert refused.value.rule in ("task", "shape")
 
 
@@ -415,9 +415,9 @@ def test_a_task_beyond_the_definition_is_refused(
 def test_the_tasks_of_a_definition_are_accepted(alignment: str) -> None:
     config = _config(alignment=alignment)
     _, task = spectral.start(config, 0)
-    check_method_task(spectral.METHOD, SiteTask(task.phase, task.common), config, 0)
+    check_method_task(METHOD, SiteTask(task.phase, task.common), config, 0, first=False)
     if alignment in ("sign", "procrustes"):
-        check_method_task(spectral.METHOD, SiteTask("eigen", _eigen_task(1)), config, 0)
+        check_method_task(METHOD, SiteTask("eigen", _eigen_task(1)), config, 0, first=False)
 
 
 def _anchors(counts: Any, means: Any, vectors: Any) -> messages.Anchors:
@@ -441,13 +441,14 @@ def test_inconsistent_anchors_are_refused(
     config = _config(alignment="sign")
     part = messages.AnchorPart(anchors=reference)
     task = SiteTask("anchors", messages.AnchorsTask(n_anchors=1), part)
-    messages.check(
+    check_answer(
+        METHOD,
         replace(task, site=part.model_copy(update={"anchors": True})),
         _anchors([6], [[1, 2]], [[1, 1]]),
         config,
     )
     with pytest.raises(RuleViolation) as refused:
-        messages.check(task, sent, config)
+        check_answer(METHOD, task, sent, config)
     assert refused.value.rule == rule
 
 
@@ -455,9 +456,9 @@ def test_impossibly_large_eigenvectors_are_refused() -> None:
     config = _config(alignment="sign")
     task = SiteTask("eigen", messages.EigenTask())
     fields: dict[str, Any] = {"counts": np.array([10, 10]), "means": np.ones((2, 2))}
-    messages.check(task, messages.Eigen(vectors=np.ones((2, 2)), **fields), config)
+    check_answer(METHOD, task, messages.Eigen(vectors=np.ones((2, 2)), **fields), config)
     with pytest.raises(RuleViolation, match="eigenvectors"):
-        messages.check(task, messages.Eigen(vectors=np.full((2, 2), 9.0), **fields), config)
+        check_answer(METHOD, task, messages.Eigen(vectors=np.full((2, 2), 9.0), **fields), config)
 
 
 def test_the_order_of_sites_in_a_round_changes_nothing() -> None:

@@ -18,12 +18,13 @@ from fedclust.numeric.ward import affordable_points
 from fedclust.result.figures.tree import cut_height, places
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
+from fedclust.schema.model import Memory
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, SiteTask
 from fedclust.wire.codec import encode_model
 from fedclust.wire.errors import UsageError
-from support.points import config_of
+from support.points import answer_task, config_of
 from support.site_rows import breast_cancer, pooled
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
@@ -59,7 +60,8 @@ def _aggregated(sent: dict[str, Cells], **options: Any) -> Any:
 
 def test_a_site_with_few_groups_sends_its_records() -> None:
     points = Points(_blobs(3), np.arange(5, 17), np.zeros(2))
-    sent, memory = ward.local_step(_task(), points, _config(), RNG, {})
+    memory: Memory = {}
+    sent = answer_task(ward.METHOD, _task(), points, _config(), memory=memory)
     np.testing.assert_allclose(sent.means, points.X, rtol=1e-14)
     assert np.array_equal(sent.counts, points.sizes)
     assert memory == {}
@@ -67,7 +69,8 @@ def test_a_site_with_few_groups_sends_its_records() -> None:
 
 def test_other_sites_merge_them_as_the_tree_does() -> None:
     points = Points(_blobs(), np.full(120, 5), np.zeros(2))
-    sent, memory = ward.local_step(_task(7), points, _config(labels="tree"), RNG, {"own": 1})
+    memory: Memory = {"own": 1}
+    sent = answer_task(ward.METHOD, _task(7), points, _config(labels="tree"), memory=memory)
     labels = fcluster(linkage(points.X, "ward"), 7, "maxclust")
     means = [points.X[labels == label].mean(axis=0) for label in np.unique(labels)]
     np.testing.assert_allclose(np.sort(sent.means, axis=0), np.sort(means, axis=0), rtol=1e-12)
@@ -249,5 +252,5 @@ def test_page_and_figure_show_tree_and_cuts(tmp_path: Path) -> None:
 
 def test_the_exact_rows_of_a_site_are_points_of_one_person() -> None:
     points = row_points(_blobs(2))
-    sent, _ = ward.local_step(_task(), points, _config(), RNG, {})
+    sent = answer_task(ward.METHOD, _task(), points, _config())
     assert (sent.counts == 1).all()

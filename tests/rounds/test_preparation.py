@@ -19,8 +19,10 @@ from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution
+from fedclust.schema.task import Contribution, SiteSide, SiteTask
 from support.points import config_of, repeated, weighted
+
+TASK = SiteTask(preparation.NAME, preparation.PreparationTask())
 
 
 def _config(d: int, *, p: int = 1, kind: Any = "numeric", **policy: Any) -> RunConfig:
@@ -28,12 +30,17 @@ def _config(d: int, *, p: int = 1, kind: Any = "numeric", **policy: Any) -> RunC
     return config_of(None, p=p, features=features, **{"scaling": "standard", **policy})
 
 
+def _answer(points: Points, config: RunConfig) -> preparation.SiteMoments | None:
+    site = SiteSide(points, config, np.random.default_rng(0), {})
+    return preparation.local_step(TASK, site)
+
+
 def _contributions(sites: list[Points], config: RunConfig) -> list[Contribution]:
     answers = []
     for name, points in zip("abc", sites, strict=False):
-        payload = preparation.local_step(complete_points(points, config), config)
+        payload = _answer(complete_points(points, config), config)
         if payload is not None:
-            preparation.check(payload, config)
+            preparation.check(TASK, payload, config)
         answers.append(Contribution(name, payload, config.p))
     return answers
 
@@ -173,9 +180,9 @@ def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
 def test_check_refuses_moments_that_cannot_be(change: dict[str, Any], rule: str) -> None:
     config = _config(2, p=2, missing="drop")
     points = row_points(np.random.default_rng(0).normal(size=(6, 2)))
-    payload = preparation.local_step(points, config)
+    payload = _answer(points, config)
     assert payload is not None
 
     with pytest.raises(RuleViolation) as caught:
-        preparation.check(payload.model_copy(update=change), config)
+        preparation.check(TASK, payload.model_copy(update=change), config)
     assert caught.value.rule == rule

@@ -236,10 +236,11 @@ def test_rows_too_large_to_square_are_refused_at_the_site() -> None:
 
 def test_an_invalid_payload_of_a_method_is_not_taken_for_large_values() -> None:
     def made_by_mistake(*_: Any) -> Any:
-        return kmeans_rounds.Cells(counts=np.array([5.0]), means=np.zeros((1, 2))), {}
+        return kmeans_rounds.Cells(counts=np.array([5.0]), means=np.zeros((1, 2)))
 
     plan = plan_for(2, {"n_clusters": 3}, {"scaling": "none", "missing": "drop"})
-    wrong = replace(plan, method=replace(plan.method, local_step=made_by_mistake))
+    phases = tuple(replace(each, local_step=made_by_mistake) for each in plan.method.phases)
+    wrong = replace(plan, method=replace(plan.method, phases=phases))
     with pytest.raises(RuleViolation, match=r"lloyd .* invalid payload in phase 'cells': /counts"):
         _one_step(wrong, np.random.default_rng(0).normal(size=(20, 2)))
 

@@ -23,7 +23,7 @@ from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, Done
+from fedclust.schema.task import Contribution, Done, SiteSide
 from fedclust.wire.codec import encode_model
 from support import driven
 from support.method_variants import KS, SWEEPS
@@ -154,10 +154,10 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
 def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> None:
     """After a few steps there is nothing that a site may tell of the largest K."""
 
-    def local_step(task: Any, data: Any, config: RunConfig, rng: Any, memory: Any) -> Any:
-        answer, kept = LLOYD.local_step(task, data, config, rng, memory)
-        steps = memory.get("steps", 0) + 1
-        return (None if steps > most else answer), {**kept, "steps": steps}
+    def local_step(task: Any, site: SiteSide) -> Any:
+        answer = LLOYD.phase(task.phase).local_step(task, site)
+        site.memory["steps"] = site.memory.get("steps", 0) + 1
+        return None if site.memory["steps"] > most else answer
 
     def aggregate(state: Any, contributions: Any, config: RunConfig) -> Any:
         if state.phase == "lloyd" and config.options.k < max(KS):
@@ -165,7 +165,8 @@ def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> N
         return LLOYD.aggregate(state, contributions, config)
 
     options = Config(n_clusters=KS)
-    method = replace(LLOYD, local_step=local_step, aggregate=aggregate)
+    phases = tuple(replace(each, local_step=local_step) for each in LLOYD.phases)
+    method = replace(LLOYD, phases=phases, aggregate=aggregate)
     most = 2
     result = drive(sweep.for_options(method, options), options)
     assert [entry.n_clusters for entry in result.sweep or ()] == [2, 3]

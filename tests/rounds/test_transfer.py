@@ -17,7 +17,6 @@ from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.rounds import resampling
 from fedclust.rounds.column_differences import differing_columns
 from fedclust.rounds.record_cells import PooledCells
-from fedclust.rounds.stage import Asked
 from fedclust.rounds.transfer import left_out_models
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import row_points
@@ -229,13 +228,12 @@ def test_a_site_refuses_models_that_the_definition_does_not_provide_for(
 ) -> None:
     entry = next(each for each in found.trace_ if each.phase == "resampling")
     plan = plan_of(found.definition)
-    asked = Asked(plan, entry.task, plan.config(5, entry.task.space))
-    stage = resampling.ResamplingStage()
-    stage.check_task(asked)
+    config = plan.config(5, entry.task.space)
+    resampling.check_task(entry.task, config)
     (model,) = entry.task.site.parts
     for parts in ((model, model), (model[:2],), ()):
         wrong = replace(entry.task, site=resampling.LeftOutModels(parts=parts))
         with pytest.raises(RuleViolation, match="other models"):
-            stage.check_task(replace(asked, task=wrong))
+            resampling.check_task(wrong, config)
     with pytest.raises(RuleViolation, match="a part of its own"):
-        stage.check_task(replace(asked, task=replace(entry.task, site=None)))
+        resampling.check_task(replace(entry.task, site=None), config)

@@ -26,7 +26,7 @@ from fedclust.protection.cohort import Cohort
 from fedclust.rounds import outcomes
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
-from fedclust.schema.task import Contribution, Next
+from fedclust.schema.task import Contribution, Count, Next
 from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute_answer, count_persons
@@ -153,7 +153,7 @@ class Answering:
 
     request: ConsentRequest
     data: Points
-    count: outcomes.Count
+    count: Count
     memory: Memory = field(default_factory=dict)
     body: bytes = b""
 

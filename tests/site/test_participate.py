@@ -20,6 +20,7 @@ from fedclust import errors, rounds, simulate
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
 from fedclust.result.session_result import SessionResult
+from fedclust.schema.task import SiteSide, SiteTask
 from fedclust.site import Preview, Progress, Site
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.consent import ConsentRequest
@@ -433,16 +434,17 @@ def test_an_answer_that_breaks_a_rule_stays_here(
         asked.append(kwargs["site"])
         return sound(*args, **kwargs)
 
-    def leaky(*args: Any) -> Any:
-        payload, memory = method.local_step(*args)
+    def leaky(task: SiteTask, site: SiteSide) -> Any:
+        payload = method.phase(task.phase).local_step(task, site)
         if asked[-1] == "me":
             counts = np.array(payload.counts)
             counts[0] = 1
             payload = payload.model_copy(update={"counts": counts})
-        return payload, memory
+        return payload
 
     monkeypatch.setattr(rounds, "local_step", noted)
-    monkeypatch.setitem(METHODS, "lloyd", dataclasses.replace(method, local_step=leaky))
+    phases = tuple(dataclasses.replace(each, local_step=leaky) for each in method.phases)
+    monkeypatch.setitem(METHODS, "lloyd", dataclasses.replace(method, phases=phases))
     fake = coordinator()
     refused(fake, tmp_path, errors.DisclosureError)
     assert [number for number, _ in fake.puts] == [1]

@@ -17,13 +17,13 @@ from fedclust.data.site_data import form_counted, session_rows, site_data
 from fedclust.methods import lloyd
 from fedclust.protection.outcome_counts import RandBelow, count_outcomes
 from fedclust.rounds import Plan
-from fedclust.rounds.outcomes import Count, OutcomesPayload
+from fedclust.rounds.outcomes import OutcomesPayload
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Next, SiteTask
+from fedclust.schema.task import Contribution, Count, Next, SiteTask
 
 
 def plan_for(

@@ -8,10 +8,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust.schema.feature import Feature
+from fedclust.schema.method import AnyMethod
+from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
+from fedclust.schema.task import SiteSide, SiteTask
 from support.driven import data_of, plan_for
 
 
@@ -36,6 +39,29 @@ def config_of(
         size_band=size_band,
         space=space or Space.identity(len(features)),
     )
+
+
+def answer_task(
+    method: AnyMethod,
+    task: SiteTask,
+    points: Points,
+    config: RunConfig,
+    *,
+    rng: np.random.Generator | None = None,
+    memory: Memory | None = None,
+) -> Any:
+    """Return a site's answer to a task of a method, checked; ``memory`` gets what it remembers."""
+    kept = {} if memory is None else memory
+    site = SiteSide(points, config, rng or np.random.default_rng(0), kept)
+    payload = method.phase(task.phase).local_step(task, site)
+    if payload is not None:
+        check_answer(method, task, payload, config)
+    return payload
+
+
+def check_answer(method: AnyMethod, task: SiteTask, payload: Any, config: RunConfig) -> None:
+    """Check an answer to a task of a method; RuleViolation."""
+    method.phase(task.phase).check(task, payload, config)
 
 
 def weighted(X: ArrayLike, sizes: ArrayLike | int = 5) -> Points:

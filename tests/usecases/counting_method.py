@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from fedclust.numeric.arrays import FloatVector
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import Method
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.model import Model
 from fedclust.schema.options import MethodOptions
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
+from fedclust.schema.task import Contribution, Done, Next, Phase, SiteSide, SiteTask, Task
 
 NAME = "counting"
 
@@ -63,10 +62,6 @@ class State(Model):
     votes: FloatVector
 
 
-PHASE = Phase("count", "Counts answers.", CountTask, Vote, (), site_part=Place)
-REST = Phase("rest", "Never asked for.", CountTask, Vote, ())
-
-
 def _task(number: int, config: RunConfig) -> Task:
     parts = {site: Place(rank=rank) for rank, site in enumerate(config.roster)}
     return Task("count", CountTask(number=number), parts, needs_all=config.options.needs_all)
@@ -79,9 +74,7 @@ def start(config: RunConfig, seed: int) -> tuple[State, Task]:
     return State(number=1, votes=zeros), _task(1, config)
 
 
-def local_step(
-    task: SiteTask, data: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-) -> tuple[Vote, Memory]:
+def local_step(task: SiteTask, site: SiteSide) -> Vote:
     raise NotImplementedError("tests write the answers themselves")
 
 
@@ -91,6 +84,10 @@ def check(task: SiteTask, payload: Vote, config: RunConfig) -> None:
         raise RuleViolation("shape", "as many votes as rounds times sites", "/votes")
     if payload.votes.sum() < 1:
         raise RuleViolation("smallest-count", "cell 0 holds fewer than p", "/votes/0")
+
+
+PHASE = Phase("count", "Counts answers.", CountTask, Vote, (), local_step, check, site_part=Place)
+REST = Phase("rest", "Never asked for.", CountTask, Vote, (), local_step, check)
 
 
 def aggregate(
@@ -147,8 +144,6 @@ def method(*, joins_late: bool = True, version: int = 1) -> Method:
         phases=(PHASE, replace(REST, needs_all=not joins_late)),
         check_config=_check_config,
         start=start,
-        local_step=local_step,
-        check=check,
         aggregate=aggregate,
         finish=finish,
         label=label,

@@ -32,7 +32,7 @@ from fedclust.numeric.random import server_rng
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.result.session_result import KnownSite, SessionResult, TraceEntry
 from fedclust.rounds import EngineState, Plan
-from fedclust.rounds.outcomes import Count, OutcomesPayload
+from fedclust.rounds.outcomes import OutcomesPayload
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.field_names import (
     field_errors,
@@ -45,7 +45,7 @@ from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
+from fedclust.schema.task import Contribution, Count, Done, Next, SiteTask, Task
 from fedclust.wire import codec
 from fedclust.wire.errors import DataError
 from fedclust.wire.models import Definition, SessionCreate

@@ -43,9 +43,8 @@ from fedclust.numeric.weighted_kmeans import (
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
-from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points
+from fedclust.schema.method import Method
+from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule, median_rule
@@ -55,6 +54,7 @@ from fedclust.schema.task import (
     Done,
     Next,
     Phase,
+    SiteSide,
     SiteTask,
     Task,
     with_payload,
@@ -189,93 +189,17 @@ class Steps(Model):
 AnyTask: TypeAlias = CellsTask | CandidatesTask | SeedsTask | MeansTask
 AnyPayload: TypeAlias = Cells | Steps
 
-PHASES = (
-    kmeans_rounds.CELLS,
-    Phase(
-        name="candidates",
-        summary="Each site adds up its points at the nearest centroids, for c candidates.",
-        task=CandidatesTask,
-        payload=Steps,
-        discloses=(
-            disclosure(
-                "counts",
-                "c x K numbers",
-                "How many of your persons are nearest to each centroid, for each of c clusterings "
-                "that are tried side by side: at first as many as the option candidates says, "
-                "later fewer.",
-            ),
-            disclosure("sums", "c x K x d numbers", "The sum of each column over these, scaled."),
-            disclosure(
-                "costs",
-                "c x K numbers",
-                "How far their records lie from the centroid, squared and added up.",
-            ),
-        ),
-    ),
-    Phase(
-        name="seeds",
-        once=True,
-        summary="Only in the paper's variant: means of the points nearest to K seeds of k-means++.",
-        task=SeedsTask,
-        payload=Cells,
-        discloses=(
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are nearest to each of K points drawn at random.",
-            ),
-            disclosure(
-                "means",
-                "K x d numbers",
-                "The means of the points nearest to each of them, scaled.",
-            ),
-        ),
-    ),
-    Phase(
-        name="means",
-        summary="Only in the paper's variant: each site does one k-means iteration of its own.",
-        task=MeansTask,
-        payload=Cells,
-        discloses=(
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are nearest to each of the new means.",
-            ),
-            disclosure(
-                "means",
-                "K x d numbers",
-                "The mean of each column over the points nearest to each centroid, scaled.",
-            ),
-        ),
-    ),
-)
 
-
-def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
+def _check_task(task: SiteTask[CandidatesTask], config: RunConfig[DefaultConfig]) -> None:
     """Raise RuleViolation if a task has more candidates than the definition names."""
-    options, asked = config.options, task.common
-    if not isinstance(options, DefaultConfig) or not isinstance(asked, CandidatesTask):
-        return
-    if len(asked.centroids) > options.candidates:
-        message = f"the definition names {options.candidates} candidates"
+    if len(task.common.centroids) > config.options.candidates:
+        message = f"the definition names {config.options.candidates} candidates"
         raise RuleViolation("task", message, "/parameters/centroids")
 
 
-def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
+def _check_steps(task: SiteTask[CandidatesTask], payload: Steps, config: RunConfig) -> None:
     """Check a message at either end: shapes, counts, bounds, costs."""
-    match task.common, payload:
-        case CandidatesTask() as asked, Steps() as steps:
-            _check_steps(asked.centroids, steps, config)
-        case MeansTask() as asked, Cells() as cells:
-            kmeans_rounds.check_cells(cells, len(asked.centroids), config)
-        case ((CellsTask() | SeedsTask()), Cells() as cells):
-            kmeans_rounds.check_cells(cells, config.options.k, config)
-        case _:
-            raise kmeans_rounds.wrong_phase()
-
-
-def _check_steps(centroids: FloatArray, payload: Steps, config: RunConfig) -> None:
+    centroids = task.common.centroids
     n_candidates, n_clusters, _ = centroids.shape
     width = kmeans_rounds.step_width(config)
     check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
@@ -294,30 +218,9 @@ def _check_steps(centroids: FloatArray, payload: Steps, config: RunConfig) -> No
 # --- At a site ------------------------------------------------------------------------------------
 
 
-def local_step(
-    task: SiteTask[AnyTask],
-    points: Points,
-    config: RunConfig[Variants],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[AnyPayload]:
-    """Answer a task from a site's scaled points."""
-    options, asked = config.options, task.common
-    match asked:
-        case SeedsTask() if isinstance(options, PaperConfig):
-            return _seed_means(points, options, rng), memory
-        case MeansTask() if isinstance(options, PaperConfig):
-            return _update_means(asked, points, options), memory
-        case CandidatesTask():
-            return _step_candidates(asked, points, config), memory
-        case kmeans_rounds.CellsTask():
-            return kmeans_rounds.find_cells(asked, points, config, rng), memory
-    raise TypeError("the task is of another variant")
-
-
-def _step_candidates(task: CandidatesTask, points: Points, config: RunConfig) -> Steps:
-    rule = median_rule(config)
-    steps = [kmeans_rounds.site_lloyd_step(each, points, rule) for each in task.centroids]
+def _step_candidates(task: SiteTask[CandidatesTask], site: SiteSide) -> Steps:
+    points, rule = site.points, median_rule(site.config)
+    steps = [kmeans_rounds.site_lloyd_step(each, points, rule) for each in task.common.centroids]
     return Steps(
         counts=np.stack([step.counts for step in steps]),
         sums=np.stack([step.sums for step in steps]),
@@ -325,23 +228,24 @@ def _step_candidates(task: CandidatesTask, points: Points, config: RunConfig) ->
     )
 
 
-def _seed_means(points: Points, options: PaperConfig, rng: np.random.Generator) -> Cells | None:
+def _seed_means(_task: SiteTask[SeedsTask], site: SiteSide[PaperConfig]) -> Cells | None:
     """Return the means of the points nearest to each of K k-means++ seeds (Algorithm 1, lines 3-5).
 
     The authors' program sends the seeds themselves. A lone outlier is often one of them, and would
     count as a cluster at the coordinator.
     """
-    seeds = kmeans_plus_plus(points.X, points.sizes.astype(np.float64), options.k, rng)
+    points, k = site.points, site.config.options.k
+    seeds = kmeans_plus_plus(points.X, points.sizes.astype(np.float64), k, site.rng)
     sums = cluster_sums(points, nearest_centroid(points.X, seeds), seeds)
-    return _keep_large_cells(sums.counts, sums.means, options, options.k)
+    return _keep_large_cells(sums.counts, sums.means, site.config.options, k)
 
 
-def _update_means(task: MeansTask, points: Points, options: PaperConfig) -> Cells | None:
+def _update_means(task: SiteTask[MeansTask], site: SiteSide[PaperConfig]) -> Cells | None:
     """Do one k-means iteration from the global centroids (Algorithm 1, lines 13 to 18).
 
     As in the authors' program, S_i counts the points nearest to the new means.
     """
-    centroids = task.centroids
+    points, centroids, options = site.points, task.common.centroids, site.config.options
     labels = nearest_centroid(points.X, centroids)
     if not options.drop_empty:
         labels = fill_empty_clusters(points.X, labels, centroids)
@@ -372,6 +276,81 @@ def fill_empty_clusters(X: FloatArray, labels: IntArray, centroids: FloatArray) 
         farthest = int(tolerant_argmax(gaps))
         labels[farthest], gaps[farthest] = empty, -1.0
     return labels
+
+
+# --- The phases -----------------------------------------------------------------------------------
+
+
+PHASES = (
+    kmeans_rounds.CELLS,
+    Phase(
+        name="candidates",
+        summary="Each site adds up its points at the nearest centroids, for c candidates.",
+        task=CandidatesTask,
+        payload=Steps,
+        local_step=_step_candidates,
+        check=_check_steps,
+        check_task=_check_task,
+        discloses=(
+            disclosure(
+                "counts",
+                "c x K numbers",
+                "How many of your persons are nearest to each centroid, for each of c clusterings "
+                "that are tried side by side: at first as many as the option candidates says, "
+                "later fewer.",
+            ),
+            disclosure("sums", "c x K x d numbers", "The sum of each column over these, scaled."),
+            disclosure(
+                "costs",
+                "c x K numbers",
+                "How far their records lie from the centroid, squared and added up.",
+            ),
+        ),
+    ),
+    Phase(
+        name="seeds",
+        once=True,
+        summary="Only in the paper's variant: means of the points nearest to K seeds of k-means++.",
+        task=SeedsTask,
+        payload=Cells,
+        local_step=_seed_means,
+        check=lambda _, sent, config: kmeans_rounds.check_cells(sent, config.options.k, config),
+        discloses=(
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are nearest to each of K points drawn at random.",
+            ),
+            disclosure(
+                "means",
+                "K x d numbers",
+                "The means of the points nearest to each of them, scaled.",
+            ),
+        ),
+    ),
+    Phase(
+        name="means",
+        summary="Only in the paper's variant: each site does one k-means iteration of its own.",
+        task=MeansTask,
+        payload=Cells,
+        local_step=_update_means,
+        check=lambda task, sent, config: kmeans_rounds.check_cells(
+            sent, len(task.common.centroids), config
+        ),
+        discloses=(
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are nearest to each of the new means.",
+            ),
+            disclosure(
+                "means",
+                "K x d numbers",
+                "The mean of each column over the points nearest to each centroid, scaled.",
+            ),
+        ),
+    ),
+)
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
@@ -626,9 +605,6 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     options=Config,
     phases=PHASES,
     check_config=check_config,
-    check_task=check_task,
-    check=check,
-    local_step=local_step,
     state=State,
     start=start,
     aggregate=aggregate,

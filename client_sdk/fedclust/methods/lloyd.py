@@ -28,10 +28,8 @@ from fedclust.methods.common.kmeans_rounds import (
     CellsTask,
     StepTask,
     best_centroids,
-    check,
     collect_cells,
     combine_steps,
-    local_step,
 )
 from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Tolerance
@@ -64,15 +62,6 @@ class Config(StartOptions, title="LloydConfig"):
     def phases(self) -> tuple[str, ...]:
         """The phases of a session; given centroids need no cells."""
         return ("lloyd",) if self.start == "given" else ("cells", "lloyd")
-
-
-# --- What travels ---------------------------------------------------------------------------------
-
-
-PHASES = (CELLS, STEP)
-
-
-# --- At a site ------------------------------------------------------------------------------------
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
@@ -172,10 +161,8 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     references=("lloyd1982",),
     describe=describe,
     options=Config,
-    phases=PHASES,
+    phases=(CELLS, STEP),
     check_config=check_given_centroids,
-    check=check,
-    local_step=local_step,
     state=State,
     start=start,
     aggregate=aggregate,

@@ -29,12 +29,19 @@ from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.microaggregation import form_groups
 from fedclust.numeric.ward import affordable_points, cut_merges, group_means, ward_merges
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points
 from fedclust.schema.result import Dendrogram, HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Phase, SiteTask, Task, payloads_of
+from fedclust.schema.task import (
+    Contribution,
+    Done,
+    Phase,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+)
 
 # --- Options --------------------------------------------------------------------------------------
 
@@ -80,24 +87,6 @@ class CellsTask(Model, title="WardCellsTask"):
 
 AnyTask: TypeAlias = CellsTask
 AnyPayload: TypeAlias = Cells
-PHASES = (
-    Phase(
-        name="cells",
-        once=True,
-        summary="Each site sends its groups, merged to at most M cells, for the common tree.",
-        task=CellsTask,
-        payload=Cells,
-        discloses=(
-            disclosure("counts", "up to M numbers", "How many of your persons are in each cell."),
-            disclosure(
-                "means",
-                "up to M x d numbers",
-                "The mean of each column over each cell, scaled. If you have at most M groups, "
-                "these are all records of your protected table.",
-            ),
-        ),
-    ),
-)
 
 
 def check(task: SiteTask[CellsTask], payload: Cells, config: RunConfig[Config]) -> None:
@@ -115,20 +104,15 @@ def check(task: SiteTask[CellsTask], payload: Cells, config: RunConfig[Config]) 
 _MEMORY_KEY = "ward"
 
 
-def local_step(
-    task: SiteTask[CellsTask],
-    points: Points,
-    config: RunConfig[Config],
-    _rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[Cells]:
+def local_step(task: SiteTask[CellsTask], site: SiteSide[Config]) -> Cells:
     """Send a site's cells; remember their means if they label its rows."""
+    points = site.points
     groups = merge_points(points.X, points.sizes.astype(np.float64), task.common.n_cells)
     counts = np.bincount(groups, weights=points.sizes).astype(np.int64)
     means = group_means(points.X, points.sizes.astype(np.float64), groups)
-    if config.options.labels == "tree":
-        memory = {**memory, _MEMORY_KEY: means}
-    return Cells(counts=counts, means=means), memory
+    if site.config.options.labels == "tree":
+        site.memory[_MEMORY_KEY] = means
+    return Cells(counts=counts, means=means)
 
 
 def merge_points(points: FloatArray, weights: FloatArray, most: int) -> IntArray:
@@ -152,6 +136,28 @@ def merge_points(points: FloatArray, weights: FloatArray, most: int) -> IntArray
         sizes = np.bincount(parts, weights=weights)
         return merge_points(means, sizes.astype(np.float64), most)[parts]
     return cut_merges(ward_merges(points, weights), most)
+
+
+PHASES = (
+    Phase(
+        name="cells",
+        once=True,
+        summary="Each site sends its groups, merged to at most M cells, for the common tree.",
+        task=CellsTask,
+        payload=Cells,
+        local_step=local_step,
+        check=check,
+        discloses=(
+            disclosure("counts", "up to M numbers", "How many of your persons are in each cell."),
+            disclosure(
+                "means",
+                "up to M x d numbers",
+                "The mean of each column over each cell, scaled. If you have at most M groups, "
+                "these are all records of your protected table.",
+            ),
+        ),
+    ),
+)
 
 
 def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
@@ -283,8 +289,6 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     describe=describe,
     options=Config,
     phases=PHASES,
-    check=check,
-    local_step=local_step,
     state=State,
     start=start,
     aggregate=aggregate,

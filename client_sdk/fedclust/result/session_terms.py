@@ -18,7 +18,6 @@ from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.privacy_loss import ALLOWANCE, guesses
 from fedclust.result.wording import named_values, outcome_details, variable_text
 from fedclust.rounds import Plan, evidence, resampling
-from fedclust.rounds.plan import sends_cells
 from fedclust.rounds.record_cells import N_CELLS
 from fedclust.schema.display import counted, first_few
 from fedclust.schema.feature import Declaration, Feature, Outcome, Trajectory, outcomes_of
@@ -299,7 +298,7 @@ class SessionTerms:
             sets = "rows" if self.protection_none else "groups"
             more = f", and sizes and values of up to {N_CELLS} sets of {sets}"
             of_clusters = "At the end: sizes of the clusters"
-            if sends_cells(self.plan):
+            if self.plan.sends_cells:
                 yield f"{of_clusters}, how clear they are{more}."
             else:
                 yield f"{of_clusters} and how clear they are."

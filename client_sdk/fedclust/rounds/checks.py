@@ -10,13 +10,13 @@ import numpy as np
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.rounds import preparation
 from fedclust.rounds.plan import Plan, max_rounds
-from fedclust.rounds.stage import Asked, Stage
-from fedclust.rounds.stages import all_phases, stage_of
+from fedclust.rounds.stages import check_method_task, phase, staged_phases
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.model import Memory, Model, Tree
+from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
 from fedclust.schema.space import Space
-from fedclust.schema.task import SiteTask
+from fedclust.schema.task import Phase, SiteTask
 
 #: No number of an honest task is larger: sums of squares over the largest values that a site reads
 #: (1e50) and the most persons (1e11). Its own square, added up over all persons, is still finite.
@@ -28,36 +28,43 @@ MAX_COUNT = 10**11
 # --- A task: a site answers what was consented to -------------------------------------------------
 
 
-def refuse_unconsented(stage: Stage, asked: Asked, memory: Memory) -> Memory:
-    """Refuse a task that the definition does not provide for; remember how far the session is.
+def refuse_unconsented(
+    plan: Plan, task: SiteTask, config: RunConfig, memory: Memory, *, first: bool
+) -> tuple[Phase, Memory]:
+    """Return a task's phase and the memory of it; refuse what the definition does not provide for.
 
     A phase that comes once comes before all that are listed after it, and the method's rounds are
     no more than the definition allows. The rule of every violation is one of ``TASK_RULES``.
+    ``first``: whether this is the method's first round.
     """
-    plan, task = asked.plan, asked.task
     _refuse_not_finite(task)
     before = memory.get("progress", {"phase": -1, "rounds": 0})
-    if task.phase not in {each.name for each in stage.phases(plan)}:
+    phases = staged_phases(plan.method)
+    place = [each.name for _, each in phases].index(task.phase)
+    stage, asked = phases[place]
+    if task.phase not in [each.name for each in stage.phases(plan)]:
         message = f"the definition provides for no phase {task.phase!r}"
         raise RuleViolation("task-phase", message, "/phase")
-    phases = all_phases(plan.method)
-    place = next(i for i, each in enumerate(phases) if each.name == task.phase)
     closing = 1 + len(plan.method.phases)
-    if before["phase"] >= (place if phases[place].once else closing):
+    if before["phase"] >= (place if asked.once else closing):
         message = f"the phase {task.phase!r} is over in this session"
         raise RuleViolation("task-phase", message, "/phase")
-    rounds = before["rounds"] + (0 < place < closing)
+    own = 0 < place < closing
+    rounds = before["rounds"] + own
     if rounds > max_rounds(plan):
         message = f"the definition allows {max_rounds(plan)} rounds of the method"
         raise RuleViolation("task-rounds", message, "/phase")
     try:
-        stage.check_task(asked)
+        if own:
+            check_method_task(plan.method, task, config, plan.seed, first=first)
+        else:
+            asked.check_task(task, config)
     except RuleViolation as broken:
         rule = broken_task_rule(broken) or "task"
         raise RuleViolation(rule, broken.message, broken.pointer) from None
     space = _refuse_other_space(plan, task.space, before.get("space"))
     progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
-    return {**memory, "progress": progress}
+    return asked, {**memory, "progress": progress}
 
 
 def _refuse_not_finite(task: SiteTask) -> None:
@@ -111,31 +118,26 @@ def check(
     mask: BoolArray | None = None,
 ) -> None:
     """Check an answer against its task, at either end; RuleViolation. None always passes."""
-    config = plan.config(p, task.space, mask, size_band=size_band)
-    check_answer(stage_of(plan.method, task.phase), Asked(plan, task, config), payload)
-
-
-def check_answer(stage: Stage, asked: Asked, payload: Model | None) -> None:
-    """Check an answer as :func:`check` does."""
     if payload is None:
         return
-    _check_countable(payload)
+    refuse_uncountable(payload)
     # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
     with np.errstate(over="ignore", invalid="ignore"):
-        stage.check(asked, payload)
+        config = plan.config(p, task.space, mask, size_band=size_band)
+        phase(plan, task.phase).check(task, payload, config)
 
 
-def _check_countable(payload: Model, at: str = "") -> None:
+def refuse_uncountable(payload: Model, at: str = "") -> None:
     """Raise RuleViolation where a count is more than any site can have."""
     for name, value in payload:
         pointer = f"{at}/{name}"
         if isinstance(value, Model):
-            _check_countable(value, pointer)
+            refuse_uncountable(value, pointer)
             continue
         if isinstance(value, tuple):
             for i, part in enumerate(value):
                 if isinstance(part, Model):
-                    _check_countable(part, f"{pointer}/{i}")
+                    refuse_uncountable(part, f"{pointer}/{i}")
             continue
         whole = isinstance(value, int)
         if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size:

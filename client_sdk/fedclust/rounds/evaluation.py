@@ -242,15 +242,13 @@ def task(raw: FinalModel) -> EvaluationTask:
     )
 
 
-def check_task(asked: EvaluationTask, config: RunConfig, *, prototypes: bool = False) -> None:
-    """Refuse what the definition does not provide for; RuleViolation.
-
-    ``prototypes``: whether the method tells clusters apart by prototypes.
-    """
+def check_task(asked: EvaluationTask, config: RunConfig) -> None:
+    """Refuse what the definition does not provide for; RuleViolation."""
     check_centroids(asked, config)
     given = asked.prototypes is not None and len(asked.prototypes) > 0
     message = "the method does not tell clusters apart like this"
-    if (asked.prototypes is None) != (asked.prototype_centroids is None) or given > prototypes:
+    lacking = (asked.prototypes is None) != (asked.prototype_centroids is None)
+    if lacking or (given and not config.prototypes):
         raise RuleViolation("task", message, "/parameters/prototypes")
     if (asked.soft is None) != (config.assign is None):
         raise RuleViolation("task", message, "/parameters/soft")

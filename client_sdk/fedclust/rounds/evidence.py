@@ -26,7 +26,7 @@ from fedclust.numeric.modes import CentroidRule
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation, transfer
 from fedclust.rounds.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
-from fedclust.rounds.plan import Plan, not_judged, sends_cells
+from fedclust.rounds.plan import Plan, not_judged
 from fedclust.rounds.record_cells import (
     MOST_VALUES,
     N_CELLS,
@@ -37,7 +37,7 @@ from fedclust.rounds.record_cells import (
     pool_cells,
     principal_axes,
 )
-from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
+from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
     cluster_counts,
     clusterings,
@@ -49,13 +49,19 @@ from fedclust.rounds.sweep import (
 )
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import CloudComparison
-from fedclust.schema.method import LocalAnswer
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of
+from fedclust.schema.task import (
+    Contribution,
+    Phase,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+)
 
 NAME = "evidence"
 _UNMEASURED = (
@@ -113,6 +119,131 @@ class EvidencePayload(Model):
     cells: RecordCells | None = None
 
 
+# --- At a site ------------------------------------------------------------------------------------
+
+
+def _parts(
+    task: SiteTask[EvidenceTask], config: RunConfig
+) -> Iterator[tuple[RunConfig, EvaluationTask]]:
+    """Yield each part of a task with its config."""
+    return split_parts(task.common.n_clusters.tolist(), task.common.parts, config)
+
+
+def _check_task(task: SiteTask[EvidenceTask], config: RunConfig) -> None:
+    for own, part in _parts(task, config):
+        evaluation.check_task(part, own)
+
+
+def _local_step(task: SiteTask[EvidenceTask], site: SiteSide) -> EvidencePayload | None:
+    points = site.points
+    found = list[EvidencePart | None]()
+    before, n_before = None, 0
+    for own, part in _parts(task, site.config):
+        labels = evaluation.label_points(part, points, own)
+        if not (labels >= 0).any():
+            found.append(None)
+            before = None
+            continue
+        n_clusters, flow, own_table = len(part.centroids), None, None
+        if before is not None:
+            flow = contingency_table(before, labels, points.sizes, (n_before, n_clusters))
+        if own.options.transferred:
+            own_rng, rule = site.rng.spawn(1)[0], centroid_rule(own)
+            own_table = _own_table(points, labels, n_clusters, own_rng, rule)
+        measured = evaluation.local_step(part, points, own, labels)
+        found.append(EvidencePart(evaluation=measured, flow=flow, own=own_table))
+        before, n_before = labels, n_clusters
+    if all(part is None for part in found):
+        return None
+    cells = find_cells(points, site.rng) if site.config.sends_cells else None
+    return EvidencePayload(parts=tuple(found), cells=cells)
+
+
+def _own_table(
+    points: Points,
+    labels: IntArray,
+    n_clusters: int,
+    rng: np.random.Generator,
+    rule: CentroidRule,
+) -> IntArray:
+    """Cluster a site's own points, and count persons by own and by final cluster (m,): (K, K)."""
+    m, d = points.X.shape
+    n_init = local_restarts(m, d, n_clusters)
+    centroids = rule(local_kmeans(points, n_clusters, n_init, rng, rule).means)
+    own = nearest_centroid(points.X, centroids)
+    return contingency_table(own, labels, points.sizes, (n_clusters, n_clusters))
+
+
+# --- Check ----------------------------------------------------------------------------------------
+
+
+def _check(task: SiteTask[EvidenceTask], payload: EvidencePayload, config: RunConfig) -> None:
+    tasks = list(_parts(task, config))
+    if len(payload.parts) != len(tasks):
+        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+    before: IntArray | None = None
+    for i, (part, (own, about)) in enumerate(zip(payload.parts, tasks, strict=True)):
+        if part is None:
+            before = None
+            continue
+        try:
+            evaluation.check(about, part.evaluation, own)
+        except RuleViolation as broken:
+            pointer = f"/parts/{i}/evaluation{broken.pointer}"
+            raise RuleViolation(broken.rule, broken.message, pointer) from None
+        _check_flow(part.flow, before, part.evaluation.counts, own.p, f"/parts/{i}/flow")
+        before = part.evaluation.counts
+        _check_own_table(part.own, before, own, f"/parts/{i}/own")
+    if (payload.cells is not None) != config.sends_cells:
+        message = "a site sends cells where the session asks for them"
+        raise RuleViolation("cells", message, "/cells")
+    if payload.cells is not None:
+        check_record_cells(payload.cells, config)
+
+
+def _check_flow(
+    flow: IntArray | None, before: IntArray | None, counts: IntArray, p: int, pointer: str
+) -> None:
+    if (flow is None) != (before is None):
+        message = "a part has a flow if the part before it has persons"
+        raise RuleViolation("flow", message, pointer)
+    if flow is not None and before is not None:
+        check_table(flow, before, counts, p, pointer)
+
+
+def _check_own_table(
+    table: IntArray | None, counts: IntArray, config: RunConfig, pointer: str
+) -> None:
+    if (table is not None) != config.options.transferred:
+        raise RuleViolation("own", "the option transfer asks for it, and nothing else", pointer)
+    if table is not None:
+        check_shape(table, (len(counts), len(counts)), pointer)
+        check_table(table, None, counts, config.p, pointer)
+
+
+def check_table(
+    table: IntArray, rows: IntArray | None, columns: IntArray | None, p: int, pointer: str
+) -> None:
+    """Check a table (K, L) of persons: whole groups that add up to ``rows`` and ``columns``.
+
+    Raises
+    ------
+    RuleViolation
+        Another shape, a count below p other than 0, or other sums.
+    """
+    shape = (
+        len(table) if rows is None else len(rows),
+        table.shape[1] if columns is None else len(columns),
+    )
+    check_shape(table, shape, pointer)
+    if ((table < p) & (table != 0)).any():
+        raise RuleViolation("smallest-count", f"a count is 0 or at least {p}", pointer)
+    wrong = rows is not None and (table.sum(axis=1) != rows).any()
+    wrong |= columns is not None and (table.sum(axis=0) != columns).any()
+    if wrong:
+        raise RuleViolation("complement", "the persons do not add up to the clusters'", pointer)
+
+
 PHASE = Phase(
     name=NAME,
     once=True,
@@ -120,6 +251,9 @@ PHASE = Phase(
     summary="Sizes and quality of the final clusters, and cells of your own records.",
     task=EvidenceTask,
     payload=EvidencePayload,
+    local_step=_local_step,
+    check=_check,
+    check_task=_check_task,
     discloses=(
         *evaluation.DISCLOSES,
         disclosure(
@@ -194,7 +328,7 @@ class EvidenceStage(Stage):
         absent = {
             "parts.own": not plan.options.transferred,
             "parts.flow": not several,
-            "cells": not sends_cells(plan),
+            "cells": not plan.sends_cells,
         }
         left_out = tuple(field for field, nobody in absent.items() if nobody)
         discloses = tuple(
@@ -214,56 +348,6 @@ class EvidenceStage(Stage):
         parts = tuple(evaluation.task(each) for each in clusterings(raw))
         task = Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
         return state.with_result(raw), task
-
-    def check_task(self, asked: Asked) -> None:
-        for config, part in _parts(asked):
-            evaluation.check_task(part, config, prototypes=asked.prototypes)
-
-    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
-        points, found = own.points, list[EvidencePart | None]()
-        before, n_before = None, 0
-        for config, part in _parts(asked):
-            labels = evaluation.label_points(part, points, config)
-            if not (labels >= 0).any():
-                found.append(None)
-                before = None
-                continue
-            n_clusters, flow, own_table = len(part.centroids), None, None
-            if before is not None:
-                flow = contingency_table(before, labels, points.sizes, (n_before, n_clusters))
-            if config.options.transferred:
-                own_rng, rule = own.rng.spawn(1)[0], centroid_rule(config)
-                own_table = _own_table(points, labels, n_clusters, own_rng, rule)
-            measured = evaluation.local_step(part, points, config, labels)
-            found.append(EvidencePart(evaluation=measured, flow=flow, own=own_table))
-            before, n_before = labels, n_clusters
-        if all(part is None for part in found):
-            return None, own.memory
-        cells = find_cells(points, own.rng) if sends_cells(asked.plan) else None
-        return EvidencePayload(parts=tuple(found), cells=cells), own.memory
-
-    def check(self, asked: Asked, payload: Model) -> None:
-        sent, tasks = narrow(payload, EvidencePayload), list(_parts(asked))
-        if len(sent.parts) != len(tasks):
-            raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-        before: IntArray | None = None
-        for i, (part, (config, about)) in enumerate(zip(sent.parts, tasks, strict=True)):
-            if part is None:
-                before = None
-                continue
-            try:
-                evaluation.check(about, part.evaluation, config)
-            except RuleViolation as broken:
-                pointer = f"/parts/{i}/evaluation{broken.pointer}"
-                raise RuleViolation(broken.rule, broken.message, pointer) from None
-            _check_flow(part.flow, before, part.evaluation.counts, config.p, f"/parts/{i}/flow")
-            before = part.evaluation.counts
-            _check_own_table(part.own, before, config, f"/parts/{i}/own")
-        if (sent.cells is not None) != sends_cells(asked.plan):
-            message = "a site sends cells where the session asks for them"
-            raise RuleViolation("cells", message, "/cells")
-        if sent.cells is not None:
-            check_record_cells(sent.cells, asked.config)
 
     def aggregate(self, closing: Round) -> Closed:
         plan, raw = closing.plan, closing.state.found
@@ -295,76 +379,6 @@ class EvidenceStage(Stage):
     def give_up(self, closing: Round) -> Closed:
         """Keep the clustering: it rests on rounds that had enough."""
         return Closed(_unmeasured(closing.plan, closing.state))
-
-
-def _parts(asked: Asked) -> Iterator[tuple[RunConfig, EvaluationTask]]:
-    """Yield each part of a task with its config."""
-    common = narrow(asked.task.common, EvidenceTask)
-    return split_parts(common.n_clusters.tolist(), common.parts, asked.config)
-
-
-# --- At a site ------------------------------------------------------------------------------------
-
-
-def _own_table(
-    points: Points,
-    labels: IntArray,
-    n_clusters: int,
-    rng: np.random.Generator,
-    rule: CentroidRule,
-) -> IntArray:
-    """Cluster a site's own points, and count persons by own and by final cluster (m,): (K, K)."""
-    m, d = points.X.shape
-    n_init = local_restarts(m, d, n_clusters)
-    centroids = rule(local_kmeans(points, n_clusters, n_init, rng, rule).means)
-    own = nearest_centroid(points.X, centroids)
-    return contingency_table(own, labels, points.sizes, (n_clusters, n_clusters))
-
-
-# --- Check ----------------------------------------------------------------------------------------
-
-
-def _check_flow(
-    flow: IntArray | None, before: IntArray | None, counts: IntArray, p: int, pointer: str
-) -> None:
-    if (flow is None) != (before is None):
-        message = "a part has a flow if the part before it has persons"
-        raise RuleViolation("flow", message, pointer)
-    if flow is not None and before is not None:
-        check_table(flow, before, counts, p, pointer)
-
-
-def _check_own_table(
-    table: IntArray | None, counts: IntArray, config: RunConfig, pointer: str
-) -> None:
-    if (table is not None) != config.options.transferred:
-        raise RuleViolation("own", "the option transfer asks for it, and nothing else", pointer)
-    if table is not None:
-        check_shape(table, (len(counts), len(counts)), pointer)
-        check_table(table, None, counts, config.p, pointer)
-
-
-def check_table(
-    table: IntArray, rows: IntArray | None, columns: IntArray | None, p: int, pointer: str
-) -> None:
-    """Check a table (K, L) of persons: whole groups that add up to ``rows`` and ``columns``.
-
-    Raises
-    ------
-    RuleViolation
-        Another shape, a count below p other than 0, or other sums.
-    """
-    shape = (
-        len(table) if rows is None else len(rows),
-        table.shape[1] if columns is None else len(columns),
-    )
-    check_shape(table, shape, pointer)
-    if ((table < p) & (table != 0)).any():
-        raise RuleViolation("smallest-count", f"a count is 0 or at least {p}", pointer)
-    wrong = rows is not None and (table.sum(axis=1) != rows).any()
-    wrong |= columns is not None and (table.sum(axis=0) != columns).any()
-    if wrong:
-        raise RuleViolation("complement", "the persons do not add up to the clusters'", pointer)
 
 
 # --- Aggregation ----------------------------------------------------------------------------------

@@ -8,9 +8,8 @@ travels, and what both ends check. ``rounds.outcome_statistics`` compares the cl
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeAlias
 
 import numpy as np
 from pydantic import NonNegativeInt
@@ -21,7 +20,7 @@ from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.model_selection import sole_choice
 from fedclust.rounds.plan import Plan, is_exact
-from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
+from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
     clusterings,
     is_measured,
@@ -31,12 +30,11 @@ from fedclust.rounds.sweep import (
 )
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Outcome
-from fedclust.schema.method import LocalAnswer
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.model import Model
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import FinalModel, Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Phase, SiteTask, Task, narrow, payloads_of
+from fedclust.schema.task import Phase, SiteSide, SiteTask, Task, narrow, payloads_of
 
 NAME = "outcomes"
 #: How far noise may take a count: no honest site draws more.
@@ -92,8 +90,80 @@ class OutcomesPayload(Model):
     cells: tuple[IntMatrix | None, ...]
 
 
-#: Labels the rows of a site with a model, counts and adds noise; None: the site answers empty.
-Count: TypeAlias = Callable[[Result, Memory], OutcomesPayload | None]
+# --- At a site ------------------------------------------------------------------------------------
+
+
+def _check_task(task: SiteTask[OutcomesTask], config: RunConfig) -> None:
+    model, wanted = task.common.model, config.outcomes_k
+    if task.site is None or task.space is None:
+        raise RuleViolation("task", "each site has its own part of this task", "/site")
+    n_clusters, d = model.centroids.shape
+    if not n_clusters or model.centroids_original.shape != (n_clusters, d):
+        raise RuleViolation("task", "a model has centroids", "/parameters/model/centroids")
+    for pointer, clusters in (
+        ("/parameters/model/prototype_labels", model.prototype_labels),
+        ("/site/mapping", narrow(task.site, OutcomesSitePart).mapping),
+    ):
+        if not all(-1 <= cluster < n_clusters for cluster in clusters or ()):
+            raise RuleViolation("task", "a cluster is one of the model's", pointer)
+    if model.mask is not None:
+        check_shape(model.mask, (n_clusters, d), "/parameters/model/mask")
+    if isinstance(wanted, int) and model.n_clusters != wanted:
+        raise RuleViolation("task", "outcomes are counted at another K", "/parameters")
+    ks = () if model.n_clusters is None else (model.n_clusters,)
+    for own, part in split_parts(ks, (evaluation.task(model),), config):
+        evaluation.check_task(part, own)
+    for name, vector in vars(task.space).items():
+        # None equals None alone.
+        if not np.array_equal(getattr(model, name), vector):
+            message = "the model has another scaled space"
+            raise RuleViolation("task-space", message, "/parameters")
+    if model.dissimilarity != config.policy.dissimilarity:
+        raise RuleViolation("task", "the model has another dissimilarity", "/parameters")
+
+
+def _local_step(task: SiteTask[OutcomesTask], site: SiteSide) -> OutcomesPayload | None:
+    if site.count is None:
+        return None
+    payload = site.count(_site_model(task, site.name), site.memory)
+    return None if payload is None else _check_shapes(task, payload, site.config)
+
+
+def _site_model(task: SiteTask[OutcomesTask], site: str) -> Result:
+    """Return the model of a task with the site's own mapping."""
+    mapping = narrow(task.site, OutcomesSitePart).mapping
+    model = dict(task.common.model)
+    return Result(**model, mapping={} if mapping is None else {site: mapping})
+
+
+def _check(task: SiteTask[OutcomesTask], payload: Model, config: RunConfig) -> None:
+    sent = _check_shapes(task, payload, config)
+    persons = narrow(task.site, OutcomesSitePart).persons
+    for i, (table, outcome) in enumerate(zip(sent.cells, config.outcomes, strict=True)):
+        if table is None:
+            continue
+        exact = config.policy.protection == "none"
+        most = persons + (0.0 if exact else _MOST_SD * math.sqrt(outcome.variance))
+        least = 0.0 if exact else -most
+        known = table[:-1]
+        if (known > most).any() or (known < least).any():
+            message = "a count is larger than the site's persons and noise allow"
+            raise RuleViolation("count-range", message, f"/cells/{i}")
+
+
+def _check_shapes(
+    task: SiteTask[OutcomesTask], payload: Model, config: RunConfig
+) -> OutcomesPayload:
+    """Return a site's tables if they have the form that does not depend on its data."""
+    sent = narrow(payload, OutcomesPayload)
+    n_clusters = len(task.common.model.centroids)
+    if len(sent.cells) != len(config.outcomes):
+        raise RuleViolation("shape", "one table is needed for each outcome", "/cells")
+    for i, (table, outcome) in enumerate(zip(sent.cells, config.outcomes, strict=True)):
+        if table is not None:
+            check_shape(table, (n_clusters + 1, len(outcome.cells)), f"/cells/{i}")
+    return sent
+
 
 PHASE = Phase(
     name=NAME,
@@ -101,6 +171,11 @@ PHASE = Phase(
     task=OutcomesTask,
     payload=OutcomesPayload,
     site_part=OutcomesSitePart,
+    local_step=_local_step,
+    check=_check,
+    check_task=_check_task,
+    # Whether a site refuses its own answer must not depend on its rows.
+    checked_at_site=False,
     discloses=(
         disclosure(
             "cells",
@@ -123,8 +198,6 @@ class OutcomesStage(Stage):
 
     name = "outcomes"
     own_phases = (PHASE,)
-    #: Whether a site refuses its own answer must not depend on its rows.
-    checked_at_site = False
 
     def phases(self, plan: Plan) -> tuple[Phase, ...]:
         if not (plan.options.evaluated and plan.outcomes):
@@ -149,57 +222,6 @@ class OutcomesStage(Stage):
             silent=tuple(sorted(before.config.silent)),
         )
         return state.with_result(_with_outcomes(result, place, found), _NOT_COUNTED), None
-
-    def check_task(self, asked: Asked) -> None:
-        task, config, wanted = asked.task, asked.config, asked.plan.outcomes_k
-        model = narrow(task.common, OutcomesTask).model
-        if task.site is None or task.space is None:
-            raise RuleViolation("task", "each site has its own part of this task", "/site")
-        n_clusters, d = model.centroids.shape
-        if not n_clusters or model.centroids_original.shape != (n_clusters, d):
-            raise RuleViolation("task", "a model has centroids", "/parameters/model/centroids")
-        for pointer, clusters in (
-            ("/parameters/model/prototype_labels", model.prototype_labels),
-            ("/site/mapping", narrow(task.site, OutcomesSitePart).mapping),
-        ):
-            if not all(-1 <= cluster < n_clusters for cluster in clusters or ()):
-                raise RuleViolation("task", "a cluster is one of the model's", pointer)
-        if model.mask is not None:
-            check_shape(model.mask, (n_clusters, d), "/parameters/model/mask")
-        if isinstance(wanted, int) and model.n_clusters != wanted:
-            raise RuleViolation("task", "outcomes are counted at another K", "/parameters")
-        ks = () if model.n_clusters is None else (model.n_clusters,)
-        for own, part in split_parts(ks, (evaluation.task(model),), config):
-            evaluation.check_task(part, own, prototypes=asked.prototypes)
-        for name, vector in vars(task.space).items():
-            # None equals None alone.
-            if not np.array_equal(getattr(model, name), vector):
-                message = "the model has another scaled space"
-                raise RuleViolation("task-space", message, "/parameters")
-        if model.dissimilarity != config.policy.dissimilarity:
-            raise RuleViolation("task", "the model has another dissimilarity", "/parameters")
-
-    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
-        payload = None
-        if own.count is not None:
-            payload = own.count(_site_model(asked.task, own.name), own.memory)
-        if payload is not None:
-            _check_shapes(asked.task, payload, asked.plan.outcomes)
-        return payload, own.memory
-
-    def check(self, asked: Asked, payload: Model) -> None:
-        sent, config = _check_shapes(asked.task, payload, asked.plan.outcomes), asked.config
-        persons = narrow(asked.task.site, OutcomesSitePart).persons
-        for i, (table, outcome) in enumerate(zip(sent.cells, config.outcomes, strict=True)):
-            if table is None:
-                continue
-            exact = config.policy.protection == "none"
-            most = persons + (0.0 if exact else _MOST_SD * math.sqrt(outcome.variance))
-            least = 0.0 if exact else -most
-            known = table[:-1]
-            if (known > most).any() or (known < least).any():
-                message = "a count is larger than the site's persons and noise allow"
-                raise RuleViolation("count-range", message, f"/cells/{i}")
 
     def aggregate(self, closing: Round) -> Closed:
         # Imported here: a site does not load what only a coordinator computes.
@@ -266,25 +288,6 @@ def _task(result: Result, config: RunConfig) -> Task[OutcomesTask] | None:
     }
     model = FinalModel(**{name: getattr(result, name) for name in FinalModel.model_fields})
     return Task(NAME, OutcomesTask(model=model), per_site=parts, sites=asked)
-
-
-def _site_model(task: SiteTask, site: str) -> Result:
-    """Return the model of a task with the site's own mapping."""
-    mapping = narrow(task.site, OutcomesSitePart).mapping
-    model = dict(narrow(task.common, OutcomesTask).model)
-    return Result(**model, mapping={} if mapping is None else {site: mapping})
-
-
-def _check_shapes(task: SiteTask, payload: Model, outcomes: Sequence[Outcome]) -> OutcomesPayload:
-    """Return a site's tables if they have the form that does not depend on its data."""
-    sent = narrow(payload, OutcomesPayload)
-    n_clusters = len(narrow(task.common, OutcomesTask).model.centroids)
-    if len(sent.cells) != len(outcomes):
-        raise RuleViolation("shape", "one table is needed for each outcome", "/cells")
-    for i, (table, outcome) in enumerate(zip(sent.cells, outcomes, strict=True)):
-        if table is not None:
-            check_shape(table, (n_clusters + 1, len(outcome.cells)), f"/cells/{i}")
-    return sent
 
 
 def _outcomes_place(plan: Plan, result: Result) -> int | None:

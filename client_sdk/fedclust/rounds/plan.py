@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -53,10 +54,17 @@ class Plan:
     outcomes: tuple[Outcome, ...] = ()
     outcomes_k: int | Literal["recommended"] | None = None
 
-    @property
+    @functools.cached_property
     def columns(self) -> tuple[Column, ...]:
         """What the features become."""
         return columns_of(self.features)
+
+    @functools.cached_property
+    def sends_cells(self) -> bool:
+        """Whether sites describe their records by cells in the closing round."""
+        compared = self.options.compared_with_cloud
+        compared = compared and not_judged(self.method, self.policy) is None
+        return compared or is_resampled(self)
 
     def config(
         self, p: int, space: Space | None, mask: BoolArray | None = None, **known: Any
@@ -71,6 +79,9 @@ class Plan:
             features=self.features,
             policy=self.policy,
             outcomes=self.outcomes,
+            outcomes_k=self.outcomes_k,
+            prototypes=self.method.by_prototypes,
+            sends_cells=self.sends_cells,
             p=1 if is_exact(self) else max(p, self.policy.min_group_size),
             space=space or Space.identity(len(every)),
             mask=every if mask is None else mask,
@@ -100,12 +111,6 @@ def is_resampled(plan: Plan) -> bool:
     """Whether a round that compares the clusters with other models follows."""
     options = plan.options
     return options.evaluated and (options.resampled_models > 0 or options.transferred)
-
-
-def sends_cells(plan: Plan) -> bool:
-    """Whether sites describe their records by cells in the closing round."""
-    compared = plan.options.compared_with_cloud and not_judged(plan.method, plan.policy) is None
-    return compared or is_resampled(plan)
 
 
 def not_judged(method: AnyMethod, policy: Policy) -> str | None:

@@ -35,7 +35,6 @@ from fedclust.protection.message_checks import check_moments, check_shape
 from fedclust.schema.encoding import feature_names
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.model import Model
-from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import (
@@ -49,7 +48,14 @@ from fedclust.schema.scaling import (
 )
 from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, Phase, Task, narrow, payloads_of
+from fedclust.schema.task import (
+    Contribution,
+    Phase,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+)
 
 NAME = "prepare"
 #: From how many times the median site's distance on a site stands apart; it takes as many sites.
@@ -84,12 +90,84 @@ class SiteMoments(Model):
     m2: FloatVector
 
 
+#: From this share of imputed values on the result warns.
+_MUCH_IMPUTED = 0.1
+
+
+def needed(policy: Policy) -> bool:
+    """Return whether a session has a preparation round."""
+    unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
+    return policy.scaling == "standard" or policy.missing in _IMPUTES or unknown_gamma
+
+
+def task() -> Task:
+    """Return the task of round 1."""
+    return Task(NAME, PreparationTask())
+
+
+def local_step(_task: SiteTask, site: SiteSide) -> SiteMoments | None:
+    """Return the moments of a site's points (m, d) in own units, NaN where missing.
+
+    The spread is completed by the variance within groups, so that a scale is that of persons.
+    """
+    points = site.points
+    known = ~np.isnan(points.X)
+    weights = points.sizes[:, None] * known
+    n = weights.sum(axis=0)
+    if not n.any():
+        return None
+    X = np.where(known, points.X, 0.0)
+    mean = (weights * X).sum(axis=0) / np.maximum(n, 1)
+    m2 = (weights * (X - mean) ** 2).sum(axis=0) / (1.0 - points.within)
+    lower, upper = own_bounds(site.config.columns)
+    with np.errstate(invalid="ignore", over="ignore"):
+        # Values within bounds cannot spread wider than this, however the share is rounded.
+        widest = np.where(np.isfinite(upper - lower), n * (upper - mean) * (mean - lower), np.inf)
+    m2 = np.minimum(m2, np.maximum(widest, 0.0))
+    return SiteMoments(n=points.n, observed=n, mean=mean, m2=m2)
+
+
+def check(_task: SiteTask, payload: SiteMoments, config: RunConfig) -> None:
+    """Check a site's moments at either end; RuleViolation."""
+    d = len(config.columns)
+    check_shape(payload.observed, (d,), "/observed")
+    check_shape(payload.mean, (d,), "/mean")
+    check_shape(payload.m2, (d,), "/m2")
+    lower, upper = own_bounds(config.columns)
+    check_moments(
+        payload.observed,
+        payload.mean,
+        payload.m2,
+        n=payload.n,
+        p=config.p,
+        lower=lower,
+        upper=upper,
+    )
+    foreign = np.flatnonzero((payload.observed > 0) & ~config.mask)
+    if foreign.size:
+        feature = int(foreign[0])
+        message = f"feature {feature}: the site joined without it"
+        raise RuleViolation("mask", message, f"/observed/{feature}")
+    if config.policy.missing not in _IMPUTES and (payload.observed != payload.n).any():
+        feature = int(np.flatnonzero(payload.observed != payload.n)[0])
+        raise RuleViolation(
+            "complement",
+            f"feature {feature}: rows without a value are dropped in this session, so every "
+            "feature is observed in all rows",
+            f"/observed/{feature}",
+        )
+    if config.size_band is not None:
+        check_not_above(payload.n, config.size_band)
+
+
 PHASE = Phase(
     name=NAME,
     once=True,
     summary="Means and variances of every feature, to put all sites' rows on one scale.",
     task=PreparationTask,
     payload=SiteMoments,
+    local_step=local_step,
+    check=check,
     discloses=(
         disclosure(
             "n",
@@ -120,77 +198,6 @@ PHASE = Phase(
         ),
     ),
 )
-
-
-#: From this share of imputed values on the result warns.
-_MUCH_IMPUTED = 0.1
-
-
-def needed(policy: Policy) -> bool:
-    """Return whether a session has a preparation round."""
-    unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
-    return policy.scaling == "standard" or policy.missing in _IMPUTES or unknown_gamma
-
-
-def task() -> Task:
-    """Return the task of round 1."""
-    return Task(NAME, PreparationTask())
-
-
-def local_step(points: Points, config: RunConfig) -> SiteMoments | None:
-    """Return the moments of a site's points (m, d) in own units, NaN where missing.
-
-    The spread is completed by the variance within groups, so that a scale is that of persons.
-    """
-    known = ~np.isnan(points.X)
-    weights = points.sizes[:, None] * known
-    n = weights.sum(axis=0)
-    if not n.any():
-        return None
-    X = np.where(known, points.X, 0.0)
-    mean = (weights * X).sum(axis=0) / np.maximum(n, 1)
-    m2 = (weights * (X - mean) ** 2).sum(axis=0) / (1.0 - points.within)
-    lower, upper = own_bounds(config.columns)
-    with np.errstate(invalid="ignore", over="ignore"):
-        # Values within bounds cannot spread wider than this, however the share is rounded.
-        widest = np.where(np.isfinite(upper - lower), n * (upper - mean) * (mean - lower), np.inf)
-    return SiteMoments(
-        n=points.n, observed=n, mean=mean, m2=np.minimum(m2, np.maximum(widest, 0.0))
-    )
-
-
-def check(payload: Model, config: RunConfig) -> None:
-    """Check a site's moments at either end; RuleViolation."""
-    payload = narrow(payload, SiteMoments)
-    d = len(config.columns)
-    check_shape(payload.observed, (d,), "/observed")
-    check_shape(payload.mean, (d,), "/mean")
-    check_shape(payload.m2, (d,), "/m2")
-    lower, upper = own_bounds(config.columns)
-    check_moments(
-        payload.observed,
-        payload.mean,
-        payload.m2,
-        n=payload.n,
-        p=config.p,
-        lower=lower,
-        upper=upper,
-    )
-    foreign = np.flatnonzero((payload.observed > 0) & ~config.mask)
-    if foreign.size:
-        feature = int(foreign[0])
-        message = f"feature {feature}: the site joined without it"
-        raise RuleViolation("mask", message, f"/observed/{feature}")
-    if config.policy.missing not in _IMPUTES and (payload.observed != payload.n).any():
-        feature = int(np.flatnonzero(payload.observed != payload.n)[0])
-        raise RuleViolation(
-            "complement",
-            f"feature {feature}: rows without a value are dropped in this session, so every "
-            "feature is observed in all rows",
-            f"/observed/{feature}",
-        )
-    if config.size_band is not None:
-        check_not_above(payload.n, config.size_band)
 
 
 def merge(

@@ -7,7 +7,7 @@ pair of labels.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -38,7 +38,7 @@ from fedclust.rounds.stability import (
     resampled_models,
     summarise,
 )
-from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
+from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
     cluster_counts,
     clusterings,
@@ -52,7 +52,7 @@ from fedclust.rounds.sweep import (
 from fedclust.rounds.transfer import add_left_out, left_out_models
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import Stability
-from fedclust.schema.method import AnyMethod, LocalAnswer
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
@@ -61,6 +61,7 @@ from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import (
     Contribution,
     Phase,
+    SiteSide,
     SiteTask,
     Task,
     narrow,
@@ -142,6 +143,127 @@ class ResamplingPayload(Model):
     parts: tuple[ResamplingTables | None, ...]
 
 
+# --- At a site ------------------------------------------------------------------------------------
+
+
+def check_task(task: SiteTask[ResamplingTask], config: RunConfig) -> None:
+    """Refuse other models than the definition provides for; RuleViolation."""
+    n_models = config.options.resampled_models
+    for i, (own, part) in enumerate(_parts(task, config)):
+        evaluation.check_task(part.clusters, own)
+        shape = part.clusters.centroids.shape
+        if part.models.shape != (n_models, *shape):
+            message = f"the definition provides for {n_models} models of {shape[0]} clusters"
+            raise RuleViolation("task", message, f"/parameters/parts/{i}/models")
+    _check_left_out(task.site, task.common, config)
+
+
+def _check_left_out(site: Model | None, asked: ResamplingTask, config: RunConfig) -> None:
+    """Refuse another number, or other shapes, of models made without the site; RuleViolation."""
+    if (site is not None) != config.options.transferred:
+        raise RuleViolation("task", "the option transfer gives each site a part of its own")
+    if site is None:
+        return
+    models = narrow(site, LeftOutModels).parts
+    wanted = [part.clusters.centroids.shape for part in asked.parts]
+    shapes = [None if model is None else model.shape for model in models]
+    pairs = zip(shapes, wanted, strict=False)
+    if len(shapes) != len(wanted) or any(found not in (None, shape) for found, shape in pairs):
+        raise RuleViolation("task", "the definition provides for other models without a site")
+
+
+def _parts(
+    task: SiteTask[ResamplingTask], config: RunConfig
+) -> Iterator[tuple[RunConfig, ResampledModels]]:
+    """Yield each part of a task with its config."""
+    return split_parts(task.common.n_clusters.tolist(), task.common.parts, config)
+
+
+def _left_out(task: SiteTask[ResamplingTask]) -> tuple[FloatArray | None, ...]:
+    """Return the models made without a site, in the task's order."""
+    if task.site is None:
+        return (None,) * len(task.common.parts)
+    return narrow(task.site, LeftOutModels).parts
+
+
+def _local_step(task: SiteTask[ResamplingTask], site: SiteSide) -> ResamplingPayload | None:
+    points = site.points
+    found: list[ResamplingTables | None] = []
+    for (own, part), without in zip(_parts(task, site.config), _left_out(task), strict=True):
+        labels = evaluation.label_points(part.clusters, points, own)
+        found.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
+    if all(part is None for part in found):
+        return None
+    return ResamplingPayload(parts=tuple(found))
+
+
+def _compare(
+    part: ResampledModels, without: FloatArray | None, labels: IntArray, points: Points
+) -> ResamplingTables:
+    k = len(part.clusters.centroids)
+    shape = (k, k)
+
+    def table(rows: IntArray, columns: IntArray) -> IntArray:
+        return contingency_table(rows, columns, points.sizes, shape)
+
+    # One model after the other: a site may have 200,000 points.
+    models, compared = [], paired_points(len(points.X))
+    by_model = np.empty((len(part.models), len(compared)), dtype=np.int64)
+    for b, centroids in enumerate(part.models):
+        found = nearest_centroid(points.X, centroids)
+        models.append(table(labels, found))
+        by_model[b] = found[compared]
+    pairs = np.zeros(3)
+    if models:
+        pairs = count_ambiguous_pairs(by_model, points.sizes[compared]).astype(np.float64)
+    return ResamplingTables(
+        models=np.array(models, dtype=np.int64).reshape(-1, k, k),
+        pairs=pairs,
+        left_out=None if without is None else table(nearest_centroid(points.X, without), labels),
+    )
+
+
+def _check(task: SiteTask[ResamplingTask], payload: ResamplingPayload, config: RunConfig) -> None:
+    asked = task.common.parts
+    if len(payload.parts) != len(asked):
+        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
+    for i, (part, about, without) in enumerate(
+        zip(payload.parts, asked, _left_out(task), strict=True)
+    ):
+        if part is not None:
+            _check_tables(part, about, without, config, f"/parts/{i}")
+
+
+def _check_tables(
+    part: ResamplingTables,
+    about: ResampledModels,
+    without: FloatArray | None,
+    config: RunConfig,
+    at: str,
+) -> None:
+    """Check a site's numbers about one K."""
+    k = len(about.clusters.centroids)
+    check_shape(part.models, (len(about.models), k, k), f"{at}/models")
+    check_shape(part.pairs, (3,), f"{at}/pairs")
+    if (part.pairs < 0).any():
+        raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
+    n_persons = sum(map(int, part.models[:1].ravel()))
+    if part.pairs.sum() > n_persons * (n_persons - 1) / 2:
+        raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
+    persons: IntArray | None = None
+    for table in part.models:
+        check_table(table, persons, None, config.p, f"{at}/models")
+        if persons is None:
+            persons = table.sum(axis=1)
+            check_sizes(persons, config, f"{at}/models")
+    if (part.left_out is None) != (without is None):
+        raise RuleViolation("left-out", "a model without the site gives a table", at)
+    if part.left_out is not None:
+        check_shape(part.left_out, (k, k), f"{at}/left_out")
+        check_table(part.left_out, None, persons, config.p, f"{at}/left_out")
+        check_sizes(part.left_out.sum(axis=0), config, f"{at}/left_out")
+
+
 PHASE = Phase(
     name=NAME,
     once=True,
@@ -150,6 +272,9 @@ PHASE = Phase(
     task=ResamplingTask,
     payload=ResamplingPayload,
     site_part=LeftOutModels,
+    local_step=_local_step,
+    check=_check,
+    check_task=check_task,
     discloses=(
         disclosure(
             "parts.models",
@@ -206,38 +331,6 @@ class ResamplingStage(Stage):
             return state, None
         task = _task(state.found, pool_cells(sent), before.config, plan.seed)
         return state, None if _compares_nothing(task) else task
-
-    def check_task(self, asked: Asked) -> None:
-        common = narrow(asked.task.common, ResamplingTask)
-        n_models = asked.config.options.resampled_models
-        parts = split_parts(common.n_clusters.tolist(), common.parts, asked.config)
-        for i, (config, part) in enumerate(parts):
-            evaluation.check_task(part.clusters, config, prototypes=asked.prototypes)
-            shape = part.clusters.centroids.shape
-            if part.models.shape != (n_models, *shape):
-                message = f"the definition provides for {n_models} models of {shape[0]} clusters"
-                raise RuleViolation("task", message, f"/parameters/parts/{i}/models")
-        _check_left_out(asked.task.site, common, asked.config)
-
-    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
-        common, points = narrow(asked.task.common, ResamplingTask), own.points
-        found: list[ResamplingTables | None] = []
-        parts = split_parts(common.n_clusters.tolist(), common.parts, asked.config)
-        for (config, part), without in zip(parts, _left_out(asked.task), strict=True):
-            labels = evaluation.label_points(part.clusters, points, config)
-            found.append(_compare(part, without, labels, points) if (labels >= 0).any() else None)
-        if all(part is None for part in found):
-            return None, own.memory
-        return ResamplingPayload(parts=tuple(found)), own.memory
-
-    def check(self, asked: Asked, payload: Model) -> None:
-        common, sent = narrow(asked.task.common, ResamplingTask), narrow(payload, ResamplingPayload)
-        if len(sent.parts) != len(common.parts):
-            raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-        every = zip(sent.parts, common.parts, _left_out(asked.task), strict=True)
-        for i, (part, about, without) in enumerate(every):
-            if part is not None:
-                _check_tables(part, about, without, asked.config, f"/parts/{i}")
 
     def aggregate(self, closing: Round) -> Closed:
         result, metrics = closing.state.found, closing.metrics
@@ -311,86 +404,6 @@ def _compares_nothing(task: Task[ResamplingTask]) -> bool:
     every = [each.parts for each in task.per_site.values() if isinstance(each, LeftOutModels)]
     known = any(model is not None for parts in every for model in parts)
     return not known and not any(len(part.models) for part in task.common.parts)
-
-
-def _check_left_out(site: Model | None, asked: ResamplingTask, config: RunConfig) -> None:
-    """Refuse another number, or other shapes, of models made without the site; RuleViolation."""
-    if (site is not None) != config.options.transferred:
-        raise RuleViolation("task", "the option transfer gives each site a part of its own")
-    if site is None:
-        return
-    models = narrow(site, LeftOutModels).parts
-    wanted = [part.clusters.centroids.shape for part in asked.parts]
-    shapes = [None if model is None else model.shape for model in models]
-    pairs = zip(shapes, wanted, strict=False)
-    if len(shapes) != len(wanted) or any(found not in (None, shape) for found, shape in pairs):
-        raise RuleViolation("task", "the definition provides for other models without a site")
-
-
-# --- At a site ------------------------------------------------------------------------------------
-
-
-def _left_out(task: SiteTask) -> tuple[FloatArray | None, ...]:
-    """Return the models made without a site, in the task's order."""
-    if task.site is None:
-        return (None,) * len(narrow(task.common, ResamplingTask).parts)
-    return narrow(task.site, LeftOutModels).parts
-
-
-def _compare(
-    part: ResampledModels, without: FloatArray | None, labels: IntArray, points: Points
-) -> ResamplingTables:
-    k = len(part.clusters.centroids)
-    shape = (k, k)
-
-    def table(rows: IntArray, columns: IntArray) -> IntArray:
-        return contingency_table(rows, columns, points.sizes, shape)
-
-    # One model after the other: a site may have 200,000 points.
-    models, compared = [], paired_points(len(points.X))
-    by_model = np.empty((len(part.models), len(compared)), dtype=np.int64)
-    for b, centroids in enumerate(part.models):
-        found = nearest_centroid(points.X, centroids)
-        models.append(table(labels, found))
-        by_model[b] = found[compared]
-    pairs = np.zeros(3)
-    if models:
-        pairs = count_ambiguous_pairs(by_model, points.sizes[compared]).astype(np.float64)
-    return ResamplingTables(
-        models=np.array(models, dtype=np.int64).reshape(-1, k, k),
-        pairs=pairs,
-        left_out=None if without is None else table(nearest_centroid(points.X, without), labels),
-    )
-
-
-def _check_tables(
-    part: ResamplingTables,
-    about: ResampledModels,
-    without: FloatArray | None,
-    config: RunConfig,
-    at: str,
-) -> None:
-    """Check a site's numbers about one K."""
-    k = len(about.clusters.centroids)
-    check_shape(part.models, (len(about.models), k, k), f"{at}/models")
-    check_shape(part.pairs, (3,), f"{at}/pairs")
-    if (part.pairs < 0).any():
-        raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
-    n_persons = sum(map(int, part.models[:1].ravel()))
-    if part.pairs.sum() > n_persons * (n_persons - 1) / 2:
-        raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
-    persons: IntArray | None = None
-    for table in part.models:
-        check_table(table, persons, None, config.p, f"{at}/models")
-        if persons is None:
-            persons = table.sum(axis=1)
-            check_sizes(persons, config, f"{at}/models")
-    if (part.left_out is None) != (without is None):
-        raise RuleViolation("left-out", "a model without the site gives a table", at)
-    if part.left_out is not None:
-        check_shape(part.left_out, (k, k), f"{at}/left_out")
-        check_table(part.left_out, None, persons, config.p, f"{at}/left_out")
-        check_sizes(part.left_out.sum(axis=0), config, f"{at}/left_out")
 
 
 def _stability(

@@ -15,21 +15,19 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.random import site_rng
 from fedclust.numeric.threads import one_thread
-from fedclust.rounds import outcomes, preparation
-from fedclust.rounds.checks import check_answer, refuse_unconsented
+from fedclust.rounds import preparation
+from fedclust.rounds.checks import refuse_unconsented, refuse_uncountable
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.site_points import complete_points, scaled_points
-from fedclust.rounds.stage import Asked, SiteSide
-from fedclust.rounds.stages import stage_of
 from fedclust.rounds.sweep import memory_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import AnyMethod, LocalAnswer
-from fedclust.schema.model import Memory
+from fedclust.schema.method import AnyMethod
+from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import Assign, RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import SiteTask
+from fedclust.schema.task import Count, SiteSide, SiteTask
 
 
 # What a step depends on; all but the first three are named.
@@ -44,8 +42,8 @@ def local_step(
     size_band: str | None,
     memory: Memory,
     mask: BoolArray | None = None,
-    count: outcomes.Count | None = None,
-) -> LocalAnswer:
+    count: Count | None = None,
+) -> tuple[Model | None, Memory]:
     """Compute a site's answer to a task from the points of its table.
 
     Parameters
@@ -81,29 +79,28 @@ def local_step(
     RuleViolation
         The rows, the task or the answer break a rule; names column and count, never a value.
     """
-    with one_thread():
+    with one_thread(), np.errstate(over="ignore", invalid="ignore"):
         config = plan.config(
             p,
             task.space,
             mask,
             size_band=size_band,
-            first=round_number == 1 + preparation.needed(plan.policy),
             assign=_assigner(plan.method, memory),
         )
-        stage, asked = stage_of(plan.method, task.phase), Asked(plan, task, config)
+        first = round_number == 1 + preparation.needed(plan.policy)
         try:
-            with np.errstate(over="ignore", invalid="ignore"):
-                memory = refuse_unconsented(stage, asked, memory)
-                kept = _usable_points(points, task.space, config)
-                if not len(kept.X):
-                    return None, memory
-                rng = site_rng(plan.seed, site, round_number)
-                own = SiteSide(site, kept, rng, memory, count)
-                payload, memory = stage.local_step(asked, own)
+            phase, memory = refuse_unconsented(plan, task, config, memory, first=first)
+            kept = _usable_points(points, task.space, config)
+            if not len(kept.X):
+                return None, memory
+            rng = site_rng(plan.seed, site, round_number)
+            own = SiteSide(kept, config, rng, memory, site, count)
+            payload = phase.local_step(task, own)
         except ValidationError as error:
             raise _payload_fault(plan.method, task.phase, error) from None
-        if stage.checked_at_site:
-            check_answer(stage, asked, payload)
+        if payload is not None and phase.checked_at_site:
+            refuse_uncountable(payload)
+            phase.check(task, payload, config)
         return payload, memory
 
 

@@ -1,28 +1,25 @@
 """What a stage of a session is: the interface of the rounds' parts, and the state between rounds.
 
 A session goes through its stages in order (``rounds.stages``). Coordinator, site and consent walk
-the list and know no stage by name.
+the list and know no stage by name. What a site does is said by each stage's phases.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
-
-import numpy as np
 
 from fedclust.numeric.arrays import FloatVector
 from fedclust.rounds.plan import Plan
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.method import AnyMethod, LocalAnswer
-from fedclust.schema.model import Memory, Model, Tree
-from fedclust.schema.points import Points
+from fedclust.schema.method import AnyMethod
+from fedclust.schema.model import Model, Tree
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.space import Space
-from fedclust.schema.task import Contribution, Phase, SiteTask, Task
+from fedclust.schema.task import Contribution, Phase, Task
 
 StageName: TypeAlias = Literal["prepare", "method", "evidence", "resample", "outcomes"]
 
@@ -151,45 +148,8 @@ class Closed:
     warnings: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Asked:
-    """A task as it is checked and answered: with the session's plan and what a step may know."""
-
-    plan: Plan
-    task: SiteTask
-    config: RunConfig
-
-    @property
-    def prototypes(self) -> bool:
-        """Whether the method tells clusters apart by prototypes."""
-        return self.plan.method.by_prototypes
-
-
-@dataclass(frozen=True)
-class SiteSide:
-    """What a site answers a task with.
-
-    Attributes
-    ----------
-    name : str
-    points : Points
-        Those that take part; scaled, if the task has a space.
-    rng : numpy.random.Generator
-        For this round.
-    memory : dict
-    count : callable or None
-        Counts the outcomes of the site's rows; None: it answers no question about outcomes.
-    """
-
-    name: str
-    points: Points
-    rng: np.random.Generator
-    memory: Memory
-    count: Callable[[Result, Memory], Model | None] | None
-
-
 class Stage(ABC):
-    """One part of a session: its rounds at the coordinator and at the sites.
+    """One part of a session: its phases, and its rounds at the coordinator.
 
     Attributes
     ----------
@@ -197,13 +157,10 @@ class Stage(ABC):
         As in :class:`EngineState`.
     own_phases : tuple of Phase
         The engine's own.
-    checked_at_site : bool
-        Whether a site checks its own answer as the coordinator does.
     """
 
     name: ClassVar[StageName]
     own_phases: ClassVar[tuple[Phase, ...]] = ()
-    checked_at_site: ClassVar[bool] = True
 
     def every_phase(self, method: AnyMethod) -> tuple[Phase, ...]:
         """Return the phases that some session of this method has here, in order."""
@@ -217,18 +174,6 @@ class Stage(ABC):
     @abstractmethod
     def task(self, before: Round) -> tuple[EngineState, Task | None]:
         """Open the stage after the round that closed before; no task: the session skips it."""
-
-    def check_task(self, asked: Asked) -> None:
-        """Refuse, at a site, a task that the definition does not provide for; RuleViolation."""
-        del asked
-
-    @abstractmethod
-    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
-        """Answer a task at a site."""
-
-    @abstractmethod
-    def check(self, asked: Asked, payload: Model) -> None:
-        """Check an answer against its task, at either end; RuleViolation."""
 
     @abstractmethod
     def aggregate(self, closing: Round) -> Closed:

@@ -11,10 +11,10 @@ from fedclust.methods.common.task_checks import check_centroids
 from fedclust.numeric.canonical import coordinate_tolerance
 from fedclust.rounds import evidence, outcomes, preparation, resampling
 from fedclust.rounds.plan import Plan, max_rounds
-from fedclust.rounds.stage import Asked, Closed, EngineState, Round, SiteSide, Stage
+from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import split_task
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import AnyMethod, LocalAnswer
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
@@ -37,12 +37,6 @@ class _Preparation(Stage):
         if preparation.needed(plan.policy):
             return before.state, preparation.task()
         return before.state.with_space(declared_space(plan.columns, plan.policy)), None
-
-    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
-        return preparation.local_step(own.points, asked.config), own.memory
-
-    def check(self, asked: Asked, payload: Model) -> None:
-        preparation.check(payload, asked.config)
 
     def aggregate(self, closing: Round) -> Closed:
         space, warnings = preparation.merge(closing.contributions, closing.config)
@@ -69,16 +63,6 @@ class _Method(Stage):
         method_state, task = plan.method.start(before.config, plan.seed)
         update = {"method_rounds": 1, "method": method_state.model_dump()}
         return before.state.model_copy(update=update), task
-
-    def check_task(self, asked: Asked) -> None:
-        check_method_task(asked.plan.method, asked.task, asked.config, asked.plan.seed)
-
-    def local_step(self, asked: Asked, own: SiteSide) -> LocalAnswer:
-        step = asked.plan.method.local_step
-        return step(asked.task, own.points, asked.config, own.rng, own.memory)
-
-    def check(self, asked: Asked, payload: Model) -> None:
-        asked.plan.method.check(asked.task, payload, asked.config)
 
     def aggregate(self, closing: Round) -> Closed:
         plan, method = closing.plan, closing.plan.method
@@ -127,13 +111,16 @@ def _with_raw(state: EngineState, raw: Result) -> EngineState:
     return state.with_result(raw.model_copy(update={"warnings": warnings}))
 
 
-def check_method_task(method: AnyMethod, task: SiteTask, config: RunConfig, seed: int) -> None:
+def check_method_task(
+    method: AnyMethod, task: SiteTask, config: RunConfig, seed: int, *, first: bool
+) -> None:
     """Refuse a task of the method's rounds that the definition does not provide for.
 
     The site computes the first task as the coordinator does. A phase that comes once is compared
     in every round: a site may have joined later.
     """
-    if config.first or method.phase(task.phase).once:
+    phase = method.phase(task.phase)
+    if first or phase.once:
         # No part of a site's own is compared, so it does not matter which sites there are.
         _, expected = method.start(replace(config, roster=("",)), seed)
         if task.phase == expected.phase and _differs(task.common, expected.common):
@@ -141,7 +128,7 @@ def check_method_task(method: AnyMethod, task: SiteTask, config: RunConfig, seed
     for one, own in split_task(task, config):
         if isinstance(one.common, CentroidTask):
             check_centroids(one.common, own)
-        method.check_task(one, own)
+        phase.check_task(one, own)
 
 
 def _differs(found: Any, expected: Any) -> bool:
@@ -173,21 +160,20 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def stage_of(method: AnyMethod, phase_name: str) -> Stage:
-    """Return the stage that a phase belongs to; KeyError where there is none."""
-    by_phase = {each.name: stage for stage in STAGES for each in stage.every_phase(method)}
-    return by_phase[phase_name]
-
-
 def phase(plan_or_method: Plan | AnyMethod, name: str) -> Phase:
     """Return the phase called ``name``, the engine's own included; KeyError where there is none."""
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
     return {each.name: each for each in all_phases(method)}[name]
 
 
+def staged_phases(method: AnyMethod) -> list[tuple[Stage, Phase]]:
+    """Return every phase that a session of this method may have, in order, with its stage."""
+    return [(stage, each) for stage in STAGES for each in stage.every_phase(method)]
+
+
 def all_phases(method: AnyMethod) -> tuple[Phase, ...]:
     """Return every phase that a session of this method may have, in order."""
-    return tuple(each for stage in STAGES for each in stage.every_phase(method))
+    return tuple(each for _, each in staged_phases(method))
 
 
 def possible_phases(plan: Plan) -> tuple[Phase, ...]:

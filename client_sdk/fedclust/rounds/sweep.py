@@ -23,10 +23,9 @@ from fedclust.numeric.array_types import IntArray
 from fedclust.rounds.model_selection import start_agreement
 from fedclust.rounds.stage import EngineState
 from fedclust.schema.errors import MethodFailure, RuleViolation
-from fedclust.schema.method import AnyMethod, LocalAnswer
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.options import MethodOptions
-from fedclust.schema.points import Points
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
@@ -35,6 +34,7 @@ from fedclust.schema.task import (
     Done,
     Next,
     Phase,
+    SiteSide,
     SiteTask,
     Task,
     narrow,
@@ -78,11 +78,32 @@ class SweepPayload(Model):
 
 def swept_phase(phase: Phase) -> Phase:
     """Return a phase whose task and payload hold a part for every K."""
+    asked: type[Model] = phase.task
+    answered: type[Model] = phase.payload
+    answer = _with_parts(SweepPayload, answered, answered | None)
+
+    def local_step(task: SiteTask, site: SiteSide) -> Model | None:
+        parts = []
+        for one, config in split_task(task, site.config):
+            # Each K draws what a session of its own would.
+            every, name = site.memory.get(_OWN, {}), str(number_of(config))
+            recalled, rng = dict(every.get(name, {})), copy.deepcopy(site.rng)
+            own = replace(site, config=config, rng=rng, memory=recalled)
+            parts.append(phase.local_step(one, own))
+            site.memory[_OWN] = {**every, name: recalled}
+        # Once a K is done, an answer about no K is one without parts. A round of empty answers
+        # fails the session, and with it what others came to; so the Ks that are left, leave.
+        if len(parts) == len(several_of(site.config)) and all(part is None for part in parts):
+            return None
+        return answer.model_validate({"parts": tuple(parts)})
+
     return replace(
         phase,
         summary=f"{phase.summary} All of it once for each number of clusters that is compared.",
-        task=_with_parts(SweepTask, phase.task, phase.task),
-        payload=_with_parts(SweepPayload, phase.payload, phase.payload | None),
+        task=_with_parts(SweepTask, asked, asked),
+        payload=answer,
+        local_step=local_step,
+        check=functools.partial(_check_parts, phase),
         discloses=tuple(
             line.model_copy(update={"shape": f"{line.shape}, for each K"})
             for line in phase.discloses
@@ -169,13 +190,8 @@ def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunCon
     return [(replace(task, common=part), own) for own, part in parts]
 
 
-def check_parts(
-    task: SiteTask,
-    payload: Model,
-    config: RunConfig,
-    check: Callable[[SiteTask, Model, RunConfig], None],
-) -> None:
-    """Check every part of a payload with ``check``, at either end."""
+def _check_parts(phase: Phase, task: SiteTask, payload: Model, config: RunConfig) -> None:
+    """Check every part of a payload as ``phase`` does, at either end."""
     tasks, parts = split_task(task, config), narrow(payload, SweepPayload).parts
     if len(parts) != len(tasks):
         raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
@@ -183,7 +199,7 @@ def check_parts(
         if part is None:
             continue
         try:
-            check(one, part, own)
+            phase.check(one, part, own)
         except RuleViolation as broken:
             raise RuleViolation(
                 broken.rule,
@@ -319,27 +335,6 @@ def swept(method: AnyMethod) -> AnyMethod:
         states = {str(k): state.model_dump() for k, (state, _) in begun.items()}
         return State(phase=phase_of(tasks), seed=seed, states=states), join_tasks(tasks)
 
-    def local_step(
-        task: SiteTask, points: Points, config: RunConfig, rng: np.random.Generator, memory: Memory
-    ) -> LocalAnswer:
-        parts = []
-        for one, own in split_task(task, config):
-            # Each K draws what a session of its own would.
-            every, name = memory.get(_OWN, {}), str(number_of(own))
-            recalled = dict(every.get(name, {}))
-            payload, kept = method.local_step(one, points, own, copy.deepcopy(rng), recalled)
-            memory = {**memory, _OWN: {**every, name: kept}}
-            parts.append(payload)
-        # Once a K is done, an answer about no K is one without parts. A round of empty answers
-        # fails the session, and with it what others came to; so the Ks that are left, leave.
-        if len(parts) == len(several_of(config)) and all(part is None for part in parts):
-            return None, memory
-        answer = swept(method).phase(task.phase).payload
-        return answer.model_validate({"parts": tuple(parts)}), memory
-
-    def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
-        check_parts(task, payload, config, method.check)
-
     def aggregate(
         state: State, contributions: Sequence[Contribution], config: RunConfig
     ) -> Next | Done:
@@ -371,8 +366,6 @@ def swept(method: AnyMethod) -> AnyMethod:
         phases=tuple(swept_phase(phase) for phase in method.phases),
         check_config=check_config,
         start=start,
-        local_step=local_step,
-        check=check,
         aggregate=aggregate,
         finish=finish,
     )

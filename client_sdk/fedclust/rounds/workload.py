@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pydantic import ValidationError
 
 from fedclust.rounds import evidence
-from fedclust.rounds.plan import Plan, sends_cells
+from fedclust.rounds.plan import Plan
 from fedclust.schema.errors import RuleViolation
 
 # Measured with 3 to 100 sites, 4 to 30 columns and K = 3 to 50, on one processor of 2024.
@@ -105,7 +105,7 @@ def _models_of_one_k(plan: Plan, n_sites: int, n_models: int) -> int:
 def _closing_seconds(plan: Plan, ks: Sequence[int], n_sites: int, n_models: int) -> float:
     """Return about how long the comparisons of the closing round take."""
     models = _models_of_one_k(plan, n_sites, n_models)
-    compared = plan.options.compared_with_cloud and sends_cells(plan)
+    compared = plan.options.compared_with_cloud and plan.sends_cells
     cloud = _CLOUD_S + len(ks) * _CLOUD_CLUSTERS_S if compared else 0.0
     return cloud + sum(models * (_MODEL_S + _MODEL_SITE_CLUSTER_S * n_sites * k) for k in ks)
 

@@ -10,35 +10,27 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias
 
-import numpy as np
 from pydantic import RootModel
 from typing_extensions import TypeVar
 
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.options import MethodOptions
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task
+from fedclust.schema.task import Contribution, Done, Next, Phase, Task
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 StateT = TypeVar("StateT", bound=Model)
 TaskT = TypeVar("TaskT", bound=Model)
 PayloadT = TypeVar("PayloadT", bound=Model, default=Model)
 
-#: What a site sends, None for an empty answer; and what it remembers.
-LocalAnswer: TypeAlias = tuple[PayloadT | None, Memory]
 Label: TypeAlias = Callable[[Result, FloatArray, Memory | None], IntArray]
 Probabilities: TypeAlias = Callable[[Result, FloatArray, Memory | None], FloatArray]
 
 
 def _allow_config(_config: RunConfig) -> None:
     """Accept every definition and roster."""
-
-
-def _allow_task(_task: SiteTask, _config: RunConfig) -> None:
-    """Accept every task."""
 
 
 @dataclass(frozen=True)
@@ -66,12 +58,8 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         What reads the definition's ``config``: a model, or :func:`options.variants` of several.
     state : type of Model
     phases : tuple of Phase
+        With what a site does in each.
     start : (config, seed) -> (state, task)
-    local_step : (task, points, config, rng, memory) -> (payload or None, memory)
-        None: nothing may be sent, the site answers empty.
-    check : (task, payload, config) -> None
-        Raises :class:`RuleViolation`. Runs at the site before sending and at the coordinator
-        before storing.
     aggregate : (state, contributions, config) -> Next or Done
         Deterministic; contributions come sorted by site name.
     finish : (state, config) -> Result
@@ -94,11 +82,6 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     check_roster : (config) -> None
         Raises :class:`RuleViolation` where the sites of the roster, with the features that they
         have, cannot serve the method; says what to change. Called before ``start``.
-    check_task : (task, config) -> None
-        Raises :class:`RuleViolation` where a task asks for more than the definition says. Runs at
-        the site before the local step. The engine itself compares the first task with that of
-        ``start``, and checks centroids (:class:`CentroidTask`), the order of phases (by
-        ``Phase.once``) and the number of rounds.
     default_max_rounds : int
         The policy's ``max_rounds`` where the definition names none.
     by_prototypes : bool
@@ -121,11 +104,6 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     state: type[StateT]
     phases: tuple[Phase, ...]
     start: Callable[[RunConfig[OptionsT], int], tuple[StateT, Task[TaskT]]]
-    local_step: Callable[
-        [SiteTask[TaskT], Points, RunConfig[OptionsT], np.random.Generator, Memory],
-        LocalAnswer[PayloadT],
-    ]
-    check: Callable[[SiteTask[TaskT], PayloadT, RunConfig[OptionsT]], None]
     aggregate: Callable[
         [StateT, Sequence[Contribution[PayloadT]], RunConfig[OptionsT]],
         Next[StateT, TaskT] | Done,
@@ -137,7 +115,6 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     probabilities: Probabilities | None = None
     check_config: Callable[[RunConfig[OptionsT]], None] = _allow_config
     check_roster: Callable[[RunConfig[OptionsT]], None] = _allow_config
-    check_task: Callable[[SiteTask[TaskT], RunConfig[OptionsT]], None] = _allow_task
     default_max_rounds: int = 100
     by_prototypes: bool = False
     takes_masks: bool = False

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias
+from typing import Generic, Literal, TypeAlias
 
 import numpy as np
 from typing_extensions import TypeVar
@@ -49,17 +49,22 @@ class RunConfig(Generic[OptionsT_co]):
         but with ``missing: mask``. Elsewhere empty.
     mask : (d,) bool
         At a site and in ``check``: the columns of the features that this site has. By default all.
-    first : bool
-        In ``check_task``: whether this is the method's first round.
     sweep : tuple of int
         Every K of the sweep, this one included; empty outside of a sweep.
     outcomes : tuple of Outcome
-        What is counted by final cluster; no step of a method looks at it.
+        What is counted by final cluster. No step of a method looks at this and what follows: they
+        are for the rounds after the method's.
+    outcomes_k : int, "recommended" or None
+        The number of clusters that outcomes are counted at, of several.
     silent : frozenset of str
         In ``aggregate``: the sites that joined without enough points to answer about outcomes.
+    prototypes : bool
+        Whether the method tells clusters apart by prototypes.
+    sends_cells : bool
+        Whether sites describe their records by cells.
     assign : callable or None
         At a site, of a method with soft clusters: ``(result, scaled rows) -> labels`` by the most
-        probable cluster, for the rounds after the method's. None: by the nearest centroid.
+        probable cluster. None: by the nearest centroid.
     """
 
     options: OptionsT_co
@@ -71,10 +76,12 @@ class RunConfig(Generic[OptionsT_co]):
     space: Space = field(default_factory=lambda: Space.identity(0))
     masks: Mapping[str, BoolArray] = field(default_factory=dict)
     mask: BoolArray = field(default_factory=lambda: np.ones(0, dtype=np.bool_))
-    first: bool = False
     sweep: tuple[int, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
+    outcomes_k: int | Literal["recommended"] | None = None
     silent: frozenset[str] = frozenset()
+    prototypes: bool = False
+    sends_cells: bool = False
     assign: Assign | None = None
 
     def __post_init__(self) -> None:

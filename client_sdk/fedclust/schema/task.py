@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Generic
+from typing import Any, Generic, TypeAlias
 
+import numpy as np
 from typing_extensions import TypeVar
 
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
-from fedclust.schema.model import Model
+from fedclust.schema.model import Memory, Model
+from fedclust.schema.points import Points
 from fedclust.schema.result import Result
+from fedclust.schema.run_config import OptionsT_co, RunConfig
 from fedclust.schema.space import Space
 
+Count: TypeAlias = Callable[[Result, Memory], Model | None]
 KindT = TypeVar("KindT")
-PayloadT = TypeVar("PayloadT", bound=Model)
+TaskT = TypeVar("TaskT", bound=Model, default=Any)
+PayloadT = TypeVar("PayloadT", bound=Model, default=Any)
 #: In annotations, a bare ``SiteTask`` is one whose own fields do not matter; so for the others.
 TaskT_co = TypeVar("TaskT_co", bound=Model, covariant=True, default=Model)
 StateT_co = TypeVar("StateT_co", bound=Model, covariant=True, default=Model)
@@ -34,28 +39,6 @@ class Disclosure(Model):
     shape: str
     meaning: str
     identifies: str
-
-
-@dataclass(frozen=True)
-class Phase:
-    """A kind of round: its task, its answer, and what the answer discloses.
-
-    ``needs_all``: it waits for every addressed site. ``ends_with_site``: if a site leaves, the
-    round is aggregated at once, and the session completes with what was found so far.
-    ``optional``: if too few sites answer, the session completes with what was found before.
-    ``once``: a site answers it once in a session, and not after any phase that is listed later.
-    """
-
-    name: str
-    summary: str
-    task: type[Model]
-    payload: type[Model]
-    discloses: tuple[Disclosure, ...]
-    site_part: type[Model] | None = None
-    needs_all: bool = False
-    ends_with_site: bool = False
-    optional: bool = False
-    once: bool = False
 
 
 @dataclass(frozen=True)
@@ -82,6 +65,89 @@ class SiteTask(Generic[TaskT_co]):
     common: TaskT_co
     site: Model | None = None
     space: Space | None = None
+
+
+@dataclass(frozen=True)
+class SiteSide(Generic[OptionsT_co]):
+    """What a site answers a task with.
+
+    Attributes
+    ----------
+    points : Points
+        Those that take part; scaled, if the task has a space.
+    config : RunConfig
+    rng : numpy.random.Generator
+        For this round.
+    memory : dict
+        What the site remembers of the rounds before. A step puts in what later ones need, and
+        never changes a value in place.
+    name : str
+        The site's.
+    count : callable or None
+        Counts the outcomes of the site's rows by a model's clusters, with noise; for the rounds
+        after the method's. None: the site answers no question about outcomes.
+    """
+
+    points: Points
+    config: RunConfig[OptionsT_co]
+    rng: np.random.Generator
+    memory: Memory
+    name: str = ""
+    count: Count | None = None
+
+
+def _allow_task(_task: SiteTask, _config: RunConfig) -> None:
+    """Accept every task."""
+
+
+@dataclass(frozen=True)
+class Phase(Generic[TaskT, PayloadT]):
+    """A kind of round: its task, its answer, what the answer discloses, and what a site does.
+
+    Attributes
+    ----------
+    name, summary : str
+    task, payload : type of Model
+    discloses : tuple of Disclosure
+    local_step : (task, site) -> payload or None
+        None: nothing may be sent, the site answers empty.
+    check : (task, payload, config) -> None
+        Raises :class:`RuleViolation`. Runs at the site before sending and at the coordinator
+        before storing.
+    check_task : (task, config) -> None
+        Raises :class:`RuleViolation` where a task asks for more than the definition says. Runs at
+        the site before the local step. The engine itself compares the first task with that of
+        ``start``, and checks centroids (:class:`CentroidTask`), the order of phases (by ``once``)
+        and the number of rounds.
+    site_part : type of Model, optional
+        Of a part of the task for each site.
+    needs_all : bool
+        Whether it waits for every addressed site.
+    ends_with_site : bool
+        Whether the round is aggregated at once if a site leaves, and the session completes with
+        what was found so far.
+    optional : bool
+        Whether the session completes with what was found before if too few sites answer.
+    once : bool
+        Whether a site answers it once in a session, and not after any phase that is listed later.
+    checked_at_site : bool
+        Whether a site checks its own answer as the coordinator does.
+    """
+
+    name: str
+    summary: str
+    task: type[TaskT]
+    payload: type[PayloadT]
+    discloses: tuple[Disclosure, ...]
+    local_step: Callable[[SiteTask[TaskT], SiteSide[Any]], PayloadT | None]
+    check: Callable[[SiteTask[TaskT], PayloadT, RunConfig[Any]], None]
+    check_task: Callable[[SiteTask[TaskT], RunConfig[Any]], None] = _allow_task
+    site_part: type[Model] | None = None
+    needs_all: bool = False
+    ends_with_site: bool = False
+    optional: bool = False
+    once: bool = False
+    checked_at_site: bool = True
 
 
 @dataclass(frozen=True)

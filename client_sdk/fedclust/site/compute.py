@@ -25,6 +25,7 @@ from fedclust.schema.feature import Outcome
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
+from fedclust.schema.task import Count
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire import codec
 from fedclust.wire.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
@@ -100,7 +101,7 @@ def compute_answer(
     document: TaskDocument,
     memory: Memory,
     media: str,
-    count: outcomes.Count | None = None,
+    count: Count | None = None,
 ) -> ComputedAnswer:
     """Compute the answer to an accepted task; the engine checks it.
 
@@ -141,9 +142,7 @@ def compute_answer(
     return ComputedAnswer(task.phase, body, fields, smallest, after)
 
 
-def count_persons(
-    request: ConsentRequest, persons: Callable[[], Iterator[OutcomeBlock]]
-) -> outcomes.Count:
+def count_persons(request: ConsentRequest, persons: Callable[[], Iterator[OutcomeBlock]]) -> Count:
     """Return what counts the outcomes of a site's persons: each call draws noise."""
 
     def count(model: Result, memory: Memory) -> outcomes.OutcomesPayload:
@@ -161,7 +160,7 @@ def count_persons(
     return count
 
 
-def count_nobody(request: ConsentRequest) -> outcomes.Count:
+def count_nobody(request: ConsentRequest) -> Count:
     """Return what gives tables of the right shapes, and neither reads rows nor draws noise."""
 
     def count(model: Result, memory: Memory) -> outcomes.OutcomesPayload:

@@ -24,6 +24,7 @@ from fedclust.data.site_data import session_rows
 from fedclust.result.session_result import KnownSite, SessionResult, read_result
 from fedclust.rounds import outcomes
 from fedclust.schema.states import ENDED
+from fedclust.schema.task import Count
 from fedclust.site.allowance import Place
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
@@ -312,7 +313,7 @@ class SessionAnswers:
                 raise errors.ConsentDeclined(f"round {answer.round} was not sent")
 
     def compute(
-        self, number: int, document: TaskDocument, count: outcomes.Count | None = None
+        self, number: int, document: TaskDocument, count: Count | None = None
     ) -> WrittenAnswer:
         """Compute and check an answer; nothing is written or sent."""
         memory = self.journal.memory

@@ -47,7 +47,8 @@ def read_submission_head(body: bytes, media: str) -> SubmissionHead:
 
 def read_submission(phase: Phase, body: bytes, media: str) -> tuple[SubmissionHead, Model | None]:
     """Read a body and its payload strictly, None for an empty answer; SubmissionError."""
-    submission: Any = read_body(submission_model(phase.payload), body, media)
+    model: type[Model] = phase.payload
+    submission: Any = read_body(submission_model(model), body, media)
     payload: Model | None = submission.payload
     return submission, payload
 

@@ -24,8 +24,7 @@ from fedclust.protection.message_checks import (
     check_shape,
 )
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule, median_rule, scaled_bounds
@@ -34,6 +33,7 @@ from fedclust.schema.task import (
     Contribution,
     Disclosure,
     Phase,
+    SiteSide,
     SiteTask,
     payloads_of,
     with_payload,
@@ -90,7 +90,6 @@ class Step(Model):
 
 AnyTask: TypeAlias = CellsTask | StepTask
 AnyPayload: TypeAlias = Cells | Step
-
 #: What counts and sums over groups of persons can identify.
 GROUP_SUMS = "Sums over whole groups of your protected table."
 
@@ -98,54 +97,6 @@ GROUP_SUMS = "Sums over whole groups of your protected table."
 def disclosure(field: str, shape: str, meaning: str, identifies: str = GROUP_SUMS) -> Disclosure:
     """Return the line about a message's field that data protection officers read."""
     return Disclosure(field=field, shape=shape, meaning=meaning, identifies=identifies)
-
-
-CELLS = Phase(
-    name="cells",
-    once=True,
-    summary="Each site clusters its own points; the cells' means give the first centroids.",
-    task=CellsTask,
-    payload=Cells,
-    discloses=(
-        disclosure(
-            "counts",
-            "K numbers",
-            "How many of your persons are in each cell of your own clustering.",
-        ),
-        disclosure("means", "K x d numbers", "The mean of each column over each cell, scaled."),
-    ),
-)
-STEP = Phase(
-    name="lloyd",
-    summary="Each site assigns its points to the nearest centroid and adds them up.",
-    task=StepTask,
-    payload=Step,
-    discloses=(
-        disclosure("counts", "K numbers", "How many of your persons are nearest to each centroid."),
-        disclosure("sums", "K x d numbers", "The sum of each column over these, scaled."),
-        disclosure(
-            "costs",
-            "K numbers",
-            "How far their records lie from the centroid, squared and added up.",
-        ),
-    ),
-)
-
-
-def wrong_phase() -> TypeError:
-    """Return the error of a message and a task of different phases."""
-    return TypeError("the answer is of another phase than the task")
-
-
-def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig) -> None:
-    """Check a message at either end: shapes, counts, bounds, costs."""
-    match task.common, payload:
-        case CellsTask() as asked, Cells() as cells:
-            check_cells(cells, asked.n_clusters, config)
-        case StepTask() as asked, Step() as sent:
-            check_step(sent, asked.centroids, config)
-        case _:
-            raise wrong_phase()
 
 
 def check_cells(payload: Cells, n_cells: int, config: RunConfig) -> None:
@@ -209,32 +160,22 @@ def step_width(config: RunConfig) -> int:
 # --- At a site ------------------------------------------------------------------------------------
 
 
-def local_step(
-    task: SiteTask[AnyTask],
-    points: Points,
-    config: RunConfig,
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[AnyPayload]:
-    """Answer a task from a site's scaled points."""
-    if isinstance(task.common, CellsTask):
-        return find_cells(task.common, points, config, rng), memory
-    return site_lloyd_step(task.common.centroids, points, median_rule(config)), memory
-
-
-def find_cells(
-    task: CellsTask, points: Points, config: RunConfig, rng: np.random.Generator
-) -> Cells:
+def find_cells(task: SiteTask[CellsTask], site: SiteSide) -> Cells:
     """Return a site's local cells, with empty ones up to the number asked for."""
-    rule = centroid_rule(config)
-    found = local_kmeans(points, task.n_clusters, task.n_init, rng, rule)
-    return pad_cells(found.counts, found.means, task.n_clusters)
+    asked, rule = task.common, centroid_rule(site.config)
+    found = local_kmeans(site.points, asked.n_clusters, asked.n_init, site.rng, rule)
+    return pad_cells(found.counts, found.means, asked.n_clusters)
 
 
 def pad_cells(counts: IntArray, means: FloatArray, n_cells: int) -> Cells:
     """Return ``n_cells`` cells: those of counts (m,) and means (m, d), then empty ones."""
     lacking = n_cells - len(counts)
     return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))
+
+
+def local_step(task: SiteTask[StepTask], site: SiteSide) -> Step:
+    """Return a site's part of one Lloyd step from the task's centroids."""
+    return site_lloyd_step(task.common.centroids, site.points, median_rule(site.config))
 
 
 def site_lloyd_step(centroids: FloatArray, points: Points, rule: MedianRule | None = None) -> Step:
@@ -256,6 +197,45 @@ def _site_median_step(centroids: FloatArray, points: Points, rule: MedianRule) -
         sums=rule.add_up(points.X, points.sizes, labels, n_clusters),
         costs=costs.astype(np.float64),
     )
+
+
+# --- The phases -----------------------------------------------------------------------------------
+
+
+CELLS: Phase = Phase(
+    name="cells",
+    once=True,
+    summary="Each site clusters its own points; the cells' means give the first centroids.",
+    task=CellsTask,
+    payload=Cells,
+    local_step=find_cells,
+    check=lambda task, sent, config: check_cells(sent, task.common.n_clusters, config),
+    discloses=(
+        disclosure(
+            "counts",
+            "K numbers",
+            "How many of your persons are in each cell of your own clustering.",
+        ),
+        disclosure("means", "K x d numbers", "The mean of each column over each cell, scaled."),
+    ),
+)
+STEP: Phase = Phase(
+    name="lloyd",
+    summary="Each site assigns its points to the nearest centroid and adds them up.",
+    task=StepTask,
+    payload=Step,
+    local_step=local_step,
+    check=lambda task, sent, config: check_step(sent, task.common.centroids, config),
+    discloses=(
+        disclosure("counts", "K numbers", "How many of your persons are nearest to each centroid."),
+        disclosure("sums", "K x d numbers", "The sum of each column over these, scaled."),
+        disclosure(
+            "costs",
+            "K numbers",
+            "How far their records lie from the centroid, squared and added up.",
+        ),
+    ),
+)
 
 
 # --- At the coordinator ---------------------------------------------------------------------------

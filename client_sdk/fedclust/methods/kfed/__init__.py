@@ -39,13 +39,22 @@ from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import Contribution, Done, Next, Phase, SiteTask, Task, payloads_of
+from fedclust.schema.task import (
+    Contribution,
+    Done,
+    Next,
+    Phase,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+)
 
 # --- Options --------------------------------------------------------------------------------------
 
@@ -191,27 +200,6 @@ class CellsTask(Model, title="KfedCellsTask"):
 
 AnyTask: TypeAlias = CellsTask | StepTask
 AnyPayload: TypeAlias = Cells | Step
-_SHAPES = {"counts": "up to k' numbers", "means": "up to k' x d numbers"}
-
-PHASES: tuple[Phase, ...] = (
-    replace(
-        kmeans_rounds.CELLS,
-        summary="Each site clusters its own points; the coordinator clusters the cells' means.",
-        task=CellsTask,
-        discloses=tuple(
-            line.model_copy(update={"shape": _SHAPES[line.field]})
-            for line in kmeans_rounds.CELLS.discloses
-        ),
-    ),
-    replace(
-        kmeans_rounds.STEP,
-        name="refine",
-        summary=(
-            "Only where the analyst asks for refinement: each site assigns its points to the "
-            "nearest centroid and adds them up."
-        ),
-    ),
-)
 
 
 def cells_task(options: Variants) -> CellsTask:
@@ -224,16 +212,10 @@ def cells_task(options: Variants) -> CellsTask:
     )
 
 
-def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
-    """Check a message at either end: shapes, counts, bounds, costs."""
-    match task.common, payload:
-        case CellsTask() as asked, Cells() as cells:
-            n_cells = kmeans_rounds.count_sent_cells(cells, asked.n_clusters)
-            kmeans_rounds.check_cells(cells, n_cells, config)
-        case StepTask() as asked, Step() as sent:
-            kmeans_rounds.check_step(sent, asked.centroids, config)
-        case _:
-            raise kmeans_rounds.wrong_phase()
+def check_cells(task: SiteTask[CellsTask], payload: Cells, config: RunConfig) -> None:
+    """Check cells at either end: shapes, counts, bounds."""
+    n_cells = kmeans_rounds.count_sent_cells(payload, task.common.n_clusters)
+    kmeans_rounds.check_cells(payload, n_cells, config)
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -243,22 +225,14 @@ def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Varian
 _MEMORY_KEY = "kfed"
 
 
-def local_step(
-    task: SiteTask[AnyTask],
-    points: Points,
-    config: RunConfig[Variants],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[AnyPayload]:
-    """Answer a task from a site's scaled points."""
-    if not isinstance(task.common, CellsTask):
-        return kmeans_rounds.site_lloyd_step(task.common.centroids, points), memory
-    found = _local_cells(task.common, points, config.options, rng)
+def find_cells(task: SiteTask[CellsTask], site: SiteSide[Variants]) -> Cells:
+    """Return a site's cells; remember their means if they label its rows."""
+    found = _local_cells(task.common, site.points, site.config.options, site.rng)
     filled = found.counts > 0
     sent = Cells(counts=found.counts[filled], means=found.means[filled])
-    if config.options.labels == "cells":
-        memory = {**memory, _MEMORY_KEY: sent.means}
-    return sent, memory
+    if site.config.options.labels == "cells":
+        site.memory[_MEMORY_KEY] = sent.means
+    return sent
 
 
 def _local_cells(
@@ -280,6 +254,34 @@ def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
     all rows after refinement go by the nearest centroid.
     """
     return label_by_cells(result, X, (memory or {}).get(_MEMORY_KEY))
+
+
+# --- The phases -----------------------------------------------------------------------------------
+
+
+_SHAPES = {"counts": "up to k' numbers", "means": "up to k' x d numbers"}
+
+PHASES: tuple[Phase, ...] = (
+    replace(
+        kmeans_rounds.CELLS,
+        summary="Each site clusters its own points; the coordinator clusters the cells' means.",
+        task=CellsTask,
+        local_step=find_cells,
+        check=check_cells,
+        discloses=tuple(
+            line.model_copy(update={"shape": _SHAPES[line.field]})
+            for line in kmeans_rounds.CELLS.discloses
+        ),
+    ),
+    replace(
+        kmeans_rounds.STEP,
+        name="refine",
+        summary=(
+            "Only where the analyst asks for refinement: each site assigns its points to the "
+            "nearest centroid and adds them up."
+        ),
+    ),
+)
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
@@ -470,8 +472,6 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     options=Config,
     phases=PHASES,
     check_config=check_config,
-    check=check,
-    local_step=local_step,
     label=label,
     state=State,
     start=start,

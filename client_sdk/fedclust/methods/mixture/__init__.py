@@ -19,11 +19,10 @@ from typing import Literal
 
 import numpy as np
 
-from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import merge_equal_centroids, no_centroids, raw_result
 from fedclust.methods.common.given_start import check_given_centroids, given_centroids
-from fedclust.methods.common.kmeans_rounds import CellsTask, collect_cells
+from fedclust.methods.common.kmeans_rounds import CELLS, CellsTask, collect_cells, disclosure
 from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.mixture.artificial import draw_persons
 from fedclust.methods.mixture.classes import (
@@ -37,7 +36,6 @@ from fedclust.methods.mixture.classes import (
 from fedclust.methods.mixture.em import expect, maximize, weighted_sums
 from fedclust.methods.mixture.loss import loss_warning
 from fedclust.methods.mixture.messages import (
-    PHASES,
     AnyPayload,
     AnyTask,
     Config,
@@ -45,9 +43,10 @@ from fedclust.methods.mixture.messages import (
     Partition,
     PartitionTask,
     Weighted,
-    check,
     check_classes,
-    check_task,
+    check_em_task,
+    check_partition,
+    check_weighted,
 )
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
@@ -58,65 +57,55 @@ from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.encoding import blocks_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Likelihood, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task, payloads_of, with_payload
+from fedclust.schema.task import (
+    Contribution,
+    Done,
+    Next,
+    Phase,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+    with_payload,
+)
 
 # --- At a site ------------------------------------------------------------------------------------
 
 
-def local_step(
-    task: SiteTask[AnyTask],
-    points: Points,
-    config: RunConfig[Config],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[AnyPayload]:
-    """Answer a task from a site's scaled points."""
-    match task.common:
-        case PartitionTask() as asked:
-            return _partition(asked.centroids, points, config), memory
-        case EMTask() as asked:
-            return _expect(asked, points, config, rng, memory)
-        case asked:
-            return kmeans_rounds.find_cells(asked, points, config, rng), memory
-
-
-def _partition(centroids: FloatArray, points: Points, config: RunConfig) -> Partition:
+def _partition(task: SiteTask[PartitionTask], site: SiteSide) -> Partition:
     """Return the sums of the points nearest to each centroid (K, d)."""
+    points, centroids = site.points, task.common.centroids
     labels = nearest_centroid(points.X, centroids)
     weights = np.zeros((len(labels), len(centroids)))
     weights[np.arange(len(labels)), labels] = points.sizes
-    offsets, squares = weighted_sums(points.X, weights, centroids, column_kinds(config.columns))
+    kinds = column_kinds(site.config.columns)
+    offsets, squares = weighted_sums(points.X, weights, centroids, kinds)
     return Partition(counts=weights.sum(axis=0).astype(np.int64), offsets=offsets, squares=squares)
 
 
-def _expect(
-    task: EMTask,
-    points: Points,
-    config: RunConfig[Config],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[AnyPayload]:
+def _expect(task: SiteTask[EMTask], site: SiteSide[Config]) -> Weighted:
     """Do an E step.
 
     The site remembers the seed of its artificial persons: they are the same in all rounds. With
     ``proportions: by_site`` it also remembers what the step used and what it came to, and the next
     step uses the latter: this is the M step of the proportions.
     """
-    classes = task.classes
+    config, memory = site.config, site.memory
+    classes = task.common.classes
     totals = memory.get("totals")
     if totals is not None and len(totals) == len(classes.proportions):
         classes = classes.model_copy(update={"proportions": totals / totals.sum()})
-    memory = {"seed": int(rng.integers(2**62)), **memory}
-    sent = expect(*_persons(points, config, memory["seed"]), classes, config)
+    seed = memory.setdefault("seed", int(site.rng.integers(2**62)))
+    sent = expect(*_persons(site.points, config, seed), classes, config)
     if config.options.proportions == "by_site":
-        memory = {**memory, "proportions": classes.proportions, "totals": sent.totals}
-    return sent, memory
+        memory |= {"proportions": classes.proportions, "totals": sent.totals}
+    return sent
 
 
 def _persons(points: Points, config: RunConfig, seed: int) -> tuple[FloatArray, FloatArray]:
@@ -130,6 +119,70 @@ def _persons(points: Points, config: RunConfig, seed: int) -> tuple[FloatArray, 
         points.derived[key] = np.clip(X, *scaled_bounds(config)), weights
     found: tuple[FloatArray, FloatArray] = points.derived[key]
     return found
+
+
+# --- The phases -----------------------------------------------------------------------------------
+
+
+_SQUARES = (
+    "How widely they are spread: squared differences, added up. 0 for yes/no columns and levels."
+)
+PHASES = (
+    CELLS,
+    Phase(
+        name="partition",
+        once=True,
+        summary="Each site assigns its points to the nearest first centroid and adds them up.",
+        task=PartitionTask,
+        payload=Partition,
+        local_step=_partition,
+        check=check_partition,
+        discloses=(
+            disclosure(
+                "counts", "K numbers", "How many of your persons are nearest to each centroid."
+            ),
+            disclosure(
+                "offsets",
+                "K x d numbers",
+                "How far their records lie from the centroid in each column, added up, scaled.",
+            ),
+            disclosure("squares", "K x d numbers", _SQUARES),
+        ),
+    ),
+    Phase(
+        name="em",
+        summary=(
+            "Each site draws artificial persons around its groups' records, weighs them by how "
+            "probable each class is, and adds them up."
+        ),
+        task=EMTask,
+        payload=Weighted,
+        local_step=_expect,
+        check=check_weighted,
+        check_task=check_em_task,
+        discloses=(
+            disclosure(
+                "totals",
+                "K numbers",
+                "How many persons each class is expected to have, drawn around your groups' "
+                "records: the probabilities of the class, added up. No count of persons.",
+            ),
+            disclosure(
+                "offsets",
+                "K x d numbers",
+                "How far these persons lie from the class's mean in each column, weighted by the "
+                "probability of the class and added up, scaled.",
+            ),
+            disclosure("squares", "K x d numbers", _SQUARES),
+            disclosure("log_likelihood", "one number", "How well the classes fit them all."),
+            disclosure(
+                "entropy",
+                "one number",
+                "How uncertain it is which class they belong to, added up.",
+            ),
+        ),
+    ),
+)
 
 
 # --- Labels ---------------------------------------------------------------------------------------
@@ -395,9 +448,6 @@ METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
     options=Config,
     phases=PHASES,
     check_config=check_given_centroids,
-    check_task=check_task,
-    check=check,
-    local_step=local_step,
     probabilities=probabilities,
     state=State,
     start=start,

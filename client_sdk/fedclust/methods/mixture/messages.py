@@ -12,10 +12,9 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.given_start import StartOptions
-from fedclust.methods.common.kmeans_rounds import CELLS, Cells, CellsTask, disclosure
+from fedclust.methods.common.kmeans_rounds import Cells, CellsTask
 from fedclust.methods.common.options import Tolerance
 from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
 from fedclust.numeric.array_types import BoolArray, FloatArray
@@ -26,7 +25,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.size_bands import check_not_above
-from fedclust.schema.task import CentroidTask, Phase, SiteTask
+from fedclust.schema.task import CentroidTask, SiteTask
 
 # --- Options --------------------------------------------------------------------------------------
 
@@ -130,70 +129,14 @@ class Weighted(Model, title="MixtureSums"):
 AnyTask: TypeAlias = CellsTask | PartitionTask | EMTask
 AnyPayload: TypeAlias = Cells | Partition | Weighted
 
-_SQUARES = (
-    "How widely they are spread: squared differences, added up. 0 for yes/no columns and levels."
-)
-PHASES = (
-    CELLS,
-    Phase(
-        name="partition",
-        once=True,
-        summary="Each site assigns its points to the nearest first centroid and adds them up.",
-        task=PartitionTask,
-        payload=Partition,
-        discloses=(
-            disclosure(
-                "counts", "K numbers", "How many of your persons are nearest to each centroid."
-            ),
-            disclosure(
-                "offsets",
-                "K x d numbers",
-                "How far their records lie from the centroid in each column, added up, scaled.",
-            ),
-            disclosure("squares", "K x d numbers", _SQUARES),
-        ),
-    ),
-    Phase(
-        name="em",
-        summary=(
-            "Each site draws artificial persons around its groups' records, weighs them by how "
-            "probable each class is, and adds them up."
-        ),
-        task=EMTask,
-        payload=Weighted,
-        discloses=(
-            disclosure(
-                "totals",
-                "K numbers",
-                "How many persons each class is expected to have, drawn around your groups' "
-                "records: the probabilities of the class, added up. No count of persons.",
-            ),
-            disclosure(
-                "offsets",
-                "K x d numbers",
-                "How far these persons lie from the class's mean in each column, weighted by the "
-                "probability of the class and added up, scaled.",
-            ),
-            disclosure("squares", "K x d numbers", _SQUARES),
-            disclosure("log_likelihood", "one number", "How well the classes fit them all."),
-            disclosure(
-                "entropy",
-                "one number",
-                "How uncertain it is which class they belong to, added up.",
-            ),
-        ),
-    ),
-)
-
 
 # --- Tasks ----------------------------------------------------------------------------------------
 
 
-def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
+def check_em_task(task: SiteTask[EMTask], config: RunConfig) -> None:
     """Raise RuleViolation if a task's classes are no mixture."""
-    if isinstance(task.common, EMTask):
-        shape = (len(task.common.centroids), len(config.columns))
-        check_classes(task.common.classes, shape, "/parameters")
+    shape = (len(task.common.centroids), len(config.columns))
+    check_classes(task.common.classes, shape, "/parameters")
 
 
 def check_classes(classes: Classes, shape: tuple[int, int], pointer: str) -> None:
@@ -210,25 +153,19 @@ def check_classes(classes: Classes, shape: tuple[int, int], pointer: str) -> Non
 # --- Messages -------------------------------------------------------------------------------------
 
 
-def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Config]) -> None:
-    """Check a message at either end: shapes, counts, bounds, totals."""
-    match task.common, payload:
-        case CellsTask() as asked, Cells() as cells:
-            kmeans_rounds.check_cells(cells, asked.n_clusters, config)
-        case PartitionTask() as asked, Partition() as sent:
-            check_shape(sent.counts, (len(asked.centroids),), "/counts")
-            check_sizes(sent.counts, config)
-            _check_sums(sent, sent.counts.astype(np.float64), asked.centroids, config)
-            check_empty(sent.counts, sent.offsets, "/offsets")
-            check_empty(sent.counts, sent.squares, "/squares")
-        case EMTask() as asked, Weighted() as sent:
-            _check_weighted(sent, asked, config)
-        case _:
-            raise kmeans_rounds.wrong_phase()
+def check_partition(task: SiteTask[PartitionTask], sent: Partition, config: RunConfig) -> None:
+    """Check the first partition at either end: shapes, counts, bounds."""
+    centroids = task.common.centroids
+    check_shape(sent.counts, (len(centroids),), "/counts")
+    check_sizes(sent.counts, config)
+    _check_sums(sent, sent.counts.astype(np.float64), centroids, config)
+    check_empty(sent.counts, sent.offsets, "/offsets")
+    check_empty(sent.counts, sent.squares, "/squares")
 
 
-def _check_weighted(sent: Weighted, asked: EMTask, config: RunConfig) -> None:
+def check_weighted(task: SiteTask[EMTask], sent: Weighted, config: RunConfig) -> None:
     """Check totals, sums, log-likelihood and entropy of a round of EM."""
+    asked = task.common
     n_classes = len(asked.centroids)
     check_shape(sent.totals, (n_classes,), "/totals")
     persons = float(sent.totals.sum())

@@ -51,8 +51,8 @@ from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.method import Method
+from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
@@ -62,6 +62,7 @@ from fedclust.schema.task import (
     Done,
     Next,
     Phase,
+    SiteSide,
     SiteTask,
     Task,
     payloads_of,
@@ -130,58 +131,6 @@ class FederatedTask(CentroidTask):
 
 AnyTask: TypeAlias = CellsTask | FederatedTask
 
-PHASES = (
-    Phase(
-        name="cells",
-        once=True,
-        summary=(
-            "Each site clusters its own points by the features that it has; the coordinator finds "
-            "out which sites' clusters are one."
-        ),
-        task=CellsTask,
-        payload=Cells,
-        discloses=(
-            disclosure(
-                "counts",
-                "up to K_i numbers",
-                "How many of your persons are in each cell of your own clustering.",
-            ),
-            disclosure(
-                "means",
-                "up to K_i x d numbers",
-                "The mean of each column over each cell, scaled. 0 in the features that your site "
-                "has not got.",
-                GROUP_SUMS + SINGLE_SITE_NOTE,
-            ),
-        ),
-    ),
-    Phase(
-        name="federated",
-        optional=True,
-        summary=(
-            "Each site improves the global centroids that its points are nearest to by a few steps "
-            "of its own."
-        ),
-        task=FederatedTask,
-        payload=Cells,
-        discloses=(
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are in each local cluster that belongs to a global one, "
-                "after a few steps from the global centroids.",
-            ),
-            disclosure(
-                "means",
-                "K x d numbers",
-                "The mean of each column over these, scaled. 0 in the features that your site has "
-                "not got.",
-                GROUP_SUMS + SINGLE_SITE_NOTE,
-            ),
-        ),
-    ),
-)
-
 
 def cells_task(options: Config) -> CellsTask:
     """Return the task of the phase ``cells``."""
@@ -193,49 +142,42 @@ def cells_task(options: Config) -> CellsTask:
     )
 
 
-def check_task(task: SiteTask[AnyTask], config: RunConfig[Config]) -> None:
+def check_iterations(task: SiteTask[FederatedTask], config: RunConfig[Config]) -> None:
     """Raise RuleViolation if a task asks for other iterations than the definition."""
     iterations = config.options.local_iterations
-    if isinstance(task.common, FederatedTask) and task.common.iterations != iterations:
+    if task.common.iterations != iterations:
         message = f"the definition names {iterations} local iterations"
         raise RuleViolation("task", message, "/parameters/iterations")
 
 
-def check(task: SiteTask[AnyTask], payload: Cells, config: RunConfig[Config]) -> None:
-    """Check a message at either end: shapes, counts, mask, bounds."""
-    asked = task.common
-    if isinstance(asked, CellsTask):
-        n_cells = count_sent_cells(payload, asked.n_clusters)
-    else:
-        n_cells = len(asked.centroids)
-    check_cells(payload, n_cells, config)
+def check_own_cells(task: SiteTask[CellsTask], payload: Cells, config: RunConfig) -> None:
+    """Check a site's cells at either end: shapes, counts, mask, bounds."""
+    check_cells(payload, count_sent_cells(payload, task.common.n_clusters), config)
 
 
 # --- At a site ------------------------------------------------------------------------------------
 
 
-def local_step(
-    task: SiteTask[AnyTask],
-    points: Points,
-    config: RunConfig[Config],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[Cells]:
-    """Answer a task from a site's scaled points."""
-    own, asked = select_site_columns(points, config), task.common
-    if isinstance(asked, CellsTask):
-        found = local_cells(asked, own, rng)
-        return Cells(counts=found.counts, means=expand_to_all_columns(found.means, config)), memory
+def find_cells(task: SiteTask[CellsTask], site: SiteSide) -> Cells:
+    """Return the cells of a site's scaled points, by the features that it has."""
+    found = local_cells(task.common, select_site_columns(site.points, site.config), site.rng)
+    return Cells(counts=found.counts, means=expand_to_all_columns(found.means, site.config))
+
+
+def local_step(task: SiteTask[FederatedTask], site: SiteSide) -> Cells | None:
+    """Improve the global centroids that a site's scaled points are nearest to."""
+    config = site.config
+    own, asked = select_site_columns(site.points, config), task.common
     centroids, known = asked.centroids[:, config.mask], asked.mask[:, config.mask]
     # A site that joined late may share no feature with any centroid.
     if not known.any():
-        return None, memory
+        return None
     found = improve_centroids(own, centroids, known, asked.iterations)
     matched = match_centroids(found.means, centroids, known)
     counts = np.zeros(len(centroids), dtype=np.int64)
     means = np.zeros(asked.centroids.shape)
     counts[matched], means[matched] = found.counts, expand_to_all_columns(found.means, config)
-    return Cells(counts=counts, means=means), memory
+    return Cells(counts=counts, means=means)
 
 
 def improve_centroids(
@@ -295,6 +237,67 @@ def match_centroids(local: FloatArray, centroids: FloatArray, known: BoolArray) 
     cost[:, shared == 0] = cost.max() * len(local) + 1.0
     rows, columns = linear_sum_assignment(round_to_tolerance(cost))
     return np.asarray(columns[np.argsort(rows)], dtype=np.int64)
+
+
+# --- The phases -----------------------------------------------------------------------------------
+
+
+PHASES = (
+    Phase(
+        name="cells",
+        once=True,
+        summary=(
+            "Each site clusters its own points by the features that it has; the coordinator finds "
+            "out which sites' clusters are one."
+        ),
+        task=CellsTask,
+        payload=Cells,
+        local_step=find_cells,
+        check=check_own_cells,
+        discloses=(
+            disclosure(
+                "counts",
+                "up to K_i numbers",
+                "How many of your persons are in each cell of your own clustering.",
+            ),
+            disclosure(
+                "means",
+                "up to K_i x d numbers",
+                "The mean of each column over each cell, scaled. 0 in the features that your site "
+                "has not got.",
+                GROUP_SUMS + SINGLE_SITE_NOTE,
+            ),
+        ),
+    ),
+    Phase(
+        name="federated",
+        optional=True,
+        summary=(
+            "Each site improves the global centroids that its points are nearest to by a few steps "
+            "of its own."
+        ),
+        task=FederatedTask,
+        payload=Cells,
+        local_step=local_step,
+        check=lambda task, sent, config: check_cells(sent, len(task.common.centroids), config),
+        check_task=check_iterations,
+        discloses=(
+            disclosure(
+                "counts",
+                "K numbers",
+                "How many of your persons are in each local cluster that belongs to a global one, "
+                "after a few steps from the global centroids.",
+            ),
+            disclosure(
+                "means",
+                "K x d numbers",
+                "The mean of each column over these, scaled. 0 in the features that your site has "
+                "not got.",
+                GROUP_SUMS + SINGLE_SITE_NOTE,
+            ),
+        ),
+    ),
+)
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
@@ -430,9 +433,6 @@ METHOD: Method[Config, State, AnyTask, Cells] = Method(
     options=Config,
     phases=PHASES,
     check_roster=check_roster,
-    check_task=check_task,
-    check=check,
-    local_step=local_step,
     state=State,
     start=start,
     aggregate=aggregate,

@@ -66,13 +66,20 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Contribution, Done, Phase, SiteTask, Task, payloads_of
+from fedclust.schema.task import (
+    Contribution,
+    Done,
+    Phase,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+)
 
 # --- Options --------------------------------------------------------------------------------------
 
@@ -193,48 +200,6 @@ class Gaussians(Cells):
     covariances: FloatTensor3
 
 
-PHASES = (
-    Phase(
-        name="gaussians",
-        once=True,
-        summary=(
-            "Each site clusters its own points by the features that it has and describes every "
-            "cluster by a bell curve; the coordinator finds out which sites' clusters are one."
-        ),
-        task=GaussiansTask,
-        payload=Gaussians,
-        discloses=(
-            disclosure(
-                "counts",
-                "up to K_i numbers",
-                "How many of your persons are in each cell of your own clustering.",
-            ),
-            disclosure(
-                "means",
-                "up to K_i x d numbers",
-                "The mean of each column over each cell, scaled. 0 in the features that your site "
-                "has not got.",
-                "Means over whole groups." + SINGLE_SITE_NOTE,
-            ),
-            disclosure(
-                "variances",
-                "up to K_i x d numbers",
-                "How widely each column is spread in each cell: the variance of the groups' "
-                "records, and the variance within groups that is estimated from them.",
-                "Sums over whole groups.",
-            ),
-            disclosure(
-                "covariances",
-                "up to K_i x d_i x d_i numbers",
-                "Only with covariance: full, which needs protection: none. How your site's columns "
-                "hang together in each cell.",
-                "Computed from exact records, like all that is sent then.",
-            ),
-        ),
-    ),
-)
-
-
 def gaussians_task(options: Config) -> GaussiansTask:
     """Return the task of the phase ``gaussians``."""
     return GaussiansTask(
@@ -274,27 +239,66 @@ def max_variances(means: FloatArray, config: RunConfig) -> FloatArray:
 _MEMORY_KEY = "overlap_oneshot"
 
 
-def local_step(
-    task: SiteTask[GaussiansTask],
-    points: Points,
-    config: RunConfig[Config],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[Gaussians]:
+def local_step(task: SiteTask[GaussiansTask], site: SiteSide[Config]) -> Gaussians:
     """Cluster a site's scaled points and describe the cells."""
-    own = select_site_columns(points, config)
-    found = local_cells(task.common, own, rng)
+    config = site.config
+    own = select_site_columns(site.points, config)
+    found = local_cells(task.common, own, site.rng)
     labels = nearest_centroid(own.X, found.centroids)
     means = expand_to_all_columns(found.means, config)
     variances = expand_to_all_columns(cell_variances(own, labels, found), config)
     full = task.common.full
-    payload = Gaussians(
+    site.memory[_MEMORY_KEY] = {"means": means, "mask": config.mask}
+    return Gaussians(
         counts=found.counts,
         means=means,
         variances=np.minimum(variances, max_variances(means, config)),
         covariances=cell_covariances(own, labels, found) if full else np.zeros((0, 0, 0)),
     )
-    return payload, {**memory, _MEMORY_KEY: {"means": means, "mask": config.mask}}
+
+
+PHASES = (
+    Phase(
+        name="gaussians",
+        once=True,
+        summary=(
+            "Each site clusters its own points by the features that it has and describes every "
+            "cluster by a bell curve; the coordinator finds out which sites' clusters are one."
+        ),
+        task=GaussiansTask,
+        payload=Gaussians,
+        local_step=local_step,
+        check=check,
+        discloses=(
+            disclosure(
+                "counts",
+                "up to K_i numbers",
+                "How many of your persons are in each cell of your own clustering.",
+            ),
+            disclosure(
+                "means",
+                "up to K_i x d numbers",
+                "The mean of each column over each cell, scaled. 0 in the features that your site "
+                "has not got.",
+                "Means over whole groups." + SINGLE_SITE_NOTE,
+            ),
+            disclosure(
+                "variances",
+                "up to K_i x d numbers",
+                "How widely each column is spread in each cell: the variance of the groups' "
+                "records, and the variance within groups that is estimated from them.",
+                "Sums over whole groups.",
+            ),
+            disclosure(
+                "covariances",
+                "up to K_i x d_i x d_i numbers",
+                "Only with covariance: full, which needs protection: none. How your site's columns "
+                "hang together in each cell.",
+                "Computed from exact records, like all that is sent then.",
+            ),
+        ),
+    ),
+)
 
 
 def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
@@ -465,8 +469,6 @@ METHOD: Method[Config, State, GaussiansTask, Gaussians] = Method(
     phases=PHASES,
     check_config=check_config,
     check_roster=check_roster,
-    check=check,
-    local_step=local_step,
     label=label,
     state=State,
     start=start,

@@ -31,6 +31,7 @@ import numpy as np
 from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
+from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, disclosure
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.methods.spectral.embedding import (
     Embedding,
@@ -46,7 +47,6 @@ from fedclust.methods.spectral.landmark_clustering import (
     is_dense,
 )
 from fedclust.methods.spectral.messages import (
-    PHASES,
     AnchorPart,
     Anchors,
     AnchorsTask,
@@ -56,14 +56,18 @@ from fedclust.methods.spectral.messages import (
     Eigen,
     EigenConfig,
     EigenTask,
+    EigenVariants,
     Landmarks,
     LandmarksConfig,
     LandmarksTask,
     ProcrustesConfig,
     SignConfig,
     Variants,
-    check,
-    check_task,
+    check_anchors,
+    check_anchors_task,
+    check_eigen,
+    check_eigen_task,
+    check_landmarks,
 )
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
@@ -71,12 +75,21 @@ from fedclust.numeric.distances import first_occurrences, nearest_centroid, squa
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.method import LocalAnswer, Method
+from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task, payloads_of
+from fedclust.schema.task import (
+    Contribution,
+    Done,
+    Next,
+    Phase,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+)
 
 # --- At a site ------------------------------------------------------------------------------------
 
@@ -89,25 +102,16 @@ _N_ANCHOR_CELLS = 60
 _N_INIT = 3
 
 
-def local_step(
-    task: SiteTask[AnyTask],
-    points: Points,
-    config: RunConfig[Variants],
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[AnyPayload]:
-    """Answer a task from a site's scaled points."""
-    match config.options, task.common:
-        case _, LandmarksTask() as common:
-            cells = _small_cells(points, common.n_cells, rng)
-            return Landmarks(counts=cells.counts, means=cells.means), memory
-        case EigenConfig() as options, AnchorsTask() as common:
-            if task.site == AnchorPart(anchors=True):
-                return _find_anchors(common.n_anchors, points, options, rng), memory
-            return _no_anchors(common.n_anchors, points.X.shape[1], options), memory
-        case EigenConfig() as options, EigenTask() as common:
-            return _cluster_own_eigenvectors(common, points, options, rng, memory)
-    raise TypeError("the task is of another variant")
+def _send_landmarks(task: SiteTask[LandmarksTask], site: SiteSide) -> Landmarks:
+    cells = _small_cells(site.points, task.common.n_cells, site.rng)
+    return Landmarks(counts=cells.counts, means=cells.means)
+
+
+def _send_anchors(task: SiteTask[AnchorsTask], site: SiteSide[EigenVariants]) -> Anchors:
+    n_anchors, points, options = task.common.n_anchors, site.points, site.config.options
+    if task.site == AnchorPart(anchors=True):
+        return _find_anchors(n_anchors, points, options, site.rng)
+    return _no_anchors(n_anchors, points.X.shape[1], options)
 
 
 def _small_cells(points: Points, limit: int, rng: np.random.Generator) -> ClusterSums:
@@ -163,27 +167,22 @@ def _embed(
     )
 
 
-def _cluster_own_eigenvectors(
-    task: EigenTask,
-    points: Points,
-    options: EigenConfig,
-    rng: np.random.Generator,
-    memory: Memory,
-) -> LocalAnswer[Eigen]:
+def _cluster_own_eigenvectors(task: SiteTask[EigenTask], site: SiteSide[EigenVariants]) -> Eigen:
+    points, options, asked = site.points, site.config.options, task.common
     m, d, k = len(points.X), points.X.shape[1], options.n_clusters
-    anchors = np.empty((0, d)) if task.anchors is None else task.anchors
-    basis, vectors = _embed(points, anchors, options, rng)
+    anchors = np.empty((0, d)) if asked.anchors is None else asked.anchors
+    basis, vectors = _embed(points, anchors, options, site.rng)
     rotation = np.eye(k)
-    if task.vectors is not None:
+    if asked.vectors is not None:
         procrustes = isinstance(options, ProcrustesConfig)
         align = align_by_rotation if procrustes else align_by_sign
-        rotation = align(task.vectors, vectors[m:])
+        rotation = align(asked.vectors, vectors[m:])
     aligned = vectors[:m] @ rotation
-    centres = weighted_kmeans(aligned, points.sizes.astype(np.float64), k, rng, EIGEN_N_INIT)
+    centres = weighted_kmeans(aligned, points.sizes.astype(np.float64), k, site.rng, EIGEN_N_INIT)
     labels = nearest_centroid(aligned, centres)
     sums = cluster_sums(points, labels, np.zeros((k, d)))
     vector_sums = cluster_sums(Points(aligned, points.sizes, np.zeros(k)), labels, np.zeros((k, k)))
-    remembered = {
+    site.memory[MEMORY_KEY] = {
         "points": basis.points,
         "vectors": basis.vectors,
         "turn": rotation,
@@ -192,8 +191,102 @@ def _cluster_own_eigenvectors(
         "gamma": options.gamma,
         "neighbours": options.neighbours,
     }
-    answer = Eigen(counts=sums.counts, means=sums.means, vectors=vector_sums.means)
-    return answer, {**memory, MEMORY_KEY: remembered}
+    return Eigen(counts=sums.counts, means=sums.means, vectors=vector_sums.means)
+
+
+_OF_GRAPH = (
+    "Follows from your protected table: from how near its records are to one another. With "
+    "alignment: landmarks nothing of the kind is sent."
+)
+_TO_ALL = " Goes to every other site, so that theirs can agree with it."
+PHASES = (
+    Phase(
+        name="landmarks",
+        once=True,
+        summary=(
+            "Each site sends the means of small cells of its points; the coordinator finds "
+            "clusters among all of them. The means that are used go to everyone with the result, "
+            "without site or count."
+        ),
+        task=LandmarksTask,
+        payload=Landmarks,
+        local_step=_send_landmarks,
+        check=check_landmarks,
+        discloses=(
+            disclosure(
+                "counts",
+                "up to 200 numbers, or as many as the session says",
+                "How many of your persons are in each small cell of your own clustering.",
+            ),
+            disclosure(
+                "means",
+                "as many x d numbers",
+                "The mean of each column over each cell, scaled.",
+                (
+                    GROUP_SUMS + " A cell may be a single group. Part of the result, without your "
+                    "name."
+                ),
+            ),
+        ),
+    ),
+    Phase(
+        name="anchors",
+        summary=(
+            "Paper variant: one site, the reference, sends a few means of points near one another, "
+            "and its eigenvectors there. The others send nothing."
+        ),
+        task=AnchorsTask,
+        site_part=AnchorPart,
+        payload=Anchors,
+        local_step=_send_anchors,
+        check=check_anchors,
+        check_task=check_anchors_task,
+        discloses=(
+            disclosure(
+                "counts",
+                "A numbers",
+                "How many of your persons are behind each anchor; 0 unless you are asked.",
+            ),
+            disclosure(
+                "means",
+                "A x d numbers",
+                "The mean of each column over these, scaled.",
+                GROUP_SUMS + _TO_ALL,
+            ),
+            disclosure(
+                "vectors",
+                "A x K numbers",
+                "Where the anchors lie among the eigenvectors of your points' graph.",
+                _OF_GRAPH + _TO_ALL,
+            ),
+        ),
+    ),
+    Phase(
+        name="eigen",
+        once=True,
+        summary=(
+            "Paper variant: each site clusters its points among the eigenvectors of its own graph "
+            "and sends the clusters' means."
+        ),
+        task=EigenTask,
+        payload=Eigen,
+        local_step=_cluster_own_eigenvectors,
+        check=check_eigen,
+        check_task=check_eigen_task,
+        discloses=(
+            disclosure(
+                "counts", "K numbers", "How many of your persons are in each of your clusters."
+            ),
+            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
+            disclosure(
+                "vectors",
+                "K x K numbers",
+                "The mean of your eigenvectors over the same points.",
+                _OF_GRAPH,
+            ),
+        ),
+    ),
+)
 
 
 def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
@@ -543,9 +636,6 @@ METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
     describe=describe,
     options=Config,
     phases=PHASES,
-    check_task=check_task,
-    check=check,
-    local_step=local_step,
     label=label,
     state=State,
     start=start,

@@ -7,18 +7,16 @@ from typing import Annotated, Literal, TypeAlias
 import numpy as np
 from pydantic import Field, FiniteFloat, RootModel
 
-from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, disclosure
+from fedclust.methods.common.kmeans_rounds import Cells, check_cells, count_sent_cells
 from fedclust.methods.common.options import EvaluatedOptions, variants
 from fedclust.methods.spectral.embedding import MAX_RBF_POINTS
-from fedclust.numeric.arrays import FloatMatrix, IntVector
-from fedclust.protection.message_checks import check_empty, check_means, check_shape
+from fedclust.numeric.arrays import FloatMatrix
+from fedclust.protection.message_checks import check_empty, check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Phase, SiteTask
+from fedclust.schema.task import SiteTask
 
 # --- Options --------------------------------------------------------------------------------------
 
@@ -167,7 +165,7 @@ class LandmarksTask(Model):
     n_cells: Annotated[int, Field(ge=1)]
 
 
-class Landmarks(Model):
+class Landmarks(Cells):
     """A site's small cells.
 
     Attributes
@@ -177,9 +175,6 @@ class Landmarks(Model):
     means : (m, d) float64
         Mean of each cell, scaled.
     """
-
-    counts: IntVector
-    means: FloatMatrix
 
 
 class AnchorPart(Model):
@@ -194,7 +189,7 @@ class AnchorsTask(Model):
     n_anchors: Annotated[int, Field(ge=1)]
 
 
-class Anchors(Model):
+class Anchors(Cells):
     """The reference site's anchors; all 0 from every other site.
 
     Attributes
@@ -207,8 +202,6 @@ class Anchors(Model):
         Values of the site's eigenvectors at the anchors.
     """
 
-    counts: IntVector
-    means: FloatMatrix
     vectors: FloatMatrix
 
 
@@ -227,7 +220,7 @@ class EigenTask(Model):
     vectors: FloatMatrix | None = None
 
 
-class Eigen(Model):
+class Eigen(Cells):
     """A site's clusters among its eigenvectors.
 
     Attributes
@@ -240,155 +233,66 @@ class Eigen(Model):
         Mean of the aligned eigenvectors over the same points.
     """
 
-    counts: IntVector
-    means: FloatMatrix
     vectors: FloatMatrix
 
 
 AnyTask: TypeAlias = LandmarksTask | AnchorsTask | EigenTask
 AnyPayload: TypeAlias = Landmarks | Anchors | Eigen
 
-_OF_GRAPH = (
-    "Follows from your protected table: from how near its records are to one another. With "
-    "alignment: landmarks nothing of the kind is sent."
-)
-_TO_ALL = " Goes to every other site, so that theirs can agree with it."
-PHASES = (
-    Phase(
-        name="landmarks",
-        once=True,
-        summary=(
-            "Each site sends the means of small cells of its points; the coordinator finds "
-            "clusters among all of them. The means that are used go to everyone with the result, "
-            "without site or count."
-        ),
-        task=LandmarksTask,
-        payload=Landmarks,
-        discloses=(
-            disclosure(
-                "counts",
-                "up to 200 numbers, or as many as the session says",
-                "How many of your persons are in each small cell of your own clustering.",
-            ),
-            disclosure(
-                "means",
-                "as many x d numbers",
-                "The mean of each column over each cell, scaled.",
-                (
-                    GROUP_SUMS + " A cell may be a single group. Part of the result, without your "
-                    "name."
-                ),
-            ),
-        ),
-    ),
-    Phase(
-        name="anchors",
-        summary=(
-            "Paper variant: one site, the reference, sends a few means of points near one another, "
-            "and its eigenvectors there. The others send nothing."
-        ),
-        task=AnchorsTask,
-        site_part=AnchorPart,
-        payload=Anchors,
-        discloses=(
-            disclosure(
-                "counts",
-                "A numbers",
-                "How many of your persons are behind each anchor; 0 unless you are asked.",
-            ),
-            disclosure(
-                "means",
-                "A x d numbers",
-                "The mean of each column over these, scaled.",
-                GROUP_SUMS + _TO_ALL,
-            ),
-            disclosure(
-                "vectors",
-                "A x K numbers",
-                "Where the anchors lie among the eigenvectors of your points' graph.",
-                _OF_GRAPH + _TO_ALL,
-            ),
-        ),
-    ),
-    Phase(
-        name="eigen",
-        once=True,
-        summary=(
-            "Paper variant: each site clusters its points among the eigenvectors of its own graph "
-            "and sends the clusters' means."
-        ),
-        task=EigenTask,
-        payload=Eigen,
-        discloses=(
-            disclosure(
-                "counts", "K numbers", "How many of your persons are in each of your clusters."
-            ),
-            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
-            disclosure(
-                "vectors",
-                "K x K numbers",
-                "The mean of your eigenvectors over the same points.",
-                _OF_GRAPH,
-            ),
-        ),
-    ),
-)
+
+def check_anchors_task(task: SiteTask[AnchorsTask], config: RunConfig[EigenVariants]) -> None:
+    """Refuse another number of anchors than the definition's."""
+    n_anchors = config.options.n_anchors
+    if task.common.n_anchors != n_anchors:
+        message = f"the definition says {n_anchors}"
+        raise RuleViolation("task", message, "/parameters/n_anchors")
 
 
-def check_task(task: SiteTask[AnyTask], config: RunConfig[Variants]) -> None:
-    """Refuse anchors that differ from the definition."""
-    match config.options, task.common:
-        case EigenConfig() as options, EigenTask() as common:
-            _check_eigen_task(common, options, len(config.columns))
-        case EigenConfig(n_anchors=n_anchors), AnchorsTask() as common:
-            if common.n_anchors != n_anchors:
-                message = f"the definition says {n_anchors}"
-                raise RuleViolation("task", message, "/parameters/n_anchors")
-
-
-def _check_eigen_task(task: EigenTask, options: EigenConfig, d: int) -> None:
+def check_eigen_task(task: SiteTask[EigenTask], config: RunConfig[EigenVariants]) -> None:
     """Refuse more anchors than the definition names, or none where it names some."""
-    if task.anchors is None or task.vectors is None:
-        if options.n_anchors or task.anchors is not None or task.vectors is not None:
+    options, anchors, vectors = config.options, task.common.anchors, task.common.vectors
+    if anchors is None or vectors is None:
+        if options.n_anchors or anchors is not None or vectors is not None:
             raise RuleViolation("task", "the task lacks anchors or vectors", "/parameters/anchors")
         return
-    n_anchors = min(len(task.anchors), options.n_anchors)
-    check_shape(task.anchors, (n_anchors, d), "/parameters/anchors")
-    check_shape(task.vectors, (n_anchors, options.n_clusters), "/parameters/vectors")
+    n_anchors = min(len(anchors), options.n_anchors)
+    check_shape(anchors, (n_anchors, len(config.columns)), "/parameters/anchors")
+    check_shape(vectors, (n_anchors, options.n_clusters), "/parameters/vectors")
 
 
-def check(task: SiteTask[AnyTask], payload: AnyPayload, config: RunConfig[Variants]) -> None:
-    """Check an answer at either end: shapes, counts and bounds.
+def check_landmarks(
+    task: SiteTask[LandmarksTask], payload: Landmarks, config: RunConfig[Variants]
+) -> None:
+    """Check landmarks at either end: shapes, counts and bounds."""
+    check_cells(payload, count_sent_cells(payload, task.common.n_cells), config)
 
-    Raises
-    ------
-    RuleViolation
-        With the rule, and a JSON pointer to the field that breaks it.
-    """
-    d, n_clusters = len(config.columns), config.options.n_clusters
-    match task.common:
-        case LandmarksTask(n_cells=limit):
-            n_cells = min(max(len(payload.counts), 1), limit)
-        case AnchorsTask(n_anchors=n_anchors):
-            n_cells = n_anchors
-        case EigenTask():
-            n_cells = n_clusters
-    check_shape(payload.counts, (n_cells,), "/counts")
-    check_shape(payload.means, (n_cells, d), "/means")
-    # Every site except the reference sends no anchors.
-    if payload.counts.any() or not isinstance(payload, Anchors):
-        check_sizes(payload.counts, config)
-    check_empty(payload.counts, payload.means, "/means")
-    check_means(payload.counts, payload.means, *scaled_bounds(config), "/means")
-    if isinstance(payload, Landmarks):
-        return
-    check_shape(payload.vectors, (n_cells, n_clusters), "/vectors")
+
+def check_anchors(
+    task: SiteTask[AnchorsTask], payload: Anchors, config: RunConfig[EigenVariants]
+) -> None:
+    """Check anchors at either end: shapes, counts and bounds; only the reference sends any."""
+    n_anchors = task.common.n_anchors
+    if payload.counts.any():
+        check_cells(payload, n_anchors, config)
+        if task.site != AnchorPart(anchors=True):
+            raise RuleViolation("anchors", "another site is the reference", "/counts")
+    else:
+        check_shape(payload.counts, (n_anchors,), "/counts")
+        check_shape(payload.means, (n_anchors, len(config.columns)), "/means")
+        check_empty(payload.counts, payload.means, "/means")
+    check_shape(payload.vectors, (n_anchors, config.options.n_clusters), "/vectors")
     check_empty(payload.counts, payload.vectors, "/vectors")
-    if isinstance(payload, Eigen):
-        if isinstance(config.options, EigenConfig):
-            _check_vectors(payload, config.options)
-    elif payload.counts.any() and task.site != AnchorPart(anchors=True):
-        raise RuleViolation("anchors", "another site is the reference", "/counts")
+
+
+def check_eigen(
+    _task: SiteTask[EigenTask], payload: Eigen, config: RunConfig[EigenVariants]
+) -> None:
+    """Check a site's clusters at either end: shapes, counts, bounds, eigenvectors."""
+    k = config.options.n_clusters
+    check_cells(payload, k, config)
+    check_shape(payload.vectors, (k, k), "/vectors")
+    check_empty(payload.counts, payload.vectors, "/vectors")
+    _check_vectors(payload, config.options)
 
 
 def _check_vectors(payload: Eigen, options: EigenConfig) -> None:
