@@ -7,7 +7,7 @@ WORKDIR /src
 COPY pyproject.toml README.md LICENSE ./
 COPY client_sdk client_sdk
 COPY service service
-COPY openapi/openapi.json openapi/openapi.json
+COPY docs/openapi/openapi.json docs/openapi/openapi.json
 RUN python -m venv /opt/fedclust \
     && /opt/fedclust/bin/python -m pip install --no-cache-dir \
         ".[service,postgres]" ./client_sdk/fedclust_dual

@@ -56,7 +56,7 @@ lint: $(DEV_STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python openapi/description.py --check
+	$(BIN)/python docs/openapi/description.py --check
 	$(BIN)/python tests/support/code_lines.py
 
 format: $(DEV_STAMP)
@@ -64,8 +64,8 @@ format: $(DEV_STAMP)
 	$(BIN)/ruff format .
 
 openapi: $(DEV_STAMP)
-	$(BIN)/python openapi/make_examples.py
-	$(BIN)/python openapi/description.py
+	$(BIN)/python docs/openapi/make_examples.py
+	$(BIN)/python docs/openapi/description.py
 
 docs: $(DEV_STAMP)
 	$(BIN)/python docs/render.py

@@ -1,4 +1,4 @@
-"""Whether ``openapi/openapi.json`` keeps the recommended rules of redocly and of spectral.
+"""Whether ``docs/openapi/openapi.json`` keeps the recommended rules of redocly and of spectral.
 
 npm installs both into a temporary folder. It exits with 1 if one of them finds an error.
 """
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-DESCRIPTION = Path(__file__).parents[1] / "openapi" / "openapi.json"
+DESCRIPTION = Path(__file__).parents[1] / "docs" / "openapi" / "openapi.json"
 #: `array-items` is of OpenAPI 3.0: in 3.1 `prefixItems` may say all of an array.
 RULES = """
 extends: spectral:oas

@@ -147,7 +147,7 @@ def test_every_route_says_what_it_does_at_docs() -> None:
     text = page("protocol.md")
     assert "`/docs`" in text
     assert "reference/problems.md" in text
-    paths = json.loads((ROOT / "openapi" / "openapi.json").read_text("utf-8"))["paths"]
+    paths = json.loads((ROOT / "docs" / "openapi" / "openapi.json").read_text("utf-8"))["paths"]
     for path, operations in paths.items():
         for method, operation in operations.items():
             if method != "parameters":

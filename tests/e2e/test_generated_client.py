@@ -23,7 +23,7 @@ from support.server import running_server
 from support.timeouts import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
-OPENAPI = ROOT / "openapi"
+OPENAPI = ROOT / "docs" / "openapi"
 DOCUMENT: dict[str, Any] = json.loads((OPENAPI / "openapi.json").read_text("utf-8"))
 PACKAGE = "fedclust_coordinator_client"
 SITES = ("north", "south", "west")
@@ -50,8 +50,8 @@ def run(command: list[str], place: Path, text: str | None = None) -> str:
 def generated(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Return where the package was generated, by the command of the page, and what was printed."""
     place = tmp_path_factory.mktemp("generated")
-    (place / "openapi").mkdir()
-    shutil.copy(OPENAPI / "openapi.json", place / "openapi")
+    (place / "docs" / "openapi").mkdir(parents=True)
+    shutil.copy(OPENAPI / "openapi.json", place / "docs" / "openapi")
     page = (ROOT / "docs" / "protocol.md").read_text("utf-8")
     (command,) = re.findall(r"^openapi-python-client generate .*$", page, re.MULTILINE)
     return place, run(shlex.split(command), place)

@@ -37,7 +37,7 @@ from method_bodies import SITE, record_methods
 from operation_bodies import record_operations
 from recorded import recorded_bodies
 
-ROOT = Path(__file__).resolve().parents[2] / "openapi"
+ROOT = Path(__file__).resolve().parents[2] / "docs" / "openapi"
 EXAMPLES = ROOT / "examples"
 DOCUMENT: dict[str, Any] = json.loads((ROOT / "openapi.json").read_text("utf-8"))
 #: Phases with examples. Comparisons with other models and counts of outcomes are the same for every

@@ -6,7 +6,7 @@ from typing import Any
 
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
 
-#: Where an operation names its problems until `openapi/description.py` describes them.
+#: Where an operation names its problems until `docs/openapi/description.py` describes them.
 PROBLEMS = "x-problems"
 BINARY_CONTENT = {"schema": {"type": "string", "format": "binary"}}
 

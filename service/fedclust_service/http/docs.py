@@ -20,7 +20,7 @@ STATIC = _HERE / "static"
 #: The API's description, in the installed package or in the repository.
 _DESCRIPTION = next(
     place
-    for place in (_HERE / "openapi.json", _HERE.parents[2] / "openapi" / "openapi.json")
+    for place in (_HERE / "openapi.json", _HERE.parents[2] / "docs/openapi/openapi.json")
     if place.is_file()
 )
 _HEAD = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fedclust</title>'

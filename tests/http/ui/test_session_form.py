@@ -97,7 +97,7 @@ def definitions() -> Iterator[dict[str, Any]]:
         for place in range(len(models)):
             variant = {} if len(models) == 1 else {by.name: by.choices[place]}
             yield {"algorithm": name, "config": {"n_clusters": 3, **variant}}
-    examples = ROOT / "openapi" / "recorded.json"
+    examples = ROOT / "docs" / "openapi" / "recorded.json"
     yield from _within(json.loads(examples.read_text("utf-8")))
     yield {
         "title": "Hearts, of three hospitals",

@@ -1,4 +1,4 @@
-"""The bodies in ``openapi/examples``, taken from real sessions over real HTTP.
+"""The bodies in ``examples/``, taken from real sessions over real HTTP.
 
 Three sites with seeded rows run every method to its end, once with each of its variants that tests
 try. Of each phase the first round's task, submission (JSON and binary), receipt and a problem are

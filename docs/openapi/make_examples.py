@@ -1,4 +1,4 @@
-"""Write ``openapi/examples`` and the examples of ``openapi.json`` anew (part of `make openapi`)."""
+"""Write ``examples/`` and the examples of ``openapi.json`` anew (part of `make openapi`)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests"))
+sys.path.insert(0, str(HERE.parents[1] / "tests"))
 
 from method_bodies import record_methods  # noqa: E402  # found through the line above
 from operation_bodies import record_operations  # noqa: E402
