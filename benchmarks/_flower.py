@@ -128,7 +128,7 @@ def approve(place: Path, name: str, file: Path, env: Mapping[str, str]) -> dict[
     definition = str(place / "app" / "session" / "definition.json")
     asked = ["fedclust", "flower", "review", definition, "--site", name, "--data", str(file)]
     review = json.loads(run([*asked, "--out", str(place / f"{name}.html"), "--json"], own))
-    signed = ["fedclust", "flower", "approve", definition, "--name", "Dr Ruth Levi"]
+    signed = ["fedclust", "approve", "heart", "--offline", "--name", "Dr Ruth Levi"]
     run([*signed, "--code", review["code"], "--json"], own)
     return own
 

@@ -20,13 +20,13 @@ from flwr.clientapp import ClientApp
 
 from fedclust.definition import canonical, freeze
 from fedclust.flower import site
-from fedclust.flower.commands import review_session
 from fedclust.flower.messages import Ask, Reply, pack, unpack
-from fedclust.flower.opening import ReviewedSession
-from fedclust.flower.server import FlowerSession, Pace
+from fedclust.flower.server import FlowerSession
 from fedclust.result.session_result import SessionResult
 from fedclust.site.approvals import Approvals
+from fedclust.site.review import write_review
 from fedclust.site.state import SiteState
+from fedclust.wire.codec import sha256
 from fedclust.wire.models import SessionCreate
 
 SIZES = {"ada": 41, "brno": 73, "cadiz": 55, "delft": 30}
@@ -132,12 +132,12 @@ class Clock:
     time: float = 0.0
     at: Callable[[], None] = lambda: None
 
-    def sleep(self, seconds: float) -> None:
-        self.time += seconds
-        self.at()
+    def monotonic(self) -> float:
+        return self.time
 
-    def pace(self, **given: float) -> Pace:
-        return Pace(now=lambda: self.time, sleep=self.sleep, **{"poll": 1.0, **given})
+    def sleep(self, _: float) -> None:
+        self.time += 1.0
+        self.at()
 
 
 def context(number: int, config: Mapping[str, Any] = MappingProxyType({})) -> Context:
@@ -176,17 +176,16 @@ class Federation:
         for name in names or self.files:
             state, page = self.state(name), self.place / f"{name}.html"
             (state.directory / "results").mkdir(parents=True, exist_ok=True)
-            own = ReviewedSession(
+            own = site.ReviewedSession(
                 site=name,
                 data=str(self.files[name]),
                 labels_out=str(self.place / name / "results" / "heart.csv"),
                 result_out=str(self.place / name / "results" / "heart.fedclust"),
             )
-            review = review_session(state, own, definition, page)
+            opened = site.open_session(state, own, definition)
+            review = write_review(opened.request, page, opened.approvals, self.now)
+            site.reviewed_session(state, sha256(definition)).update(lambda _, own=own: own)
             Approvals(state).approve(review, "Dr Ruth Levi", review.code)
 
-    def session(self, definition: bytes, **pace: float) -> FlowerSession:
-        return FlowerSession(self.grid, definition, self.clock.pace(**pace))
-
-    def run(self, definition: bytes, **pace: float) -> SessionResult:
-        return self.session(definition, **pace).run()
+    def run(self, definition: bytes, join_s: float = 3_600.0) -> SessionResult:
+        return FlowerSession(self.grid, definition, join_s, 60.0, self.clock).run()

@@ -18,8 +18,8 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from fedclust import simulate
 from fedclust.data.row_warnings import DataWarning
 from fedclust.flower import site
-from fedclust.flower.messages import Ask, Reply, pack, unpack
-from fedclust.flower.opening import PLACE
+from fedclust.flower.messages import Ask, Declaration, Reply, pack, unpack
+from fedclust.flower.site import PLACE
 from fedclust.rounds import outcomes
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
@@ -55,7 +55,7 @@ def ask(federation: Federation, name: str, asked: Ask) -> Reply:
 def test_a_site_without_approval_says_only_that(federation: Federation) -> None:
     definition = define(SIZES, **SESSION)
     federation.approve(definition, "ada", "brno", "cadiz")
-    federation.run(definition, join=30.0)
+    federation.run(definition, join_s=30.0)
 
     said = {encode_model(reply) for _, reply in federation.node("delft").replies}
     assert said == {encode_model(Reply(refused="not approved"))}
@@ -74,7 +74,7 @@ def test_a_site_begins_no_session_that_has_expired(federation: Federation) -> No
     federation.approve(definition)
     assert ask(federation, "ada", Ask(definition=definition)) == Reply(refused="expired")
     with pytest.raises(SessionFailed, match="have not joined"):
-        federation.run(definition, join=30.0)
+        federation.run(definition, join_s=30.0)
     assert lines(federation, "ada") == []
 
 
@@ -102,7 +102,7 @@ def test_too_few_approvals_end_the_run(federation: Federation) -> None:
     definition = define(SIZES, **SESSION)
     federation.approve(definition, "ada", "brno")
     with pytest.raises(SessionFailed, match="have not joined: cadiz, delft"):
-        federation.run(definition, join=30.0)
+        federation.run(definition, join_s=30.0)
 
 
 def test_a_definition_that_nobody_reviewed_is_not_read(federation: Federation) -> None:
@@ -135,6 +135,18 @@ def test_a_repeated_message_gets_the_same_bytes_and_no_second_line(federation: F
         if asked.task is not None:
             assert ask(federation, "ada", asked) == reply
     assert lines(federation, "ada") == before
+
+
+def test_a_repeated_message_is_answered_without_rows(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.run(definition)
+    federation.files["ada"].unlink()
+    node = federation.node("ada")
+    answered = [(asked, reply) for asked, reply in node.replies if asked.task is not None]
+    assert len(answered) == 6
+    for asked, reply in answered:
+        assert ask(federation, "ada", asked) == reply
 
 
 def test_a_run_that_is_started_again_gets_the_same_bytes(federation: Federation) -> None:
@@ -332,8 +344,36 @@ def test_a_round_without_enough_answers_fails_the_session(federation: Federation
     federation.approve(definition)
     node = federation.node("brno")
     node.fault = lambda asked: setattr(node, "alive", asked.round < 2)
-    with pytest.raises(SessionFailed, match="round 2 lacks brno"):
+    with pytest.raises(SessionFailed, match=r"Too few sites answered .* Without an answer: brno"):
         federation.run(definition)
+
+
+def test_sites_that_refuse_end_a_session_at_once(federation: Federation) -> None:
+    """Not at the deadline: a site that has refused a task does not come back."""
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    for name in ("ada", "brno"):
+        federation.node(name).fault = lambda asked: (
+            Reply(refused="task-space", final=True) if asked.round == 2 else None
+        )
+    with pytest.raises(SessionFailed, match="Sites have refused a task"):
+        federation.run(definition)
+    assert federation.clock.time < 100
+
+
+def test_a_site_that_declares_false_features_is_refused_alone(
+    federation: Federation, caplog: pytest.LogCaptureFixture
+) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    declared = Declaration(features=("x0", "x1"), size_band="50-99")
+    federation.node("brno").fault = lambda asked: (
+        Reply(site="brno", declared=declared) if asked.task is None else None
+    )
+    with caplog.at_level(logging.WARNING, "flwr.fedclust"):
+        found = federation.run(definition, join_s=30.0)
+    assert "node 2, brno: not invited, or with other features" in caplog.text
+    assert found.provenance.sites == ("ada", "cadiz", "delft")
 
 
 def test_a_node_that_takes_the_name_of_another_is_not_asked(

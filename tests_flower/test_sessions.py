@@ -116,18 +116,18 @@ def test_virtual_sites_give_the_bytes_of_simulate_with_their_noise(federation: F
     features = FEATURES + OUTCOMES
     expected = simulated(federation, "lloyd", features, **session)
     # As Ray does for each of its processes.
-    app = cloudpickle.loads(cloudpickle.dumps(simulation_app(federation.files)))
+    app = cloudpickle.loads(cloudpickle.dumps(simulation_app(federation.place)))
     nodes = {n + 1: Node(app, context(n + 1, {"partition-id": n})) for n in range(len(SIZES))}
     definition = define(SIZES, algorithm="lloyd", features=features, **session)
     grid = InProcessGrid(nodes)
-    found = FlowerSession(grid, definition, federation.clock.pace()).run()
+    found = FlowerSession(grid, definition, 30.0, 60.0, federation.clock).run()
     assert encode_model(found.result) == encode_model(expected.result)
 
     # A virtual site that is asked again answers with the same bytes, and an overtaken message
-    # changes nothing that it remembers.
+    # changes nothing that it remembers: it gets the newest answer, which the server ignores.
     replies = nodes[1].replies
     first, *_, (asked, last) = (each for each in replies if each[0].task is not None)
-    for again, answer in ((first[0], None), (asked, last.body)):
+    for again, answer in ((first[0], last.body), (asked, last.body)):
         grid.push_messages([Message(pack(again), 1, "query")])
         assert replies[-1][1].body == answer
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedclust.cli import options
 from fedclust.cli.agent_worker import AgentEntries
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
@@ -78,6 +79,22 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
     assert "heart approved by Dr Ruth Levi (account " in desk.out
     assert "heart reviewed, page " in desk.out
     assert desk.out.count(f"code {code}") == 3  # two reviews
+
+
+def test_approving_offline_asks_no_coordinator(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert desk.approve("--offline", "--code", "0" * 12) == 2
+    assert "no review of session heart is in" in desk.err
+    code = desk.reviewed()
+
+    def connect(*_: object, **__: object) -> None:
+        raise AssertionError("it asked the coordinator")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(options.Connection, "site", connect)
+        assert desk.approve("--offline", "--code", code[1:13]) == 2
+        assert desk.approve("--offline", "--code", code[:12]) == 0
+    assert desk.take_part() == 0
+    assert "approved by Dr Ruth Levi" in desk.err
 
 
 def test_approving_is_asked_in_a_terminal_and_needs_the_code_elsewhere(

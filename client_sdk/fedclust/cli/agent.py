@@ -23,7 +23,7 @@ from fedclust.cli.console import (
     timestamp,
 )
 from fedclust.cli.help_text import epilog
-from fedclust.cli.output_files import check_outputs, is_labels, is_result
+from fedclust.cli.output_files import check_outputs
 from fedclust.client import Client
 from fedclust.site import Site
 from fedclust.site.notifications import SiteNotifier
@@ -138,9 +138,8 @@ def add(
 
     A recorded approval of exactly these terms (fedclust approve) is the consent.
     """
-    known = ((outputs.labels_out, is_labels), (outputs.result_out, is_result))
     source = how.source(data, persons)
-    check_outputs(known, source.files)
+    check_outputs(outputs.files, source.files)
     with connection.site() as site, ProgressLine() as line:
         request = site.check(session, source.rows(line.read), **persons.given(source))
         approval = site.approvals.require(request)

@@ -58,6 +58,7 @@ def review(
     "approve",
     'fedclust approve heart-2026 --name "Dr Ruth Levi"',
     'fedclust approve heart-2026 --name "Dr Ruth Levi" --code 3f2a9bc177de',
+    'fedclust approve heart-2026 --name "Dr Ruth Levi" --offline',
     'fedclust approve heart-2026 --name "Dr Ruth Levi" --withdraw',
 )
 # Each parameter is an option, or a group of them, of the command.
@@ -73,26 +74,33 @@ def approve(
             "they are asked for in the terminal.",
         ),
     ] = None,
+    offline: Annotated[
+        bool,
+        o.opt("--offline", "Do not ask whether the definition has changed since the review."),
+    ] = False,
     withdraw: Annotated[
         bool, o.opt("--withdraw", "Take the approval back: this site sends nothing more.")
     ] = False,
 ) -> None:
     """Record in the ledger who approved what the last review of a session asked for.
 
-    In a terminal it asks for the code on the printed page. Needs no data. --withdraw does not ask
-    the coordinator either.
+    In a terminal it asks for the code on the printed page. Needs no data. --offline and --withdraw
+    do not ask the coordinator either.
     """
+    state = SiteState()
+    approvals = Approvals(state)
     if withdraw:
-        state = SiteState()
-        approvals = Approvals(state)
         taken = approvals.withdraw(session, name)
         conclude(_withdrawn(session, approvals.count_sent(session), state), taken)
         return
+    if offline:
+        _record_approval(approvals, approvals.last_review(None, None, session, None), name, code)
+        return
     with connection.site() as site:
-        record_approval(site.approvals, site.last_review(session), name, code)
+        _record_approval(site.approvals, site.last_review(session), name, code)
 
 
-def record_approval(approvals: Approvals, asked: Review, name: str, code: str | None) -> None:
+def _record_approval(approvals: Approvals, asked: Review, name: str, code: str | None) -> None:
     """Record that a person approves what a review asked for, after asking for its code."""
     session = asked.session
     if not o.wants_json():

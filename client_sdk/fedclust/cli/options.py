@@ -20,6 +20,7 @@ import typer
 
 from fedclust.cli.console import JSON
 from fedclust.cli.help_text import epilog
+from fedclust.cli.output_files import Output, is_labels, is_result
 from fedclust.cli.session_file import slug
 from fedclust.client import Client
 from fedclust.client.http import ConnectionOptions, Http
@@ -376,6 +377,11 @@ class Outputs:
 
     labels_out: LabelsOut = None
     result_out: ResultOut = None
+
+    @property
+    def files(self) -> tuple[Output, Output]:
+        """Both, for :func:`check_outputs`."""
+        return (self.labels_out, is_labels), (self.result_out, is_result)
 
 
 _LAST: Final = (Persons, Reading, Connection)

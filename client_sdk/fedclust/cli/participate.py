@@ -24,9 +24,7 @@ from fedclust.cli.console import (
 )
 from fedclust.cli.output_files import (
     check_outputs,
-    is_labels,
     is_report,
-    is_result,
     is_submission,
     write,
     write_outputs,
@@ -105,13 +103,9 @@ def participate(
     asked.
     """
     labels_out, result_out = outputs.labels_out, outputs.result_out
-    known = (
-        (labels_out, is_labels),
-        (result_out, is_result),
-        (interaction.preview_out, is_submission),
-    )
+    more = (interaction.preview_out, is_submission), (report, is_report)
     source = how.source(data, persons)
-    check_outputs((*known, (report, is_report)), source.files)
+    check_outputs((*outputs.files, *more), source.files)
     line = ProgressLine()
     rows, given = source.rows(line.read), persons.given(source)
     with connection.site(interaction.give_up_after, json_bodies=interaction.json_bodies) as site:

@@ -21,6 +21,7 @@ from fedclust.schema.feature import (
     Outcome,
     Trajectory,
     TrajectoryColumn,
+    asked_of,
     clustered,
     outcomes_of,
 )
@@ -364,6 +365,31 @@ def check_features(features: tuple[Declaration, ...], scaling: str = "none") -> 
         message += "that there is something to cluster by"
         errors.append(_error("/features", "role", message))
     return errors or _check_columns(clustered(features), features)
+
+
+def check_own_features(definition: Definition, names: Sequence[str]) -> list[FieldError]:
+    """Return what is wrong with the features and outcomes that a site declares when it joins."""
+    known = {each.name for each in asked_of(definition.features)}
+    faults = [
+        _error(f"/features/{index}", "unknown-feature", "the session has no such feature")
+        for index, name in enumerate(names)
+        if name not in known
+    ]
+    if _repeated(names):
+        faults.append(_error("/features", "repeated-feature", "give each feature once"))
+    wanted = [each.name for each in clustered(definition.features)]
+    lacking = [name for name in wanted if name not in names]
+    # With missing="mask" a site may lack features; every other setting needs them all. A site may
+    # always lack outcomes: the clustering does not depend on them.
+    if definition.policy.missing != "mask":
+        faults += [
+            _error("/features", "missing-feature", f"the session needs the feature {name!r}")
+            for name in lacking
+        ]
+    elif len(lacking) == len(wanted):
+        message = "a site needs at least one of the session's features"
+        faults.append(_error("/features", "missing-feature", message))
+    return faults
 
 
 def unbounded(features: Sequence[Feature]) -> Iterator[Feature]:

@@ -7,11 +7,12 @@ from typing import Annotated, TypeVar
 from flwr.app import ConfigRecord, Message, RecordDict
 from pydantic import Field
 
-from fedclust.schema.model import Model
+from fedclust.schema.model import FeatureName, Model
 from fedclust.wire import codec
-from fedclust.wire.models import Participation, ResultDocument, TaskDocument
+from fedclust.wire.models import Line, ResultDocument, TaskDocument
 
-_KEY = "fedclust"
+#: Under which a message, and the context of a virtual site, hold what is ours.
+KEY = "fedclust"
 M = TypeVar("M", bound=Model)
 
 
@@ -39,6 +40,15 @@ class Ask(Model):
     result: ResultDocument | None = None
 
 
+class Declaration(Model):
+    """What a site declares, a part of :class:`fedclust.wire.models.Participation`."""
+
+    features: Annotated[tuple[FeatureName, ...], Field(max_length=10_000)]
+    size_band: Line
+    min_group_size: int | None = None
+    points_short: bool = False
+
+
 class Reply(Model):
     """A site's reply; if it is ``refused``, it holds nothing else.
 
@@ -50,7 +60,7 @@ class Reply(Model):
         Whether the site refuses the task itself, and with it the session.
     site : str
         The site's name.
-    participation : Participation or None
+    declared : Declaration or None
     body : bytes or None
         The exact bytes of the answer, as over HTTPS.
     """
@@ -58,15 +68,15 @@ class Reply(Model):
     refused: Annotated[str, Field(pattern="^[a-z -]{0,60}$")] = ""
     final: bool = False
     site: str = ""
-    participation: Participation | None = None
+    declared: Declaration | None = None
     body: bytes | None = None
 
 
 def pack(model: Model) -> RecordDict:
     """Return the content of a message."""
-    return RecordDict({_KEY: ConfigRecord({"body": codec.encode_model(model)})})
+    return RecordDict({KEY: ConfigRecord({"body": codec.encode_model(model)})})
 
 
 def unpack(kind: type[M], message: Message) -> M:
     """Return what a message holds; ValueError or KeyError for another's."""
-    return codec.decode_model(kind, message.content[_KEY]["body"])
+    return codec.decode_model(kind, message.content[KEY]["body"])

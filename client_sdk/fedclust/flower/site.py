@@ -19,22 +19,55 @@ from flwr.clientapp import ClientApp
 
 from fedclust.cli.output_files import write_outputs
 from fedclust.definition import read_definition
-from fedclust.flower.messages import Ask, Reply, pack, unpack
-from fedclust.flower.opening import PLACE, ReviewedSession, open_session, reviewed_sessions
+from fedclust.flower.messages import Ask, Declaration, Reply, pack, unpack
 from fedclust.site.allowance import charge_key
 from fedclust.site.approvals import Approvals
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import Overtaken
-from fedclust.site.journal import SubmissionOutcome
+from fedclust.site.data_sources import SessionSource
+from fedclust.site.journal import Journal, SubmissionOutcome
+from fedclust.site.ledger import Ledger
+from fedclust.site.prepare import SiteRows, table_options
 from fedclust.site.session_run import SessionAnswers
-from fedclust.site.state import SiteState
+from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire import errors
 from fedclust.wire.codec import sha256
+from fedclust.wire.models import SessionInfo
 
-NOT_APPROVED = "not approved"
+#: What a site's state calls the coordinator of a session over Flower: it has no address.
+PLACE = "flower"
 _LOG = logging.getLogger("fedclust.flower")
 
 app = ClientApp()
+
+
+class ReviewedSession(SessionSource):
+    """With which name and rows a site answers a session: those of its last review, or none."""
+
+    data: str = ""
+    site: str = ""
+
+
+def reviewed_session(state: SiteState, digest: str) -> StateDocument[ReviewedSession]:
+    """Return what a site has reviewed of the definition with this SHA-256."""
+    return StateDocument(state, f"flower {digest}", ReviewedSession)
+
+
+def open_session(state: SiteState, own: ReviewedSession, definition: bytes) -> SessionAnswers:
+    """Prepare a site's rows for a definition; nothing is stored or answered yet."""
+    found = read_definition(definition)
+    info = SessionInfo(
+        name=found.name,
+        state="running",
+        created_by=PLACE,
+        created_at=datetime.now(UTC),
+        definition=found,
+        definition_sha256=sha256(definition),
+        sites=(),
+    )
+    source = own.resolved()
+    rows = SiteRows(source.rows(), **source.row_options, **table_options(own))
+    return SessionAnswers(state, (PLACE, own.site), found.name, info, rows)
 
 
 def handle(message: Message, _: Context) -> Message:
@@ -47,11 +80,10 @@ def handle(message: Message, _: Context) -> Message:
     except Exception as error:
         # The text may hold values of rows. Flower would send it, and NVFlare sends a site's log.
         _LOG.warning("%s", type(error).__name__)
+        consent = isinstance(error, errors.ConsentError)
+        reply = Reply(refused="not approved" if consent else "error")
         if isinstance(error, errors.TaskRefused):
             reply = Reply(refused=error.rule, final=True)
-        else:
-            consent = isinstance(error, errors.ConsentError)
-            reply = Reply(refused=NOT_APPROVED if consent else "error")
     return Message(pack(reply), reply_to=message)
 
 
@@ -72,8 +104,8 @@ def answer(asked: Ask) -> Reply:
     FedclustError
     """
     state, digest = SiteState(), sha256(asked.definition)
-    own = reviewed_sessions(state).read().by_definition.get(digest)
-    if own is None:
+    own = reviewed_session(state, digest).read()
+    if not own.site:
         raise errors.ApprovalNeeded("this definition was not reviewed")
     session = read_definition(asked.definition).name
     if asked.ended:
@@ -84,17 +116,17 @@ def answer(asked: Ask) -> Reply:
     if held is None or held.definition_sha256 != digest:
         # Before any row is read.
         raise errors.ApprovalNeeded(f"session {session} is not approved for {own.site}")
+    journal = Journal(state, PLACE, own.site, session, digest)
+    known = journal.answers.get(asked.round) if asked.round in journal.outcomes else None
+    if known and asked.task and asked.task.digest == known.task_digest:
+        # Asked again: what has left with its line in the ledger needs no rows.
+        Ledger(state).check()
+        return Reply(site=own.site, body=known.body)
     while True:
         opened = open_session(state, own, asked.definition)
         with opened.journal.locked(), suppress(Overtaken):
-            _require(opened)
+            opened.approvals.require(opened.request, always=True)
             return _reply(opened, own, asked)
-
-
-def _require(opened: SessionAnswers) -> None:
-    """Raise ApprovalNeeded unless exactly these terms are approved."""
-    if opened.approvals.require(opened.request) is None:
-        raise errors.ApprovalNeeded(f"session {opened.session} was approved with other terms")
 
 
 def _reply(opened: SessionAnswers, own: ReviewedSession, asked: Ask) -> Reply:
@@ -106,14 +138,14 @@ def _reply(opened: SessionAnswers, own: ReviewedSession, asked: Ask) -> Reply:
     if opened.journal.record is None and expires is not None and opened.now() >= expires:
         return Reply(refused="expired")
     if asked.task is None:
-        # Nothing over Flower compares heads, so they stay here.
-        bare = opened.participation.model_copy(update={"table_id": None, "heads": None})
-        return Reply(site=own.site, participation=bare)
+        # Nothing over Flower compares the table's heads, so they stay here.
+        declared = opened.participation.model_dump(include=set(Declaration.model_fields))
+        return Reply(site=own.site, declared=Declaration(**declared))
     opened.check()
     # Here, with the first answer, and not when the site declares itself: the session has started.
     opened.enter(None, invited=opened.journal.record is None)
     written = opened.answer_to(asked.round, asked.task, lambda: asked.answered)
     # Again: computing takes time.
-    _require(opened)
+    opened.approvals.require(opened.request, always=True)
     opened.settle(written, SubmissionOutcome())
     return Reply(site=own.site, body=written.body)

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from fractions import Fraction
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -31,9 +33,10 @@ from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.result.session_result import KnownSite, SessionResult, TraceEntry
-from fedclust.rounds import EngineState, Plan
+from fedclust.rounds import EngineState, Plan, collecting
+from fedclust.rounds.collecting import Attendance
 from fedclust.rounds.outcomes import OutcomesPayload
-from fedclust.schema.errors import RuleViolation
+from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.field_names import (
     field_errors,
     nearest_name,
@@ -161,8 +164,6 @@ def simulate(
         for number, name in enumerate(sorted(sources)):
             work.say(f"simulate {method}: reading site {name}", number, len(sources))
             parts[name] = read_site(plan, name, sources[name], owners.get(name))
-        masks = {name: part.mask for name, part in parts.items()}
-        rounds.check_roster(plan, list(parts), masks)
         result, trace = _run_rounds(plan, parts, arrival, work)
         work.say(f"simulate {method}: labelling rows")
         rows = {name: part.table for name, part in parts.items()}
@@ -205,12 +206,9 @@ def _run_rounds(
     work: SlowWork,
 ) -> tuple[Result, tuple[TraceEntry, ...]]:
     """Run all rounds; return the result and every answer."""
-    names, masks = list(sites), {name: site.mask for name, site in sites.items()}
-    silent = [name for name, site in sites.items() if rounds.lacks_outcomes(plan, site.held)]
     trace: list[TraceEntry] = []
 
-    def exchange(number: int, task: Task) -> tuple[list[Contribution], list[str]]:
-        addressed = names if task.sites is None else sorted(task.sites)
+    def exchange(number: int, task: Task, addressed: list[str]) -> Iterator[Attendance]:
         entries = {}
         for place, name in enumerate(addressed):
             said = f"round {number} {task.phase}, site {name}"
@@ -223,41 +221,88 @@ def _run_rounds(
             if sorted(order) != addressed:
                 raise ValueError("arrival must return each of the round's sites once")
         p = plan.policy.min_group_size
-        return [Contribution(name, entries[name].payload, p=p) for name in order], names
+        answers = [Contribution(name, entries[name].payload, p=p) for name in order]
+        yield Attendance(answers, (), list(sites))
 
-    return run_rounds(plan, names, masks, silent, exchange), tuple(trace)
+    held = {name: site.held for name, site in sites.items()}
+    return run_rounds(plan, held, exchange), tuple(trace)
+
+
+#: Sends the task of a round, by its number, to these sites. Yields who has answered so far, until
+#: the round stops collecting.
+Exchange: TypeAlias = Callable[[int, Task, list[str]], Iterator[Attendance]]
 
 
 def run_rounds(
     plan: Plan,
-    roster: Sequence[str],
-    masks: Mapping[str, NDArray[np.bool_]],
-    silent: Sequence[str],
-    exchange: Callable[[int, Task], tuple[list[Contribution], Sequence[str]]],
+    held: Mapping[str, Sequence[str]],
+    exchange: Exchange,
+    short: Collection[str] = (),
+    now: Callable[[], float] = time.monotonic,
 ) -> Result:
     """Run all rounds of a session; states and result pass through the codec.
 
     Parameters
     ----------
     plan : Plan
-    roster : sequence of str
-        The sites that take part.
-    masks : mapping of site to (d,) bool
-    silent : sequence of str
-        As in :func:`fedclust.rounds.advance`.
-    exchange : callable
-        Sends the task of a round, by its number; returns the answers and the roster after it.
+    held : mapping of site to sequence of str
+        The sites that take part, with the features and outcomes that each has.
+    exchange : Exchange
+    short : collection of str
+        The sites without enough points to answer about outcomes.
+    now : callable
+        The clock of deadlines, in seconds.
 
     Raises
     ------
+    RuleViolation
+        These sites cannot serve the method.
     MethodFailure
     """
+    masks = {name: rounds.has_features(plan, own) for name, own in held.items()}
+    silent = {name for name, own in held.items() if rounds.lacks_outcomes(plan, own)}.union(short)
+    roster = sorted(held)
+    rounds.check_roster(plan, roster, masks)
     step: Next | Done = rounds.start(plan, roster, masks)
     while isinstance(step, Next):
-        state = codec.decode_model(EngineState, codec.encode_model(step.state))
-        answers, roster = exchange(state.round, step.task)
-        step = rounds.advance(plan, state, answers, roster, masks, silent)
+        state, task = codec.decode_model(EngineState, codec.encode_model(step.state)), step.task
+        addressed = roster if task.sites is None else sorted(task.sites)
+        found = _collect(plan, task, addressed, exchange(state.round, task, addressed), now)
+        roster = found.roster
+        step = rounds.advance(plan, state, found.answers, roster, masks, silent)
     return codec.decode_model(Result, codec.encode_model(step.result))
+
+
+def _collect(
+    plan: Plan,
+    task: Task,
+    addressed: list[str],
+    attendances: Iterator[Attendance],
+    now: Callable[[], float],
+) -> Attendance:
+    """Return who has answered a round when it stops collecting; MethodFailure if it fails."""
+    rules = collecting.Rules.of(
+        plan.policy, rounds.phase(plan, task.phase), needs_all=task.needs_all
+    )
+    deadline, since = now() + plan.policy.round_timeout_s, None
+    for seen in attendances:
+        time_s, n_answers, n_pending = now(), len(seen.answers), len(seen.pending)
+        n_gone = len(addressed) - n_answers - n_pending
+        n_full = sum(each.payload is not None for each in seen.answers)
+        decision = collecting.decide_round(
+            collecting.Turnout(n_pending, n_answers, n_full, len(addressed) - n_gone, n_gone),
+            rules,
+            late=time_s >= deadline,
+            overdue_for=timedelta(seconds=time_s - since) if since else None,
+            refused=seen.refused,
+        )
+        if isinstance(decision, collecting.Aggregate):
+            return seen
+        if isinstance(decision, collecting.Fail):
+            missing = f" Without an answer: {', '.join(seen.pending)}." if seen.pending else ""
+            raise MethodFailure(decision.reason, collecting.FAILURES[decision.reason] + missing)
+        since = (since or time_s) if decision.overdue else None
+    raise ValueError("the exchange ended before the round")
 
 
 def _answer(plan: Plan, asked: Task, round_number: int, site: SimulatedSite) -> TraceEntry:

@@ -15,7 +15,7 @@ from fedclust.rounds.plan import (
 from fedclust.rounds.site import label, local_step, probabilities
 from fedclust.rounds.stage import EngineState
 from fedclust.rounds.stages import CLOSING_PHASES, all_phases, most_rounds, phase, possible_phases
-from fedclust.rounds.tasks import TaskCommon, TaskSpace, read_task, write_task
+from fedclust.rounds.tasks import TaskCommon, TaskSpace, read_task, task_document, write_task
 from fedclust.rounds.workload import aggregation_seconds, check_workload
 
 __all__ = [
@@ -44,5 +44,6 @@ __all__ = [
     "probabilities",
     "read_task",
     "start",
+    "task_document",
     "write_task",
 ]

@@ -12,6 +12,8 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model, Slug, Tree
 from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask, Task
+from fedclust.wire.codec import task_digest
+from fedclust.wire.models import TaskDocument
 
 
 def write_task(
@@ -30,6 +32,15 @@ def write_task(
     if part is None or phase(plan, task.phase).site_part is None:
         return common, None
     return common, part.model_dump(mode="python")
+
+
+def task_document(
+    plan: Plan, session: str, round_number: int, task: Task, site: str
+) -> TaskDocument:
+    """Return the task of a round as a site gets it."""
+    common, part = write_task(plan, session, round_number, task, site)
+    digest = task_digest(common, part)
+    return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
 
 
 def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:

@@ -71,6 +71,11 @@ class Policy(Model):
     dissimilarity: Literal["euclidean", "gower", "k-prototypes"] = "euclidean"
     gamma: Annotated[FiniteFloat, Field(gt=0, le=MAX_GAMMA)] | None = None
 
+    @property
+    def sites_needed(self) -> int:
+        """How many sites a session needs from its start to its end."""
+        return max(self.min_sites, self.quorum or 0)
+
     @model_serializer(mode="wrap")
     def _without_defaults(self, write: Any) -> dict[str, Any]:
         # A policy without these keeps the canonical form and the hash of one that knows neither.

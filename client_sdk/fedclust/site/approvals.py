@@ -99,15 +99,22 @@ class Approvals:
         return review
 
     def last_review(
-        self, coordinator: str, site: str, session: str, definition_sha256: str
+        self,
+        coordinator: str | None,
+        site: str | None,
+        session: str,
+        definition_sha256: str | None,
     ) -> Review:
-        """Return the last review of a session; UsageError if none is of this definition."""
+        """Return the last review of a session; UsageError if it is not of this definition.
+
+        None stands for any coordinator, site or definition.
+        """
         found = list(self._lines(coordinator, site, session, REVIEW))
         again = _review_command(session)
         if not found:
             raise UsageError(f"no review of session {session} is in {self._state.path}: {again}")
         review = _read(Review, found[-1])
-        if review.definition_sha256 != definition_sha256:
+        if definition_sha256 not in (None, review.definition_sha256):
             raise UsageError(
                 f"session {session} has another definition than at its last review "
                 f"({review.time}): review it again: {again}"
@@ -186,8 +193,10 @@ class Approvals:
         }
         return len(bodies)
 
-    def require(self, request: ConsentRequest) -> Approval | None:
+    def require(self, request: ConsentRequest, *, always: bool = False) -> Approval | None:
         """Return the approval of exactly what is asked; None if there is none and none is needed.
+
+        ``always``: one is needed, also where the site's settings require none.
 
         Raises
         ------
@@ -207,7 +216,7 @@ class Approvals:
             why = f"the approval of session {session} was withdrawn ({by}, {time})"
         elif last and last.get("code") == request.approval_code:
             return _read(Approval, last)
-        elif not settings.require_approval:
+        elif not (always or settings.require_approval):
             return None
         elif last:
             given = _read(Approval, last)

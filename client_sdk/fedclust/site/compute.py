@@ -87,11 +87,9 @@ def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
     """Return the first task that the coordinator will send once the session starts."""
     plan, session, site = request.plan, request.session, request.site
     task = rounds.start(plan, sorted(roster), {site: request.mask}).task
-    common, part = rounds.write_task(plan, session, 1, task, site)
+    document = rounds.task_document(plan, session, 1, task, site)
     # Pass it through the codec, as it will arrive.
-    common, part = (codec.decode(codec.encode(tree)) for tree in (common, part))
-    digest = codec.task_digest(common, part)
-    return TaskDocument(phase=task.phase, digest=digest, common=common, site=part)
+    return codec.decode_model(TaskDocument, codec.encode_model(document))
 
 
 def compute_answer(

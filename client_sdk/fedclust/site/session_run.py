@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
 from fedclust import rounds
@@ -108,7 +108,7 @@ class SessionAnswers:
         session: str,
         info: SessionInfo,
         given: SiteRows,
-        now: Clock,
+        now: Clock = lambda: datetime.now(UTC),
     ) -> None:
         self.state, self.session, self.info, self.now = state, session, info, now
         self.ledger, self.approvals = Ledger(state), Approvals(state)
@@ -122,7 +122,7 @@ class SessionAnswers:
         self.journal = Journal(state, *place, session, info.definition_sha256)
         record = self.journal.record
         joined = None if record is None else record.participation
-        invited = all(each.state == "invited" for each in info.sites if each.name == place[1])
+        invited = any(each.state == "invited" for each in info.sites if each.name == place[1])
         settings = read_settings(state.directory)
         given = given.with_group_size(settings, None if invited else joined)
         used = given

@@ -24,7 +24,8 @@ from sqlalchemy import (
     update,
 )
 
-from fedclust_service.domain.round import Addressee, Lease, Round, RoundState, Turnout
+from fedclust.rounds.collecting import Turnout
+from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables

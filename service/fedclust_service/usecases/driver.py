@@ -24,7 +24,6 @@ from typing import Any
 import structlog
 
 from fedclust.definition import DefinitionError
-from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import platform_of
 from fedclust.rounds import Plan
 from fedclust_service.background import BackgroundThread
@@ -370,7 +369,7 @@ class Driver(BackgroundThread):
         if isinstance(outcome.what, Opening):
             open_round(uow, session, outcome.what)
             return "written"
-        platform = platform_of(METHODS.distribution(session.algorithm))
+        platform = platform_of(session.algorithm)
         tx.results.put(session.id, outcome.what.result, platform, uow.now)
         end_session(uow, session, SessionState.COMPLETED, reason=outcome.what.stopped_because)
         return "written"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import cast
 
+from fedclust.rounds.collecting import Rules
 from fedclust.schema import notification_texts as texts
 from fedclust.schema.times import write_time
 from fedclust_service.domain.access import Principal, Role, Token
@@ -22,7 +23,7 @@ from fedclust_service.domain.notification import (
     Notification,
     NotificationKind,
 )
-from fedclust_service.domain.round import Round, RoundState, Rules
+from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.domain.session import ParticipationState, Session, SessionState
 from fedclust_service.store import Tx
 from fedclust_service.usecases.unit_of_work import UnitOfWork
@@ -89,7 +90,7 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
     also if the round was overdue already.
     """
     turnout = uow.tx.rounds.turnout(current.id)
-    lacking = turnout.joined < rules.min_sites
+    lacking = turnout.joined < rules.policy.min_sites
     if current.overdue_since is not None and not lacking:
         return
     known = uow.tx.overview.attendance([session.id])[session.id]
@@ -100,12 +101,14 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
         late: list[str] = []
         cause = f"round {current.number} too few sites"
         possible = [] if rules.cannot_close(turnout) else pending
-        text = texts.too_few_sites(waiting, turnout.joined, rules.min_sites, possible)
+        text = texts.too_few_sites(waiting, turnout.joined, rules.policy.min_sites, possible)
     else:
         late = pending
         cause = f"round {current.number} overdue since {uow.now.isoformat()}"
         spare = rules.spare(turnout)
-        text = texts.overdue(waiting, current.deadline, late, spare, rules.needed, uow.now)
+        text = texts.overdue(
+            waiting, current.deadline, late, spare, rules.policy.sites_needed, uow.now
+        )
     at = current.deadline
     _Event(
         kind=NotificationKind.OVERDUE,

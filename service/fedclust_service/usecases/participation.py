@@ -7,13 +7,13 @@ import dataclasses
 from datetime import datetime
 from typing import Any
 
+from fedclust.definition import check_own_features
 from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import server_version
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import asked_of, clustered
 from fedclust.schema.size_bands import band_limits
-from fedclust.wire.models import Definition, ParticipationInfo, TaskRefusal
 from fedclust.wire.models import Participation as JoinRequest
+from fedclust.wire.models import ParticipationInfo, TaskRefusal
 from fedclust.wire.problems import FieldError
 from fedclust_service.domain.access import Actor, absent, require
 from fedclust_service.domain.refusal import Refusal, broken_rule, wrong_field
@@ -164,7 +164,8 @@ def _check_consent(tx: Tx, actor: Actor, session: Session, body: JoinRequest) ->
             "and consent to its definition.",
         )
     _check_versions(session, body)
-    _check_own_features(definition, body)
+    if faults := check_own_features(definition, body.features):
+        raise Refusal("invalid", "Match this site's columns to the session's features.", faults)
     _check_band(body)
     missing = []
     if definition.policy.min_sites == 2:
@@ -217,32 +218,6 @@ def _check_versions(session: Session, body: JoinRequest) -> None:
             f"The session runs version {version} of {what}, which this SDK does not support. "
             f'Install one that does with: {command} "{wanted}"',
         )
-
-
-def _check_own_features(definition: Definition, body: JoinRequest) -> None:
-    known, given = {each.name for each in asked_of(definition.features)}, set(body.features)
-    faults = [
-        (f"/features/{index}", "unknown-feature", "the session has no such feature")
-        for index, name in enumerate(body.features)
-        if name not in known
-    ]
-    if len(given) < len(body.features):
-        faults.append(("/features", "repeated-feature", "give each feature once"))
-    wanted = [each.name for each in clustered(definition.features)]
-    lacking = [name for name in wanted if name not in given]
-    # With missing="mask" a site may lack features; every other setting needs them all. A site may
-    # always lack outcomes: the clustering does not depend on them.
-    if definition.policy.missing != "mask":
-        faults += [
-            ("/features", "missing-feature", f"the session needs the feature {name!r}")
-            for name in lacking
-        ]
-    elif len(lacking) == len(wanted):
-        message = "a site needs at least one of the session's features"
-        faults.append(("/features", "missing-feature", message))
-    if faults:
-        errors = [FieldError(pointer=at, rule=rule, message=text) for at, rule, text in faults]
-        raise Refusal("invalid", "Match this site's columns to the session's features.", errors)
 
 
 def _check_band(body: JoinRequest) -> None:

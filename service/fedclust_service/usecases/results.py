@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
+from fedclust.result.provenance import result_document
 from fedclust.schema.result import Result
 from fedclust.wire import codec
-from fedclust.wire.models import AuditHead, Provenance, ProvenanceEntry, ResultDocument
+from fedclust.wire.models import AuditHead, ProvenanceEntry, ResultDocument
 from fedclust_service.domain.access import (
     Actor,
     reads_result,
@@ -33,17 +32,21 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
     """
     require(actor, "result.read")
 
-    def look(tx: Tx) -> tuple[Session, StoredResult, Provenance]:
+    def look(tx: Tx) -> tuple[Session, StoredResult, list[ProvenanceEntry], AuditHead | None]:
         found, own = session_for(tx, actor, session)
         if not reads_result(own):
             raise Refusal("forbidden", "This site was excluded from the session.")
         stored = tx.results.get(found.id)
         if stored is None:
             raise _not_ready(found)
-        return found, stored, _result_provenance(tx, actor, found, stored)
+        numbers = tx.rounds.numbers(found.id)
+        sent = [
+            ProvenanceEntry(round=numbers[each.round_id], site=each.site, sha256=each.sha256)
+            for each in tx.submissions.summaries(session_id=found.id)
+        ]
+        return found, stored, sent, _head_of_completion(tx, found)
 
-    found, stored, provenance = co.store.read("result.get", look)
-    definition = definition_of(found)
+    found, stored, sent, head = co.store.read("result.get", look)
     shown = visible_result(actor, codec.decode_model(Result, stored.result))
 
     if k is not None:
@@ -56,14 +59,17 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         uow.audit(actor, "result.read", found.name)
 
     commit(co, "result.audit", record)
-    return ResultDocument(
-        session=found.name,
-        completed_at=stored.completed_at,
-        features=definition.features,
-        result=codec.to_tree(shown),
-        provenance=provenance,
-        cluster_names={k: tuple(names) for k, names in stored.cluster_names.items()},
+    definition_of(found)  # damaged bytes are an error
+    at, platform = stored.completed_at, stored.provenance
+    document = result_document(found.definition, shown, at, platform, sent)
+    readable = tuple(
+        each for each in document.provenance.submissions if sees_answer_details(actor, each.site)
     )
+    provenance = document.provenance.model_copy(
+        update={"submissions": readable, "audit_head": head}
+    )
+    names = {k: tuple(names) for k, names in stored.cluster_names.items()}
+    return document.model_copy(update={"provenance": provenance, "cluster_names": names})
 
 
 def name_clusters(uow: UnitOfWork, actor: Actor, session: Session, names: tuple[str, ...]) -> None:
@@ -101,29 +107,6 @@ def _not_ready(session: Session) -> Refusal:
     if session.state in (SessionState.FAILED, SessionState.CANCELLED):
         return Refusal("result-not-ready", "The session ended without a result.")
     return Refusal("result-not-ready", "Wait until the session has completed.", retry_after_s=10)
-
-
-def _result_provenance(tx: Tx, actor: Actor, session: Session, stored: StoredResult) -> Provenance:
-    definition = definition_of(session)
-    numbers = tx.rounds.numbers(session.id)
-    answers = tx.submissions.summaries(session_id=session.id)
-    platform = json.loads(stored.provenance)
-    return Provenance(
-        definition_sha256=session.definition_sha256,
-        algorithm=session.algorithm,
-        method_version=session.method_version,
-        engine_version=definition.engine_version,
-        seed=definition.seed,
-        sites=tuple(sorted({each.site for each in answers})),
-        server_version=platform["fedclust"],
-        platform=platform,
-        submissions=tuple(
-            ProvenanceEntry(round=numbers[each.round_id], site=each.site, sha256=each.sha256)
-            for each in answers
-            if sees_answer_details(actor, each.site)
-        ),
-        audit_head=_head_of_completion(tx, session),
-    )
 
 
 def _head_of_completion(tx: Tx, session: Session) -> AuditHead | None:

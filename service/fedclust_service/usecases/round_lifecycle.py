@@ -5,27 +5,33 @@ Every function runs inside a transaction that holds the session's lock.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
 from fedclust import rounds
 from fedclust.definition import DefinitionError
+from fedclust.rounds.collecting import (
+    FAILURES,
+    Aggregate,
+    CollectedReason,
+    Decision,
+    Fail,
+    Rules,
+    TurnoutFailure,
+    Wait,
+    decide_round,
+)
 from fedclust.schema.task import Phase
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.overview import refusals_in_words
 from fedclust_service.domain.round import (
     ROUND_TRANSITIONS,
     Addressee,
-    Aggregate,
-    CollectedReason,
-    Fail,
     FailureReason,
     Round,
     RoundState,
-    Rules,
-    Wait,
-    decide_round,
 )
 from fedclust_service.domain.session import SESSION_TRANSITIONS, Session, SessionState
 from fedclust_service.domain.transition import next_state
@@ -43,21 +49,7 @@ _HELD = (
     "try again, or cancel it. All answers are kept."
 )
 #: What the session's ``failure`` says for each reason.
-FAILURE_MESSAGES = {
-    FailureReason.TOO_FEW_CONTRIBUTORS: (
-        "All sites of the round have answered, but fewer of them with contents than the session "
-        "needs. Create a session with more sites, fewer clusters, or a smaller least group size."
-    ),
-    FailureReason.QUORUM_NOT_REACHED: (
-        "Too few sites answered the round by its deadline and in the time for late answers after "
-        "it. Create a new session with the sites that can answer, or with more time for a round."
-    ),
-    FailureReason.TASK_REFUSED: (
-        "Sites have refused a task, and fewer are left than the session needs. This happens when "
-        "fedclust at the sites and at the coordinator differ, or when the coordinator asks for "
-        "more than the definition says. Install the same version everywhere and create the "
-        "session again."
-    ),
+FAILURE_MESSAGES = FAILURES | {
     FailureReason.AGGREGATION_ERROR: (
         "The coordinator could not aggregate the round. Its log names the kind of error."
     ),
@@ -127,41 +119,29 @@ def open_round(uow: UnitOfWork, session: Session, opening: Opening) -> Round:
 
 def rules_of(session: Session, current: Round) -> Rules:
     """Return the rules that end the collecting of a round."""
-    policy, phase = definition_of(session).policy, _phase(session, current)
-    return Rules(
-        min_sites=policy.min_sites,
-        quorum=policy.quorum,
-        fail_after=timedelta(seconds=policy.fail_after_s),
-        needs_all=current.needs_all,
-        optional=phase is not None and phase.optional,
-        ends_with_site=phase is not None and phase.ends_with_site,
-    )
-
-
-def _phase(session: Session, current: Round) -> Phase | None:
-    try:
-        return rounds.phase(plan_for(session), current.phase)
-    except (DefinitionError, KeyError):  # another version's session: the driver reports it
-        return None
+    phase: Phase | None = None
+    # Another version's session: the driver reports it.
+    with contextlib.suppress(DefinitionError, KeyError):
+        phase = rounds.phase(plan_for(session), current.phase)
+    return Rules.of(definition_of(session).policy, phase, needs_all=current.needs_all)
 
 
 def decide_stored_round(
     tx: Tx, session: Session, current: Round, now: datetime, *, asked: bool = False
-) -> Wait | Aggregate | Fail:
+) -> Decision:
     """Decide whether a stored round that collects waits, is aggregated or fails."""
     turnout, rules = tx.rounds.turnout(current.id), rules_of(session, current)
     return decide_round(
         turnout,
         rules,
-        deadline=current.deadline,
-        overdue_since=current.overdue_since,
-        now=now,
+        late=now >= current.deadline,
+        overdue_for=now - current.overdue_since if current.overdue_since else None,
         asked=asked,
         refused=rules.lacks_sites(turnout) and bool(tx.participations.refusals(session.id)),
     )
 
 
-def changes_anything(current: Round, decision: Wait | Aggregate | Fail) -> bool:
+def changes_anything(current: Round, decision: Decision) -> bool:
     """Whether a decision changes anything that is stored."""
     return not isinstance(decision, Wait) or decision.overdue != (current.overdue_since is not None)
 
@@ -229,10 +209,10 @@ def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDam
     fail_session(uow, session, FailureReason.STORED_DATA_DAMAGED)
 
 
-def fail_session(uow: UnitOfWork, session: Session, reason: FailureReason) -> None:
+def fail_session(uow: UnitOfWork, session: Session, reason: FailureReason | TurnoutFailure) -> None:
     """Fail a session and its open round for a reason of the coordinator's own."""
     failure = FAILURE_MESSAGES[reason]
-    if reason is FailureReason.TASK_REFUSED:
+    if reason is TurnoutFailure.TASK_REFUSED:
         failure += f" Refused: {refusals_in_words(uow.tx.participations.refusals(session.id))}."
     end_session(uow, session, SessionState.FAILED, reason=reason.value, failure=failure)
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fedclust.rounds.collecting import Wait
 from fedclust.wire.models import Page, RoundInfo, RoundSite
 from fedclust_service.domain.access import Actor, absent, sees_answer_details
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.round import Addressee, Round, RoundState, Wait
+from fedclust_service.domain.round import Addressee, Round, RoundState
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import Tx
@@ -74,9 +75,10 @@ def _still_open(tx: Tx, session: Session, current: Round) -> Refusal:
     if rules.cannot_close(turnout):
         return Refusal(
             "quorum-missing",
-            f"Too few sites of the round still take part: it needs {rules.min_sites} submissions "
-            f"with contents, and {turnout.nonempty + turnout.pending} are possible. No site can "
-            "join a round that has begun, so this session cannot go on. Cancel it: fedclust "
+            f"Too few sites of the round still take part: it needs {rules.policy.min_sites} "
+            f"submissions with contents, and {turnout.nonempty + turnout.pending} are possible. No "
+            "site can join a round that has begun, so this session cannot go on. Cancel it: "
+            "fedclust "
             f"session cancel {session.name}. Then create another one with other sites or a smaller "
             f"min_sites: fedclust session create NEW --from {session.name}",
         )
@@ -87,8 +89,8 @@ def _still_open(tx: Tx, session: Session, current: Round) -> Refusal:
             + (
                 "Exclude those that cannot answer."
                 if rules.spare(turnout)
-                else f"The session needs {rules.needed} sites: no site can be excluded. Wait, or "
-                "cancel the session."
+                else f"The session needs {rules.policy.sites_needed} sites: no site can be "
+                "excluded. Wait, or cancel the session."
             ),
         )
     return Refusal(

@@ -76,19 +76,13 @@ def _make_start(session: Session, joined: tuple[Participation, ...]) -> Start:
         return Start(roster, failure)
 
 
-def needed_to_start(session: Session) -> int:
-    """Return how many sites must have joined: the quorum, or min_sites if the policy has none."""
-    policy = definition_of(session).policy
-    return max(policy.min_sites, policy.quorum or 0)
-
-
 def _recruiting_over(session: Session, participations: Sequence[Participation]) -> bool:
     """Whether a recruiting session waits for no invited site and has enough joined ones."""
     if session.state is not SessionState.RECRUITING:
         return False
     if any(each.state is ParticipationState.INVITED for each in participations):
         return False
-    return len(joined(participations)) >= needed_to_start(session)
+    return len(joined(participations)) >= definition_of(session).policy.sites_needed
 
 
 def unsuitable(session: Session, participations: Sequence[Participation]) -> str | None:

@@ -61,7 +61,6 @@ from fedclust_service.usecases.round_lifecycle import end_session, resume_sessio
 from fedclust_service.usecases.session_start import (
     Start,
     begin,
-    needed_to_start,
     unsuitable,
     with_start,
 )
@@ -369,8 +368,9 @@ def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
         if session.state is not SessionState.RECRUITING:
             raise Refusal("wrong-state", "The session has ended. Create another one.")
         present = len(joined(tx.participations.list(session.id)))
-        if present < needed_to_start(session):
-            raise quorum_missing(present, needed_to_start(session))
+        needed = definition_of(session).policy.sites_needed
+        if present < needed:
+            raise quorum_missing(present, needed)
         return _session_info(tx, begin(uow, session, actor, start))
 
     return with_start(co, "session.start", work)

@@ -1,29 +1,27 @@
-"""When a collecting round closes, waits, is overdue or fails; what a site is told."""
+"""When a collecting round closes, waits, is overdue or fails."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust_service.domain.round import (
+from fedclust.rounds.collecting import (
     Aggregate,
     CollectedReason,
+    Decision,
     Fail,
-    FailureReason,
-    RoundState,
     Rules,
-    TaskStatus,
     Turnout,
+    TurnoutFailure,
     Wait,
     decide_round,
-    status_of,
 )
-from fedclust_service.domain.session import ParticipationState, SessionState
+from fedclust.schema.policy import Policy
 
-NOW = datetime(2026, 3, 1, tzinfo=UTC)
+#: ``fail_after_s`` of a policy that names none.
 WEEK = timedelta(days=7)
 
 
@@ -41,22 +39,19 @@ def decide(
     overdue_for: timedelta | None = None,
     asked: bool = False,
     refused: bool = False,
-) -> Wait | Aggregate | Fail:
+) -> Decision:
     return decide_round(
         Turnout(
             pending=pending, answered=nonempty, nonempty=nonempty, joined=joined, gone=gone or 0
         ),
         Rules(
-            min_sites,
-            quorum,
-            WEEK,
+            Policy(min_sites=min_sites, quorum=quorum),
             needs_all=needs_all,
             optional=optional,
             ends_with_site=gone is not None,
         ),
-        deadline=NOW if past else NOW + timedelta(seconds=1),
-        overdue_since=None if overdue_for is None else NOW - overdue_for,
-        now=NOW,
+        late=past,
+        overdue_for=overdue_for,
         asked=asked,
         refused=refused,
     )
@@ -89,7 +84,7 @@ def test_the_quorum_is_never_below_min_sites() -> None:
 
 
 def test_all_answered_but_too_few_with_contents_fails() -> None:
-    assert decide(0, 2, 4) == Fail(FailureReason.TOO_FEW_CONTRIBUTORS)
+    assert decide(0, 2, 4) == Fail(TurnoutFailure.TOO_FEW_CONTRIBUTORS)
 
 
 def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> None:
@@ -97,11 +92,11 @@ def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> 
     assert decide(1, 1, 2) == Wait(overdue=True)
     just_before = WEEK - timedelta(seconds=1)
     assert decide(0, 2, 2, overdue_for=just_before) == Wait(overdue=True)
-    assert decide(0, 2, 2, overdue_for=WEEK) == Fail(FailureReason.QUORUM_NOT_REACHED)
+    assert decide(0, 2, 2, overdue_for=WEEK) == Fail(TurnoutFailure.QUORUM_NOT_REACHED)
 
 
 def test_too_few_sites_after_a_refused_task_end_the_round_at_once() -> None:
-    lost = Fail(FailureReason.TASK_REFUSED)
+    lost = Fail(TurnoutFailure.TASK_REFUSED)
     assert decide(0, 2, 2, refused=True) == lost
     assert decide(1, 1, 2, refused=True) == lost
     assert decide(0, 0, 0, refused=True) == lost
@@ -110,7 +105,7 @@ def test_too_few_sites_after_a_refused_task_end_the_round_at_once() -> None:
     assert decide(1, 2, 2, refused=True) == Wait(overdue=True)
     assert decide(1, 2, 3, refused=True) == Wait(overdue=False)
     # All that are left have answered: the refusal is not the reason.
-    assert decide(0, 2, 3, refused=True) == Fail(FailureReason.TOO_FEW_CONTRIBUTORS)
+    assert decide(0, 2, 3, refused=True) == Fail(TurnoutFailure.TOO_FEW_CONTRIBUTORS)
 
 
 def test_a_round_that_is_optional_does_not_wait_after_a_refused_task() -> None:
@@ -141,7 +136,7 @@ def test_answers_of_sites_that_left_still_count() -> None:
 def test_overdue_closes_when_the_quorum_is_met_even_after_a_week() -> None:
     late = {"past": True, "overdue_for": WEEK}
     assert decide(1, 3, 4, quorum=3, **late) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
-    assert decide(2, 2, 4, quorum=3, **late) == Fail(FailureReason.QUORUM_NOT_REACHED)
+    assert decide(2, 2, 4, quorum=3, **late) == Fail(TurnoutFailure.QUORUM_NOT_REACHED)
 
 
 def test_an_operator_needs_the_quorum_to_close() -> None:
@@ -206,40 +201,3 @@ def test_nothing_is_released_with_fewer_than_min_sites(
         assert decision.overdue == (past or joined < min_sites)
         # Waiting can still change something: a site may answer, or go, or time passes.
         assert pending > 0 or joined < min_sites
-
-
-# --- what a site is told --------------------------------------------------------------------------
-
-J = ParticipationState.JOINED
-RUN = SessionState.RUNNING
-
-
-@pytest.mark.parametrize(
-    ("session", "own", "current", "addressed", "answered", "expected"),
-    [
-        (SessionState.RECRUITING, ParticipationState.INVITED, None, False, False, "invited"),
-        (SessionState.RECRUITING, J, None, False, False, "waiting"),
-        (RUN, ParticipationState.INVITED, RoundState.COLLECTING, False, False, "invited"),
-        (RUN, J, RoundState.COLLECTING, False, False, "waiting"),
-        (RUN, J, RoundState.COLLECTING, True, False, "work"),
-        (RUN, J, RoundState.COLLECTING, True, True, "answered"),
-        (RUN, J, RoundState.AGGREGATING, True, True, "answered"),
-        (RUN, J, RoundState.AGGREGATING, True, False, "waiting"),
-        (RUN, ParticipationState.LEFT, RoundState.COLLECTING, True, True, "left"),
-        (RUN, ParticipationState.EXCLUDED, RoundState.COLLECTING, False, False, "left"),
-        (RUN, ParticipationState.REFUSED, RoundState.COLLECTING, False, False, "left"),
-        (SessionState.COMPLETED, J, RoundState.CLOSED, True, True, "ended"),
-        (SessionState.FAILED, ParticipationState.LEFT, RoundState.FAILED, True, False, "ended"),
-        (SessionState.CANCELLED, ParticipationState.INVITED, None, False, False, "ended"),
-    ],
-)
-def test_what_a_site_is_told(
-    session: SessionState,
-    own: ParticipationState,
-    current: RoundState | None,
-    addressed: bool,
-    answered: bool,
-    expected: str,
-) -> None:
-    status = status_of(session, own, current, addressed=addressed, answered=answered)
-    assert status is TaskStatus(expected)
