@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 from fedclust.cli.agent_worker import AgentEntries
-from fedclust.cli.row_check import CheckedTable, RowCheck
+from fedclust.cli.row_check import NoTable, RowCheck
 from fedclust.data import Dataset, load, persons
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import profile
@@ -377,7 +377,7 @@ def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
     found = profile(rows, (Feature(name="age"), Feature(name="chol"), SEX))
     body = session_request(*FEATURES)
     for share, few in ((0.79, ["missing: drop"]), (0.8, [])):
-        table = CheckedTable(20, ("age",), staying=Staying(0.5, share))
+        table = NoTable(20, ("age",), staying=Staying(0.5, share))
         assert RowCheck(body, found, 5, table).look_at == ["chol", "rows far out", *few]
 
 

@@ -7,7 +7,6 @@ import dataclasses
 import tempfile
 import textwrap
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,23 +22,21 @@ from fedclust.cli.console import (
     show,
     show_table,
 )
-from fedclust.cli.row_check import CheckedTable, RowCheck, SourceRows, examine
+from fedclust.cli.row_check import RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
-from fedclust.data.outcome_rows import measure_staying
-from fedclust.data.site_data import session_rows
 from fedclust.data.suggest import suggest_mapping
-from fedclust.definition import freeze, plan_of
+from fedclust.definition import freeze
 from fedclust.schema.display import counted
 from fedclust.schema.states import ENDED
 from fedclust.site import Site
-from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
-from fedclust.site.prepare import Prepared, SiteRows, count_usable, prepare
+from fedclust.site.prepare import SiteRows
+from fedclust.site.session_run import SessionAnswers, info_of
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.wire.errors import (
@@ -157,7 +154,7 @@ def _conclude(done: RowCheck, full: bool) -> None:
     if o.wants_json():
         print_json(done.facts())
     elif done.read:
-        if isinstance(done.table, ConsentRequest):
+        if isinstance(done.table, ConsentRequest) and done.asked:
             consent_screen(done.table, full=full)
         done.show()
     if done.refused is not None:
@@ -169,19 +166,19 @@ def _check_session(site: Site, info: SessionInfo, rows: SourceRows) -> RowCheck:
 
 
 def _check_definition(body: SessionCreate, rows: SourceRows) -> RowCheck:
-    return examine(body, rows, lambda p: _table_of(body, rows, p, SiteState()))
+    info, state = info_of(freeze(body, seed=0)), SiteState()
+    done = examine(body, rows, lambda p: _request(info, rows, p, state))
+    if isinstance(done.table, ConsentRequest) and done.table.question is not None:
+        waiting = tuple(map(open_text, Charges(state).open_charges()))
+        done = dataclasses.replace(done, open_points=waiting)
+    return done
 
 
-def _table_of(body: SessionCreate, given: SourceRows, p: int, state: SiteState) -> CheckedTable:
-    """Return the table that would be used.
-
-    DataError or DisclosureError if taking part would be refused.
-    """
-    plan = plan_of(freeze(body, seed=0))
-    exact = plan.policy.protection == "none"
-    read_settings(state.directory).refuse_smaller_groups(body.name, p, exact=exact)
-    used = SiteRows(given.data, **given.given)
-    rows = session_rows(plan, given.data, person=used.person, id_column=used.id_column)
+def _request(info: SessionInfo, given: SourceRows, p: int, state: SiteState) -> ConsentRequest:
+    """Return what would be asked; DataError or DisclosureError if it would be refused."""
+    exact = info.definition.policy.protection == "none"
+    read_settings(state.directory).refuse_smaller_groups(info.name, p, exact=exact)
+    rows = dataclasses.replace(SiteRows(given.data, **given.given), min_group_size=p)
     with contextlib.ExitStack() as stack:
         if not CohortStore(state).records():
             # Preparing stores a key, and a check of a site without tables writes nothing there.
@@ -192,31 +189,7 @@ def _table_of(body: SessionCreate, given: SourceRows, p: int, state: SiteState) 
                     f"a check needs a temporary directory ({error.strerror}): name one in TMPDIR"
                 ) from None
             state = SiteState(thrown_away)
-        prepared = prepare(CohortStore(state), plan, used, rows, p, datetime.now(UTC))
-        table = CheckedTable(
-            count_usable(plan, prepared.data),
-            prepared.features,
-            prepared.figures,
-            recognition=prepared.recognition,
-            staying=measure_staying(plan, prepared.data),
-        )
-        asked = points_of(plan.outcomes, table.features)
-        return _with_points(asked, table, p, prepared, Charges(state))
-
-
-def _with_points(
-    asked: dict[str, int], table: CheckedTable, p: int, prepared: Prepared, charges: Charges
-) -> CheckedTable:
-    """Add what the outcomes cost, what a table has left, and what is charged and not answered."""
-    if not asked or table.persons < p or prepared.draft is None:
-        return table
-    question, record = Question("", "", "", "", asked, ()), prepared.draft.record
-    return dataclasses.replace(
-        table,
-        points=question.points,
-        points_left=charges.balance(record.cohort.table_id, record.history, question).left,
-        open_points=tuple(map(open_text, charges.open_charges())),
-    )
+        return SessionAnswers(state, ("", ""), info.name, info, rows).request
 
 
 # --- a study --------------------------------------------------------------------------------------

@@ -51,43 +51,43 @@ class SourceRows:
 
 
 @dataclass(frozen=True)
-class CheckedTable:
-    """The persons who would take part, if no coordinator was asked.
+class NoTable:
+    """The persons who would take part, where no table was formed.
 
-    Otherwise it is a :class:`fedclust.site.consent.ConsentRequest` with the same names.
-    ``figures`` are those of their table, and ``recognition`` is how many of them the site's tables
-    know, if it has any. ``staying`` is how much of the table ``missing: drop`` leaves, if not all.
-    ``points`` is what the outcomes cost, ``points_left`` what the persons have, and ``open_points``
-    says in words what is charged and not answered.
+    It has names of :class:`fedclust.site.consent.ConsentRequest`.
     """
 
     persons: int
-    features: tuple[str, ...]
+    features: tuple[str, ...] = ()
     figures: TableFigures | None = None
     recognition: Recognition | None = None
     staying: Staying | None = None
     points: int = 0
     points_left: int | None = None
-    open_points: tuple[str, ...] = ()
-
-    @property
-    def points_short(self) -> bool:
-        """Whether the site would answer no outcomes, because too few points are left."""
-        return self.points_left is not None and self.points > self.points_left
+    points_short: bool = False
 
 
-_Table: TypeAlias = CheckedTable | ConsentRequest
+_Table: TypeAlias = NoTable | ConsentRequest
 
 
 @dataclass(frozen=True)
 class RowCheck:
-    """How rows match one definition; ``read`` is False if the source could not be read."""
+    """How rows match one definition; ``read`` is False if the source could not be read.
+
+    ``open_points`` says in words what is charged to the site's points and not answered.
+    """
 
     body: SessionCreate
     found: SourceProfile
     p: int
     table: _Table
     read: bool = True
+    open_points: tuple[str, ...] = ()
+
+    @property
+    def asked(self) -> bool:
+        """Whether a coordinator was asked; its consent screen says more than this check."""
+        return isinstance(self.table, ConsentRequest) and bool(self.table.coordinator)
 
     @property
     def refused(self) -> FedclustError | None:
@@ -143,11 +143,9 @@ class RowCheck:
             "size_band": size_band(table.persons),
             "enough_rows": self.enough,
         }
-        sha256, waiting = None, tuple[str, ...]()
-        if isinstance(table, ConsentRequest):
+        sha256 = None
+        if isinstance(table, ConsentRequest) and self.asked:
             sha256 = table.definition_sha256
-        else:
-            waiting = table.open_points
         return {
             "session": self.body.name,
             "definition_sha256": sha256,
@@ -159,7 +157,7 @@ class RowCheck:
             "points": table.points,
             "points_left": table.points_left,
             "points_short": table.points_short,
-            "open_points": list(waiting),
+            "open_points": list(self.open_points),
             "staying": None if table.staying is None else vars(table.staying),
             "persons_known": None if table.recognition is None else vars(table.recognition),
             "features_unreleased": self.features_unreleased,
@@ -229,13 +227,13 @@ class RowCheck:
     def _points_texts(self) -> Iterator[str]:
         """Yield what the outcomes cost and what is left; the consent screen says so too."""
         table = self.table
-        if isinstance(table, ConsentRequest):
+        if self.asked:
             return
         held = [each for each in outcomes_of(self.body.features) if each.name in table.features]
         if table.points_left is not None:
             short = ": points short, so this site would answer no outcomes" * table.points_short
             yield f"{points_asked(held)}; {table.points_left} are left{short}"
-        yield from table.open_points
+        yield from self.open_points
 
     def _crowded_texts(self) -> Iterator[str]:
         """Yield which times have too many events in an interval, counted in rows."""
@@ -297,9 +295,9 @@ def examine(
                 found = dataclasses.replace(found, repeated=_repeated_ids(rows.data, found))
     except DataError as error:
         nothing = SourceProfile(error.source, 0, 0, (), (), (), error)
-        return RowCheck(body, nothing, p, CheckedTable(0, ()), read=False)
+        return RowCheck(body, nothing, p, NoTable(0), read=False)
     usable = found.complete_rows if body.policy.missing == "drop" else found.rows
-    table: _Table = CheckedTable(usable, ())
+    table: _Table = NoTable(usable)
     if found.refused is None:
         # A profile does not check everything.
         try:

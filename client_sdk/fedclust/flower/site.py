@@ -28,11 +28,10 @@ from fedclust.site.data_sources import SessionSource
 from fedclust.site.journal import Journal, SubmissionOutcome
 from fedclust.site.ledger import Ledger
 from fedclust.site.prepare import SiteRows, table_options
-from fedclust.site.session_run import SessionAnswers
+from fedclust.site.session_run import SessionAnswers, info_of
 from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire import errors
 from fedclust.wire.codec import sha256
-from fedclust.wire.models import SessionInfo
 
 #: What a site's state calls the coordinator of a session over Flower: it has no address.
 PLACE = "flower"
@@ -55,19 +54,9 @@ def reviewed_session(state: SiteState, digest: str) -> StateDocument[ReviewedSes
 
 def open_session(state: SiteState, own: ReviewedSession, definition: bytes) -> SessionAnswers:
     """Prepare a site's rows for a definition; nothing is stored or answered yet."""
-    found = read_definition(definition)
-    info = SessionInfo(
-        name=found.name,
-        state="running",
-        created_by=PLACE,
-        created_at=datetime.now(UTC),
-        definition=found,
-        definition_sha256=sha256(definition),
-        sites=(),
-    )
-    source = own.resolved()
+    info, source = info_of(read_definition(definition), PLACE), own.resolved()
     rows = SiteRows(source.rows(), **source.row_options, **table_options(own))
-    return SessionAnswers(state, (PLACE, own.site), found.name, info, rows)
+    return SessionAnswers(state, (PLACE, own.site), info.name, info, rows)
 
 
 def handle(message: Message, _: Context) -> Message:

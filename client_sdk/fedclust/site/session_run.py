@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 from fedclust import rounds
 from fedclust.client import Client
 from fedclust.data.site_data import session_rows
+from fedclust.definition import canonical
 from fedclust.result.session_result import KnownSite, SessionResult, read_result
 from fedclust.rounds import outcomes
 from fedclust.schema.states import ENDED
@@ -46,7 +47,15 @@ from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import decide_consent
 from fedclust.wire import errors, models
-from fedclust.wire.models import Participation, Receipt, SessionInfo, TaskDocument, TaskResponse
+from fedclust.wire.codec import sha256
+from fedclust.wire.models import (
+    Definition,
+    Participation,
+    Receipt,
+    SessionInfo,
+    TaskDocument,
+    TaskResponse,
+)
 from fedclust.wire.submissions import BINARY
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -352,6 +361,19 @@ class SessionAnswers:
         result = read_result(document, request.definition, request.site)
         own = KnownSite(request.features, self.journal.memory or None)
         return result.with_rows({request.site: self.rows}, {request.site: own})
+
+
+def info_of(definition: Definition, created_by: str = "") -> SessionInfo:
+    """Return a session that no coordinator describes: it runs, and its definition is known."""
+    return SessionInfo(
+        name=definition.name,
+        state="running",
+        created_by=created_by,
+        created_at=datetime.now(UTC),
+        definition=definition,
+        definition_sha256=sha256(canonical(definition)),
+        sites=(),
+    )
 
 
 class SessionRun(SessionAnswers):
