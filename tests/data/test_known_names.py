@@ -46,6 +46,13 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
         ("afib", "FA", 1),
         ("alp", "FA", 0),
         ("chol", "creatinine", 0),
+        ("statin", "Statintherapie", 1),
+        ("creatinine", "Kreatinin-Clearance", 1),
+        ("albumin", "Albumin/Kreatinin-Ratio", 1),
+        ("diabetes", "T2DM", 1),
+        ("los", "LOS ICU", 1),
+        ("sex", "Partner sex", 1),
+        ("death_30", "Tod im Krankenhaus", 1),
     ],
 )
 def test_how_well_a_header_fits(feature: str, header: str, score: int) -> None:
@@ -86,6 +93,7 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
     assert meanings_of(["M", "V"], "Geslacht") == {"M": "male", "V": "female"}
     assert meanings_of(["M", "V"], "Sexo") == {"M": None, "V": None}
     assert meanings_of(["H", "M"], "sex") == {"H": None, "M": None}
+    assert meanings_of(["ja", "nei"]) == {"ja": "yes", "nei": "no"}
     assert meanings_of(["T", "N", "-9"]) == {"T": "yes", "N": "no", "-9": None}
     smoking = {"Ex-Raucher": "former", "non-fumeur": "never", "w przeszłości": "former"}
     smoking |= {"fumeur actif": "current", "ja": None}

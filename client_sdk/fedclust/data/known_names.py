@@ -241,7 +241,8 @@ def likeness(feature: str, header: str) -> int:
         return 2
     near = difflib.SequenceMatcher(None, "".join(own), "".join(other)).ratio() > 0.84
     within = bool(own and other) and (set(own) <= set(other) or set(other) <= set(own))
-    return int(near or within or bool(groups & guessed))
+    begun = any(b.startswith(a) for a in own for b in other if len(a) >= _LEAST_BEGUN)
+    return int(near or within or begun or bool(groups & guessed))
 
 
 # --- units ----------------------------------------------------------------------------------------
