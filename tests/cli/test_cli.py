@@ -178,6 +178,7 @@ def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.Mo
     assert len(asked) == 4
     assert len(command.fake.puts) == 2
     assert "exact bytes" in command.err
+    assert "to decide again, run the same command" in command.err
 
 
 def test_status_and_ledger(command: Command) -> None:

@@ -228,7 +228,8 @@ def preview_screen(preview: Preview) -> None:
     show(err, f"round {preview.round}, phase {preview.phase}: {preview.media}", "bold")
     if preview.body is not None:
         show(err, f"  {len(preview.body)} bytes, SHA-256 {codec.sha256(preview.body)}")
-        show(err, f"  smallest count: {preview.smallest_count}")
+        if preview.smallest_count is not None:
+            show(err, f"  smallest count: {preview.smallest_count}")
     for name, shape in (preview.fields or {}).items():
         show(err, f"  {name}: {shape}")
     if preview.note:

@@ -319,7 +319,9 @@ class SessionAnswers:
         """Ask whether an answer may be sent, if somebody is to be asked; ConsentDeclined if not."""
         with self.asking():
             if self.ask is not None and not self.ask(as_preview(answer)):
-                raise errors.ConsentDeclined(f"round {answer.round} was not sent")
+                raise errors.ConsentDeclined(
+                    f"round {answer.round} was not sent; to decide again, run the same command"
+                )
 
     def compute(
         self, number: int, document: TaskDocument, count: Count | None = None
