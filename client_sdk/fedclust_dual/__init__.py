@@ -32,7 +32,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.task import Phase, SiteSide, SiteTask
-from fedclust_dual import config, messages, server
+from fedclust_dual import config, server
 from fedclust_dual.config import Config
 from fedclust_dual.messages import (
     DUAL,
@@ -251,7 +251,7 @@ def describe(options: Config) -> str:
     )
 
 
-METHOD: Method[config.Config, server.State, messages.AnyTask, messages.AnyPayload] = Method(
+METHOD: Method[config.Config, server.State] = Method(
     name="dual",
     version=3,
     title="k-means by dual decomposition, with bounds",

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import replace
-from typing import TypeAlias, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from pydantic import FiniteFloat
@@ -172,10 +172,6 @@ class PrimalAnswer(Model):
         return kmeans_rounds.Step(
             counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
         )
-
-
-AnyTask: TypeAlias = CellsTask | DualTask | PrimalTask
-AnyPayload: TypeAlias = DualCells | DualAnswer | PrimalAnswer
 
 
 # --- Tasks ----------------------------------------------------------------------------------------

@@ -26,8 +26,6 @@ from fedclust_dual.messages import (
     DUAL,
     MAX_CANDIDATES,
     PRIMAL,
-    AnyPayload,
-    AnyTask,
     DualAnswer,
     DualCells,
     DualPart,
@@ -67,7 +65,7 @@ _ROUNDING = 1e-12
 _STEP, _RESIDUAL = 0.5, 1e-2
 
 
-def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options = config.options
     task = kmeans_rounds.CellsTask(n_clusters=options.n_clusters, n_init=options.n_init)
@@ -75,8 +73,8 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
-) -> Next[State, AnyTask] | Done:
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Config]
+) -> Next[State] | Done:
     """Aggregate a round.
 
     Parameters
@@ -111,7 +109,7 @@ def aggregate(
 
 def _close_cells(
     state: State, cells: Mapping[str, DualCells], config: RunConfig[Config]
-) -> Next[State, AnyTask]:
+) -> Next[State]:
     """Cluster the sites' cells: this gives the references and the starts of the polishing."""
     options = config.options
     n_missing = len(set(config.roster) - set(cells))
@@ -171,7 +169,7 @@ def _add_steps(state: State, ascent: Ascent, steps: Mapping[str, Step]) -> State
 # --- Dual rounds ----------------------------------------------------------------------------------
 
 
-def _open_dual(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTask]:
+def _open_dual(state: State, metrics: Mapping[str, float]) -> Next[State]:
     parts = {
         site: DualPart(
             multipliers=mu,
@@ -197,7 +195,7 @@ def _open_dual(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTas
 
 def _close_dual(
     state: State, answers: Mapping[str, DualAnswer], config: RunConfig[Config]
-) -> Next[State, AnyTask] | Done:
+) -> Next[State] | Done:
     dual_round = _dual_round(state, answers)
     # No inertia is negative, whatever the multipliers are.
     bound = max(dual_round.value, 0.0)
@@ -271,7 +269,7 @@ def _update_rule(
 # --- Primal rounds --------------------------------------------------------------------------------
 
 
-def _open_primal(state: State, metrics: Mapping[str, float]) -> Next[State, AnyTask]:
+def _open_primal(state: State, metrics: Mapping[str, float]) -> Next[State]:
     task = PrimalTask(centroids=state.candidates)
     parts = {site: PrimalPart(n=totals.n) for site, totals in state.sites.items()}
     state = state.model_copy(update={"phase": "primal"})
@@ -280,7 +278,7 @@ def _open_primal(state: State, metrics: Mapping[str, float]) -> Next[State, AnyT
 
 def _close_primal(
     state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
-) -> Next[State, AnyTask] | Done:
+) -> Next[State] | Done:
     options = config.options
     state, candidates, least = _improve_candidates(state, answers, config)
     lower, upper = require_value(state.lower), require_value(state.upper)
@@ -371,7 +369,7 @@ def _keep_best(state: State, cost: float, centroids: FloatArray) -> State:
 
 def _close_box_round(
     state: State, dual_round: DualRound, config: RunConfig[Config], metrics: dict[str, float]
-) -> Next[State, AnyTask] | Done:
+) -> Next[State] | Done:
     """Close a dual round of one box; a primal round follows if better centroids are known."""
     box = require_value(require_value(state.splitting).current)
     domain = state.domain(config)
@@ -389,7 +387,7 @@ def _close_box_round(
 
 def _continue_splitting(
     state: State, config: RunConfig[Config], metrics: dict[str, float], proposal: Proposal | None
-) -> Next[State, AnyTask] | Done:
+) -> Next[State] | Done:
     """Open a dual round of the next box; end the session if there is none."""
     options = config.options
     target = require_value(state.upper) * (1.0 - max(options.gap, _LEAST_GAP))

@@ -186,10 +186,6 @@ class Steps(Model):
         )
 
 
-AnyTask: TypeAlias = CellsTask | CandidatesTask | SeedsTask | MeansTask
-AnyPayload: TypeAlias = Cells | Steps
-
-
 def _check_task(task: SiteTask[CandidatesTask], config: RunConfig[DefaultConfig]) -> None:
     """Raise RuleViolation if a task has more candidates than the definition names."""
     if len(task.common.centroids) > config.options.candidates:
@@ -395,7 +391,7 @@ class State(Model):
         return bool(self.judgements) and all(judged.converged for judged in self.judgements)
 
 
-def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options = config.options
     if isinstance(options, PaperConfig):
@@ -405,8 +401,8 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
-) -> Next[State, AnyTask] | Done:
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Variants]
+) -> Next[State] | Done:
     """Aggregate a round; contributions are sorted by site."""
     options = config.options
     if isinstance(options, PaperConfig):
@@ -419,14 +415,14 @@ def aggregate(
 
 def _next_step(
     state: State, centroids: FloatArray, metrics: Mapping[str, float] | None = None
-) -> Next[State, AnyTask]:
+) -> Next[State]:
     """Return the candidates' next Lloyd step."""
     return Next(state, Task("candidates", CandidatesTask(centroids=centroids)), metrics or {})
 
 
 def _first_candidates(
     state: State, contributions: Sequence[Contribution], config: RunConfig, options: DefaultConfig
-) -> Next[State, AnyTask]:
+) -> Next[State]:
     """Cluster the sites' cells from several starts; the distinct results are the candidates."""
     means, counts = kmeans_rounds.collect_cells(contributions)
     rng = server_rng(state.seed, "fkm-candidates")
@@ -457,7 +453,7 @@ def _candidates_step(
     contributions: Sequence[Contribution[Steps]],
     config: RunConfig[Variants],
     options: DefaultConfig,
-) -> Next[State, AnyTask] | Done:
+) -> Next[State] | Done:
     """Combine and judge every candidate's step, and choose the candidates that continue."""
     steps = []
     for i, candidate in enumerate(centroids):
@@ -508,7 +504,7 @@ def _cluster_means(
     contributions: Sequence[Contribution],
     config: RunConfig[Variants],
     options: PaperConfig,
-) -> Next[State, AnyTask] | Done:
+) -> Next[State] | Done:
     """Aggregate a round of the paper variant by a new k-means of the means (lines 7 to 11)."""
     means, counts = kmeans_rounds.collect_cells(contributions)
     centroids = sklearn_kmeans(
@@ -595,7 +591,7 @@ def describe(options: Variants) -> str:
     )
 
 
-METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
+METHOD: Method[Variants, State] = Method(
     name="fkm",
     version=5,
     title="FKM: federated k-means",

@@ -23,8 +23,6 @@ from fedclust.methods.common.given_start import (
 from fedclust.methods.common.kmeans_rounds import (
     CELLS,
     STEP,
-    AnyPayload,
-    AnyTask,
     CellsTask,
     StepTask,
     best_centroids,
@@ -86,7 +84,7 @@ class State(Model):
     judgement: Judgement = Judgement()
 
 
-def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options = config.options
     centroids = given_centroids(config)
@@ -102,8 +100,8 @@ def _step_task(centroids: FloatArray) -> Task[StepTask]:
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
-) -> Next[State, StepTask] | Done:
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Config]
+) -> Next[State] | Done:
     """Aggregate a round; contributions are sorted by site."""
     options = config.options
     if state.phase == "cells" or state.centroids is None:
@@ -153,7 +151,7 @@ def describe(options: Config) -> str:
     )
 
 
-METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
+METHOD: Method[Config, State] = Method(
     name="lloyd",
     version=4,
     title="Exact distributed Lloyd (k-means)",

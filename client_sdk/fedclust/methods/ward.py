@@ -14,7 +14,7 @@ clustering method: which algorithms implement Ward's criterion?", J. Classificat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field
@@ -83,10 +83,6 @@ class CellsTask(Model, title="WardCellsTask"):
     """Merge your points to at most ``n_cells`` cells by Ward's rule."""
 
     n_cells: Annotated[int, Field(ge=1)]
-
-
-AnyTask: TypeAlias = CellsTask
-AnyPayload: TypeAlias = Cells
 
 
 def check(task: SiteTask[CellsTask], payload: Cells, config: RunConfig[Config]) -> None:
@@ -182,7 +178,7 @@ def start(config: RunConfig[Config], _seed: int) -> tuple[State, Task[CellsTask]
 
 
 def aggregate(
-    _state: State, contributions: Sequence[Contribution[Cells]], config: RunConfig[Config]
+    _state: State, contributions: Sequence[Contribution], config: RunConfig[Config]
 ) -> Done:
     """Build the tree of all cells and cut it at every K."""
     sent = payloads_of(contributions, Cells)
@@ -280,7 +276,7 @@ def describe(options: Config) -> str:
     )
 
 
-METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
+METHOD: Method[Config, State] = Method(
     name="ward",
     version=1,
     title="Ward's hierarchical clustering",

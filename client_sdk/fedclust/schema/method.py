@@ -22,8 +22,6 @@ from fedclust.schema.task import Contribution, Done, Next, Phase, Task
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)
 StateT = TypeVar("StateT", bound=Model)
-TaskT = TypeVar("TaskT", bound=Model)
-PayloadT = TypeVar("PayloadT", bound=Model, default=Model)
 
 Label: TypeAlias = Callable[[Result, FloatArray, Memory | None], IntArray]
 Probabilities: TypeAlias = Callable[[Result, FloatArray, Memory | None], FloatArray]
@@ -34,11 +32,10 @@ def _allow_config(_config: RunConfig) -> None:
 
 
 @dataclass(frozen=True)
-class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
+class Method(Generic[OptionsT, StateT]):
     """A method: what it is called, and its functions.
 
-    Generic in its options, the state at the coordinator, and the unions of its phases' tasks and
-    payloads.
+    Generic in its options and the state at the coordinator.
 
     Attributes
     ----------
@@ -103,11 +100,8 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
     options: type[OptionsT] | type[RootModel[OptionsT]]
     state: type[StateT]
     phases: tuple[Phase, ...]
-    start: Callable[[RunConfig[OptionsT], int], tuple[StateT, Task[TaskT]]]
-    aggregate: Callable[
-        [StateT, Sequence[Contribution[PayloadT]], RunConfig[OptionsT]],
-        Next[StateT, TaskT] | Done,
-    ]
+    start: Callable[[RunConfig[OptionsT], int], tuple[StateT, Task]]
+    aggregate: Callable[[StateT, Sequence[Contribution], RunConfig[OptionsT]], Next[StateT] | Done]
     finish: Callable[[StateT, RunConfig[OptionsT]], Result]
     references: tuple[str, ...] = ()
     describe: Callable[[OptionsT], str] | None = None
@@ -131,5 +125,5 @@ class Method(Generic[OptionsT, StateT, TaskT, PayloadT]):
         return {phase.name: phase for phase in self.phases}[name]
 
 
-#: A method of the registry: no type says which options, state, tasks and payloads belong together.
-AnyMethod: TypeAlias = Method[Any, Any, Any, Any]
+#: A method of the registry: no type says which options and state belong together.
+AnyMethod: TypeAlias = Method[Any, Any]

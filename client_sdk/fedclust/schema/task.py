@@ -185,11 +185,11 @@ def payloads_of(contributions: Sequence[Contribution], kind: type[PayloadT]) -> 
 
 
 @dataclass(frozen=True)
-class Next(Generic[StateT_co, TaskT_co]):
+class Next(Generic[StateT_co]):
     """Another round is needed. ``metrics`` and ``warnings`` are of the aggregated round."""
 
     state: StateT_co
-    task: Task[TaskT_co]
+    task: Task
     metrics: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
@@ -88,8 +88,6 @@ class Step(Model):
     costs: FloatVector
 
 
-AnyTask: TypeAlias = CellsTask | StepTask
-AnyPayload: TypeAlias = Cells | Step
 #: What counts and sums over groups of persons can identify.
 GROUP_SUMS = "Sums over whole groups of your protected table."
 

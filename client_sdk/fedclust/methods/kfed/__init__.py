@@ -26,7 +26,7 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.assign import label_by_cells
 from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.finalize import no_centroids, raw_result
-from fedclust.methods.common.kmeans_rounds import Cells, Step, StepTask
+from fedclust.methods.common.kmeans_rounds import Cells, StepTask
 from fedclust.methods.common.local_kmeans import local_restarts, local_starts
 from fedclust.methods.common.options import Restarts, SweptOptions, variants
 from fedclust.methods.common.task_checks import refuse_dissimilarity
@@ -198,10 +198,6 @@ class CellsTask(Model, title="KfedCellsTask"):
     project: bool
 
 
-AnyTask: TypeAlias = CellsTask | StepTask
-AnyPayload: TypeAlias = Cells | Step
-
-
 def cells_task(options: Variants) -> CellsTask:
     """Return the task of the phase ``cells``."""
     return CellsTask(
@@ -310,14 +306,14 @@ class State(Model):
     refined: int = 0
 
 
-def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     return State(phase="cells", seed=seed), Task("cells", cells_task(config.options))
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
-) -> Next[State, AnyTask] | Done:
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Variants]
+) -> Next[State] | Done:
     """Aggregate a round; contributions are sorted by site."""
     options = config.options
     metrics: dict[str, float] = {}
@@ -459,7 +455,7 @@ def describe(options: Variants) -> str:
     return f"{steps} {further} {labels}"
 
 
-METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
+METHOD: Method[Variants, State] = Method(
     name="kfed",
     version=5,
     title="k-FED: one-shot federated clustering (k-means)",

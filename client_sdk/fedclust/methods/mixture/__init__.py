@@ -36,8 +36,6 @@ from fedclust.methods.mixture.classes import (
 from fedclust.methods.mixture.em import expect, maximize, weighted_sums
 from fedclust.methods.mixture.loss import loss_warning
 from fedclust.methods.mixture.messages import (
-    AnyPayload,
-    AnyTask,
     Config,
     EMTask,
     Partition,
@@ -242,7 +240,7 @@ class State(Model, title="MixtureState"):
     judgement: Judgement = Judgement()
 
 
-def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options = config.options
     centroids = given_centroids(config)
@@ -254,8 +252,8 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Config]
-) -> Next[State, AnyTask] | Done:
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Config]
+) -> Next[State] | Done:
     """Aggregate a round; contributions are sorted by site."""
     if state.start is None:
         means, counts = collect_cells(contributions)
@@ -269,7 +267,7 @@ def aggregate(
     return _close_em(state, state.classes, contributions, config)
 
 
-def _ask(state: State, classes: Classes) -> Next[State, EMTask]:
+def _ask(state: State, classes: Classes) -> Next[State]:
     task = EMTask(
         centroids=classes.means,
         variances=classes.variances,
@@ -299,7 +297,7 @@ def _close_em(
     classes: Classes,
     contributions: Sequence[Contribution],
     config: RunConfig[Config],
-) -> Next[State, EMTask] | Done:
+) -> Next[State] | Done:
     """Judge the classes that this round's probabilities are of, and do the M step."""
     costs = {
         each.site: None if each.payload is None else -each.payload.log_likelihood
@@ -435,7 +433,7 @@ def describe(options: Config) -> str:
     )
 
 
-METHOD: Method[Config, State, AnyTask, AnyPayload] = Method(
+METHOD: Method[Config, State] = Method(
     name="mixture",
     version=2,
     title="Mixture model by federated EM (latent classes)",

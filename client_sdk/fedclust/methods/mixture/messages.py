@@ -7,14 +7,13 @@ least value. They are checked for shapes, declared bounds and totals.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.given_start import StartOptions
-from fedclust.methods.common.kmeans_rounds import Cells, CellsTask
 from fedclust.methods.common.options import Tolerance
 from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
 from fedclust.numeric.array_types import BoolArray, FloatArray
@@ -124,10 +123,6 @@ class Weighted(Model, title="MixtureSums"):
     squares: FloatMatrix
     log_likelihood: FiniteFloat
     entropy: FiniteFloat
-
-
-AnyTask: TypeAlias = CellsTask | PartitionTask | EMTask
-AnyPayload: TypeAlias = Cells | Partition | Weighted
 
 
 # --- Tasks ----------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ feature reported for the first time takes the reported value. For Methods A and 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import numpy as np
 from pydantic import Field, FiniteFloat
@@ -127,9 +127,6 @@ class FederatedTask(CentroidTask):
     centroids: FloatMatrix
     mask: BoolMatrix
     iterations: Annotated[int, Field(ge=1)]
-
-
-AnyTask: TypeAlias = CellsTask | FederatedTask
 
 
 def cells_task(options: Config) -> CellsTask:
@@ -326,15 +323,15 @@ class State(Model):
     warnings: tuple[str, ...] = ()
 
 
-def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[AnyTask]]:
+def start(config: RunConfig[Config], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     del seed  # The coordinator draws nothing.
     return State(phase="cells"), Task("cells", cells_task(config.options))
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[Cells]], config: RunConfig[Config]
-) -> Next[State, AnyTask] | Done:
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Config]
+) -> Next[State] | Done:
     """Aggregate a round; contributions are sorted by site."""
     options = config.options
     sent = payloads_of(contributions, Cells)
@@ -420,7 +417,7 @@ def describe(options: Config) -> str:
     )
 
 
-METHOD: Method[Config, State, AnyTask, Cells] = Method(
+METHOD: Method[Config, State] = Method(
     name="overlap",
     version=4,
     title="Federated k-means for sites with different, overlapping features",

@@ -338,7 +338,7 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task[GaussiansTa
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[Gaussians]], config: RunConfig[Config]
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Config]
 ) -> Done:
     """Aggregate the round; contributions are sorted by site."""
     sent = payloads_of(contributions, Gaussians)
@@ -455,7 +455,7 @@ def describe(options: Config) -> str:
     )
 
 
-METHOD: Method[Config, State, GaussiansTask, Gaussians] = Method(
+METHOD: Method[Config, State] = Method(
     name="overlap_oneshot",
     version=4,
     title="Clustering in overlapping feature spaces, in one round",

@@ -50,8 +50,6 @@ from fedclust.methods.spectral.messages import (
     AnchorPart,
     Anchors,
     AnchorsTask,
-    AnyPayload,
-    AnyTask,
     Config,
     Eigen,
     EigenConfig,
@@ -365,7 +363,7 @@ class State(Model):
     asked: tuple[str, ...] = ()
 
 
-def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]:
+def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options = config.options
     if isinstance(options, LandmarksConfig):
@@ -376,9 +374,7 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task[AnyTask]]
     return _ask_reference(State(phase="anchors", seed=seed), config.roster, options)
 
 
-def _ask_reference(
-    state: State, roster: Sequence[str], options: EigenConfig
-) -> tuple[State, Task[AnyTask]]:
+def _ask_reference(state: State, roster: Sequence[str], options: EigenConfig) -> tuple[State, Task]:
     """Ask the first site by name that was not asked before for anchors."""
     remaining = [site for site in roster if site not in state.asked]
     if not remaining:
@@ -394,8 +390,8 @@ def _ask_reference(
 
 
 def aggregate(
-    state: State, contributions: Sequence[Contribution[AnyPayload]], config: RunConfig[Variants]
-) -> Next[State, AnyTask] | Done:
+    state: State, contributions: Sequence[Contribution], config: RunConfig[Variants]
+) -> Next[State] | Done:
     """Aggregate a round.
 
     Parameters
@@ -499,7 +495,7 @@ def _warn_if_unreliable(found: LandmarkClustering) -> tuple[str, ...]:
 
 def _close_anchors(
     state: State, anchors: Anchors | None, roster: Sequence[str], options: EigenConfig
-) -> Next[State, AnyTask]:
+) -> Next[State]:
     """Pass the reference site's anchors on to all sites; ask another site if it has none."""
     if anchors is None or not anchors.counts.any():
         state, task = _ask_reference(state, roster, options)
@@ -624,7 +620,7 @@ def describe(options: Variants) -> str:
     )
 
 
-METHOD: Method[Variants, State, AnyTask, AnyPayload] = Method(
+METHOD: Method[Variants, State] = Method(
     name="spectral",
     version=5,
     title="Federated spectral clustering (clusters of any shape)",

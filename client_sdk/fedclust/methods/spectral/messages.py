@@ -236,10 +236,6 @@ class Eigen(Cells):
     vectors: FloatMatrix
 
 
-AnyTask: TypeAlias = LandmarksTask | AnchorsTask | EigenTask
-AnyPayload: TypeAlias = Landmarks | Anchors | Eigen
-
-
 def check_anchors_task(task: SiteTask[AnchorsTask], config: RunConfig[EigenVariants]) -> None:
     """Refuse another number of anchors than the definition's."""
     n_anchors = config.options.n_anchors
