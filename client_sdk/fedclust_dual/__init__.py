@@ -41,7 +41,6 @@ from fedclust_dual.messages import (
     DualCells,
     DualPart,
     DualTask,
-    PrimalAnswer,
     PrimalPart,
     PrimalTask,
     check_cells,
@@ -114,15 +113,6 @@ def _solve_node(asked: SiteTask[DualTask], site: SiteSide[Config]) -> DualAnswer
     )
 
 
-def _measure_candidates(task: SiteTask[PrimalTask], site: SiteSide) -> PrimalAnswer:
-    steps = [kmeans_rounds.site_lloyd_step(each, site.points) for each in task.common.centroids]
-    return PrimalAnswer(
-        counts=np.array([step.counts for step in steps]),
-        sums=np.array([step.sums for step in steps]),
-        costs=np.array([step.costs for step in steps]),
-    )
-
-
 # --- The phases -----------------------------------------------------------------------------------
 
 
@@ -190,8 +180,10 @@ PHASES = (
         "upper bound.",
         task=PrimalTask,
         site_part=PrimalPart,
-        payload=PrimalAnswer,
-        local_step=_measure_candidates,
+        payload=kmeans_rounds.Steps,
+        local_step=lambda task, site: kmeans_rounds.site_lloyd_steps(
+            task.common.centroids, site.points
+        ),
         check=check_primal,
         check_task=check_primal_task,
         needs_all=True,

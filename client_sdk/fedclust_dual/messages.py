@@ -17,9 +17,9 @@ from pydantic import FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import CellsTask
+from fedclust.methods.common.kmeans_rounds import CellsTask, Steps
 from fedclust.numeric.array_types import FloatArray
-from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shape
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
@@ -150,30 +150,6 @@ class PrimalPart(Model):
     n: int
 
 
-class PrimalAnswer(Model):
-    """A site's part of the inertia of each candidate, and the sums for a Lloyd step.
-
-    Attributes
-    ----------
-    counts : (C, K) int64
-        Persons nearest to each centroid.
-    sums : (C, K, d) float64
-        Sums of their points, scaled.
-    costs : (C, K) float64
-        Sums of their squared distances from the candidate's centroid.
-    """
-
-    counts: IntMatrix
-    sums: FloatTensor3
-    costs: FloatMatrix
-
-    def step(self, candidate: int) -> kmeans_rounds.Step:
-        """Return the site's Lloyd step from one candidate."""
-        return kmeans_rounds.Step(
-            counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
-        )
-
-
 # --- Tasks ----------------------------------------------------------------------------------------
 
 
@@ -260,16 +236,13 @@ def check_cells(task: SiteTask[CellsTask], payload: DualCells, config: RunConfig
         raise RuleViolation("cost", "a sum of squares is negative", "/costs")
 
 
-def check_primal(task: SiteTask[PrimalTask], payload: PrimalAnswer, config: RunConfig) -> None:
+def check_primal(task: SiteTask[PrimalTask], payload: Steps, config: RunConfig) -> None:
     """Check what candidates cost, at either end; RuleViolation."""
-    candidates, n = task.common.centroids, own_part(task, PrimalPart).n
+    candidates = task.common.centroids
     check_shape(payload.counts, candidates.shape[:2], "/counts")
-    check_shape(payload.sums, candidates.shape, "/sums")
-    check_shape(payload.costs, candidates.shape[:2], "/costs")
-    if (payload.counts.sum(axis=1) != n).any():
+    if (payload.counts.sum(axis=1) != own_part(task, PrimalPart).n).any():
         raise RuleViolation("counts", "the counts do not add up to those of the cells", "/counts")
-    for candidate, centroids in enumerate(candidates):
-        kmeans_rounds.check_step(payload.step(candidate), centroids, config)
+    kmeans_rounds.check_steps(payload, candidates, config)
 
 
 def check_dual(asked: SiteTask[DualTask], payload: DualAnswer, config: RunConfig[Config]) -> None:

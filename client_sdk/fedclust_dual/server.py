@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.kmeans_rounds import Step
+from fedclust.methods.common.kmeans_rounds import Step, Steps
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import squared_distances
@@ -30,7 +30,6 @@ from fedclust_dual.messages import (
     DualCells,
     DualPart,
     DualTask,
-    PrimalAnswer,
     PrimalPart,
     PrimalTask,
     multiplier_digest,
@@ -101,7 +100,7 @@ def aggregate(
         return Done(finish(state.end("site_left"), config))
     if state.phase == "dual":
         return _close_dual(state, payloads_of(contributions, DualAnswer), config)
-    return _close_primal(state, payloads_of(contributions, PrimalAnswer), config)
+    return _close_primal(state, payloads_of(contributions, Steps), config)
 
 
 # --- Cells ----------------------------------------------------------------------------------------
@@ -277,7 +276,7 @@ def _open_primal(state: State, metrics: Mapping[str, float]) -> Next[State]:
 
 
 def _close_primal(
-    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
+    state: State, answers: Mapping[str, Steps], config: RunConfig[Config]
 ) -> Next[State] | Done:
     options = config.options
     state, candidates, least = _improve_candidates(state, answers, config)
@@ -303,7 +302,7 @@ def _close_primal(
 
 
 def _improve_candidates(
-    state: State, answers: Mapping[str, PrimalAnswer], config: RunConfig[Config]
+    state: State, answers: Mapping[str, Steps], config: RunConfig[Config]
 ) -> tuple[State, list[FloatArray], float]:
     """Keep the best candidate, and take a Lloyd step from each.
 

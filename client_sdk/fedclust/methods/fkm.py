@@ -25,12 +25,12 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
-from fedclust.methods.common.kmeans_rounds import Cells, CellsTask, Step, disclosure
+from fedclust.methods.common.kmeans_rounds import Cells, CellsTask, Steps, disclosure
 from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, variants
 from fedclust.methods.common.task_checks import refuse_dissimilarity
 from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntMatrix
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
 from fedclust.numeric.canonical import round_to_tolerance, tolerant_argmax, tolerant_argsort
 from fedclust.numeric.distances import nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
@@ -40,7 +40,6 @@ from fedclust.numeric.weighted_kmeans import (
     kmeans_plus_plus,
     sklearn_kmeans,
 )
-from fedclust.protection.message_checks import check_shape
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
@@ -162,30 +161,6 @@ class CandidatesTask(CentroidTask):
     centroids: FloatTensor3
 
 
-class Steps(Model):
-    """A site's part of one Lloyd step of every candidate: additive.
-
-    Attributes
-    ----------
-    counts : (c, K) int64
-        Persons.
-    sums : (c, K, d) float64
-        Scaled.
-    costs : (c, K) float64
-        Sums of squared distances of the points from the candidate's centroid.
-    """
-
-    counts: IntMatrix
-    sums: FloatTensor3
-    costs: FloatMatrix
-
-    def step(self, candidate: int) -> Step:
-        """Return the part of one candidate."""
-        return Step(
-            counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
-        )
-
-
 def _check_task(task: SiteTask[CandidatesTask], config: RunConfig[DefaultConfig]) -> None:
     """Raise RuleViolation if a task has more candidates than the definition names."""
     if len(task.common.centroids) > config.options.candidates:
@@ -193,35 +168,12 @@ def _check_task(task: SiteTask[CandidatesTask], config: RunConfig[DefaultConfig]
         raise RuleViolation("task", message, "/parameters/centroids")
 
 
-def _check_steps(task: SiteTask[CandidatesTask], payload: Steps, config: RunConfig) -> None:
-    """Check a message at either end: shapes, counts, bounds, costs."""
-    centroids = task.common.centroids
-    n_candidates, n_clusters, _ = centroids.shape
-    width = kmeans_rounds.step_width(config)
-    check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
-    check_shape(payload.sums, (n_candidates, n_clusters, width), "/sums")
-    check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
-    for i in range(n_candidates):
-        try:
-            kmeans_rounds.check_step(payload.step(i), centroids[i], config)
-        except RuleViolation as error:
-            _, field, *rest = error.pointer.split("/")
-            raise RuleViolation(
-                error.rule, f"candidate {i}: {error.message}", "/".join(["", field, str(i), *rest])
-            ) from None
-
-
 # --- At a site ------------------------------------------------------------------------------------
 
 
 def _step_candidates(task: SiteTask[CandidatesTask], site: SiteSide) -> Steps:
-    points, rule = site.points, median_rule(site.config)
-    steps = [kmeans_rounds.site_lloyd_step(each, points, rule) for each in task.common.centroids]
-    return Steps(
-        counts=np.stack([step.counts for step in steps]),
-        sums=np.stack([step.sums for step in steps]),
-        costs=np.stack([step.costs for step in steps]),
-    )
+    rule = median_rule(site.config)
+    return kmeans_rounds.site_lloyd_steps(task.common.centroids, site.points, rule)
 
 
 def _seed_means(_task: SiteTask[SeedsTask], site: SiteSide[PaperConfig]) -> Cells | None:
@@ -285,7 +237,9 @@ PHASES = (
         task=CandidatesTask,
         payload=Steps,
         local_step=_step_candidates,
-        check=_check_steps,
+        check=lambda task, sent, config: kmeans_rounds.check_steps(
+            sent, task.common.centroids, config
+        ),
         check_task=_check_task,
         discloses=(
             disclosure(

@@ -13,7 +13,13 @@ from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.common.finalize import no_centroids
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
+from fedclust.numeric.arrays import (
+    FloatMatrix,
+    FloatTensor3,
+    FloatVector,
+    IntMatrix,
+    IntVector,
+)
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.gower import MedianRule, nearest_by_gower, own_dissimilarities
 from fedclust.protection.message_checks import (
@@ -88,6 +94,30 @@ class Step(Model):
     costs: FloatVector
 
 
+class Steps(Model):
+    """A site's part of one Lloyd step of every candidate: additive.
+
+    Attributes
+    ----------
+    counts : (c, K) int64
+        Persons.
+    sums : (c, K, d) float64
+        Scaled.
+    costs : (c, K) float64
+        Sums of squared distances of the points from the candidate's centroid.
+    """
+
+    counts: IntMatrix
+    sums: FloatTensor3
+    costs: FloatMatrix
+
+    def step(self, candidate: int) -> Step:
+        """Return the part of one candidate."""
+        return Step(
+            counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
+        )
+
+
 #: What counts and sums over groups of persons can identify.
 GROUP_SUMS = "Sums over whole groups of your protected table."
 
@@ -149,6 +179,22 @@ def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
         raise RuleViolation("cost", message, f"/costs/{cell}")
 
 
+def check_steps(payload: Steps, candidates: FloatArray, config: RunConfig) -> None:
+    """Raise RuleViolation unless ``payload`` is a valid step from each candidate (c, K, d)."""
+    n_candidates, n_clusters, _ = candidates.shape
+    check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
+    check_shape(payload.sums, (n_candidates, n_clusters, step_width(config)), "/sums")
+    check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
+    for i, centroids in enumerate(candidates):
+        try:
+            check_step(payload.step(i), centroids, config)
+        except RuleViolation as error:
+            _, field, *rest = error.pointer.split("/")
+            raise RuleViolation(
+                error.rule, f"candidate {i}: {error.message}", "/".join(["", field, str(i), *rest])
+            ) from None
+
+
 def step_width(config: RunConfig) -> int:
     """Return how many sums a Lloyd step has for each cluster: d, more with Gower's."""
     rule = median_rule(config)
@@ -182,6 +228,18 @@ def site_lloyd_step(centroids: FloatArray, points: Points, rule: MedianRule | No
         return _site_median_step(centroids, points, rule)
     sums = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
     return Step(counts=sums.counts, sums=sums.sums, costs=sums.costs)
+
+
+def site_lloyd_steps(
+    candidates: FloatArray, points: Points, rule: MedianRule | None = None
+) -> Steps:
+    """Return a site's part of one Lloyd step from each candidate (c, K, d)."""
+    steps = [site_lloyd_step(each, points, rule) for each in candidates]
+    return Steps(
+        counts=np.stack([step.counts for step in steps]),
+        sums=np.stack([step.sums for step in steps]),
+        costs=np.stack([step.costs for step in steps]),
+    )
 
 
 def _site_median_step(centroids: FloatArray, points: Points, rule: MedianRule) -> Step:
