@@ -305,7 +305,7 @@ def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) ->
         centroids=values, mask=np.ones(values.shape, dtype=bool), iterations=iterations
     )
     points = _points(X, sizes)
-    return answer_task(overlap.METHOD, SiteTask("federated", task), points, _config())
+    return answer_task(overlap.METHOD, SiteTask("federated", task), points, replace(_config(), p=1))
 
 
 def test_global_centroids_without_points_are_not_improved() -> None:
