@@ -14,7 +14,6 @@ from fedclust_service.domain.notification import (
     NotificationKind,
 )
 from fedclust_service.store import Store
-from support.clock import ManualClock
 from support.store_rows import EPOCH, at
 
 MAIL = Channel.EMAIL
@@ -177,7 +176,7 @@ def test_addresses_of_enabled_principals(store: Store) -> None:
     assert kept.email == "c@x.example"
 
 
-def test_tokens_that_end_soon_are_the_last_of_somebody(store: Store, clock: ManualClock) -> None:
+def test_tokens_that_end_soon_are_the_last_of_somebody(store: Store) -> None:
     def work(tx: Any) -> None:
         for name, ends in (("budapest", (5, 40)), ("zurich", (3, 9)), ("cleveland", (-1,))):
             site = tx.principals.add(Role.SITE, name, "")

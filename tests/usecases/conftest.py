@@ -1,4 +1,4 @@
-"""An direct on SQLite by default; ``direct_on_both`` on SQLite and on PostgreSQL."""
+"""A coordinator without HTTP: ``direct`` on SQLite, ``both`` on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def direct(sqlite_url: str, clock: ManualClock) -> Iterator[DirectApi]:
 
 
 @pytest.fixture
-def direct_on_both(store: Store, clock: ManualClock) -> DirectApi:
+def both(store: Store, clock: ManualClock) -> DirectApi:
     return DirectApi(store, clock)
 
 

@@ -34,6 +34,7 @@ from fedclust_service.usecases import participation, sessions, submissions, task
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.submissions import Body
+from fedclust_service.usecases.sweeper import sweep
 from support.purpose import PURPOSE
 from support.store_rows import latest_state
 from usecases import counting_method
@@ -128,8 +129,7 @@ class DirectApi:
     def session(self, name: str = "heart", **given: Any) -> SessionInfo:
         """Create a session that all its sites have joined."""
         info = self.define(name, **given)
-        for each in info.definition.sites:
-            self.join(name, each)
+        self.join(name, *info.definition.sites)
         return self.info(name)
 
     def consent(self, name: str, **changes: Any) -> Participation:
@@ -148,9 +148,10 @@ class DirectApi:
         }
         return Participation(**{**fields, **changes})
 
-    def join(self, name: str, who: str, **changes: Any) -> None:
-        """Have a site join."""
-        participation.join(self.co, site(who), name, self.consent(name, **changes))
+    def join(self, name: str, *who: str, **changes: Any) -> None:
+        """Have sites join."""
+        for each in who:
+            participation.join(self.co, site(each), name, self.consent(name, **changes))
 
     def row(self, name: str) -> Session:
         """Return a session as it is stored."""
@@ -210,10 +211,12 @@ class DirectApi:
         n = number or self.info(name).round or 1
         return submissions.submit(self.co, site(who), name, n, Body(body, media)).result()
 
-    def answer(self, name: str, who: str, **given: Any) -> submissions.Submitted:
-        """Send a site's honest answer to the open round."""
+    def answer(self, name: str, *who: str, **given: Any) -> submissions.Submitted:
+        """Send sites' honest answers to the open round; return what the last of them is told."""
         media = given.get("media", BINARY)
-        return self.put(name, who, self.body(name, who, **given), given.get("number"), media)
+        bodies = {each: self.body(name, each, **given) for each in who}
+        sent = [self.put(name, *each, given.get("number"), media) for each in bodies.items()]
+        return sent[-1]
 
     def answer_all(self, name: str) -> None:
         """Have every site that is asked answer."""
@@ -227,6 +230,11 @@ class DirectApi:
         while (co or self.co).driver.run_once():
             done += 1
         return done
+
+    def later(self, seconds: float) -> None:
+        """Let time pass, and do what is due then."""
+        self.clock.advance(seconds)  # type: ignore[attr-defined]
+        sweep(self.co)
 
     def finish(self, name: str) -> SessionInfo:
         """Answer and aggregate until the session has ended."""

@@ -132,16 +132,16 @@ def test_a_process_computes_the_same_bytes(begun: list[Any]) -> None:
 
 
 def test_the_database_holds_the_same_bytes(
-    direct_on_both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_runs(monkeypatch)
     stored = {}
     for name, limits in (("near", LIMITS), ("heart", ALWAYS)):
-        direct_on_both.co.limits = limits
-        direct_on_both.session(name, rounds=2)
-        direct_on_both.finish(name)
-        row = direct_on_both.row(name)
-        stored[name] = direct_on_both.store.read(
+        both.co.limits = limits
+        both.session(name, rounds=2)
+        both.finish(name)
+        row = both.row(name)
+        stored[name] = both.store.read(
             "t",
             lambda tx, row=row: (
                 latest_state(tx, row.id),
@@ -186,6 +186,7 @@ def test_what_raises_inside_fails_the_session_without_its_text(
         assert direct.co.driver.run_once()
     info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", reason)
+    assert (info.failure == "choose other options") is (reason == "odd")
     assert "4711" not in f"{logged}{info}{direct.audit()}"
     kinds = [each["error"] for each in logged if each["event"] == "aggregation_error"]
     assert kinds == ([] if reason == "odd" else [hook.split("(")[0].removeprefix("raise ")])
@@ -229,9 +230,8 @@ def a_job(**changes: Any) -> Job:
 
 
 def test_a_long_aggregation_holds_up_no_short_one(
-    direct_on_both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    direct = direct_on_both
     process_runs(monkeypatch, HANG)
     # However slow the machine: what a round was measured to take counts for the next.
     long = 2 * TIMEOUT_S
@@ -241,23 +241,23 @@ def test_a_long_aggregation_holds_up_no_short_one(
         return expected[names[plan.options.width]]
 
     monkeypatch.setattr(rounds, "aggregation_seconds", seconds)
-    direct.co.limits = dataclasses.replace(LIMITS, pooled_above_s=TIMEOUT_S, driver_poll_s=0.01)
+    both.co.limits = dataclasses.replace(LIMITS, pooled_above_s=TIMEOUT_S, driver_poll_s=0.01)
     names = {}
     for width, name in enumerate(expected, 3):
         names[width] = name
-        direct.session(name, rounds=2, width=width)
-    direct.co.start()
+        both.session(name, rounds=2, width=width)
+    both.co.start()
     for name in ("heart", "liver", "spine"):
-        direct.answer_all(name)
+        both.answer_all(name)
     eventually(lambda: len(begun) == 2)
     for _ in range(2):
-        direct.answer_all("lung")
-        eventually(lambda: not direct.store.read("t", lambda tx: tx.rounds.aggregating()[3:]))
-    assert direct.info("lung").state == "completed"
-    assert {direct.info(name).round for name in ("heart", "liver", "spine")} == {1}
+        both.answer_all("lung")
+        eventually(lambda: not both.store.read("t", lambda tx: tx.rounds.aggregating()[3:]))
+    assert both.info("lung").state == "completed"
+    assert {both.info(name).round for name in ("heart", "liver", "spine")} == {1}
     assert len(begun) == 2, "the third long one waits"
-    direct.co.stop(TIMEOUT_S)
-    left = direct.store.read("t", lambda tx: tx.rounds.aggregating())
+    both.co.stop(TIMEOUT_S)
+    left = both.store.read("t", lambda tx: tx.rounds.aggregating())
     assert [each.lease for each in left] == [None] * 3
 
 
@@ -296,11 +296,10 @@ def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: A
 
 
 def test_a_killed_process_is_a_lease_that_runs_out(
-    direct_on_both: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    both: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    direct = direct_on_both
-    aggregating(direct, monkeypatch)
-    driving = threading.Thread(target=direct.co.driver.run_once)
+    aggregating(both, monkeypatch)
+    driving = threading.Thread(target=both.co.driver.run_once)
     with structlog.testing.capture_logs() as logged:
         driving.start()
         eventually(lambda: begun)
@@ -311,10 +310,10 @@ def test_a_killed_process_is_a_lease_that_runs_out(
         "aggregation_process_lost",
         "round.process_died",
     ]
-    assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
-    assert not direct.co.driver.run_once(), "the lease stands"
+    assert (both.info("heart").state, both.info("heart").round) == ("running", 1)
+    assert not both.co.driver.run_once(), "the lease stands"
     clock.advance(30)
-    healed(direct)
+    healed(both)
 
 
 def test_stopping_ends_the_process_and_leaves_the_round(

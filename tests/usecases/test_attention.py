@@ -36,75 +36,68 @@ def found(direct: DirectApi, *, free: int = LEAST_FREE_BYTES, backups: bool = Fa
     )
 
 
-def test_a_late_round_names_the_sites_that_it_waits_for(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
+def test_a_late_round_names_the_sites_that_it_waits_for(both: DirectApi) -> None:
     sites = tuple(f"site-{number:02}" for number in range(24))
-    direct.session(sites=sites)
-    direct.answer("heart", "site-01")
-    assert found(direct) == []
-    direct.clock.advance(30 * 86_400)
-    (line,) = found(direct)
+    both.session(sites=sites)
+    both.answer("heart", "site-01")
+    assert found(both) == []
+    both.clock.advance(30 * 86_400)
+    (line,) = found(both)
     names = [name for name in sites if name != "site-01"]
     assert line == f"round-late heart: {', '.join(names[:20])} and 3 more"
 
 
 def test_a_session_that_all_answered_and_that_cannot_start(
-    direct_on_both: DirectApi, monkeypatch: pytest.MonkeyPatch
+    both: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    direct = direct_on_both
 
     def refuse(*_: object) -> None:
         raise RuleViolation("shared", "the sites share no feature: invite others", "/sites")
 
     monkeypatch.setattr(rounds, "check_roster", refuse)
-    direct.define("heart")
-    assert found(direct) == []
-    for name in ("north", "south", "west"):
-        direct.join("heart", name)
-    assert found(direct) == ["cannot-start heart: the sites share no feature: invite others"]
+    both.define("heart")
+    assert found(both) == []
+    both.join("heart", "north", "south", "west")
+    assert found(both) == ["cannot-start heart: the sites share no feature: invite others"]
 
 
-def test_a_disk_that_is_nearly_full(direct_on_both: DirectApi) -> None:
-    assert found(direct_on_both, free=300 * 2**20) == ["disk-low disk: 300 MiB are free"]
+def test_a_disk_that_is_nearly_full(both: DirectApi) -> None:
+    assert found(both, free=300 * 2**20) == ["disk-low disk: 300 MiB are free"]
 
 
-def test_an_old_backup_and_none(direct_on_both: DirectApi, tmp_path: Path) -> None:
-    direct = direct_on_both
-    assert found(direct, backups=True) == []
-    direct.define()
-    direct.clock.advance(7 * 86_400)
-    assert found(direct, backups=True) == []
-    direct.clock.advance(1)
-    assert found(direct, backups=True) == ["backup-old database: no backup was made"]
-    assert found(direct) == []
-    record_command(direct.store, BACKED_UP, backup="f" * 64, bytes=4096)
-    made = direct.clock.now()
-    assert found(direct, backups=True) == []
-    seen = admin.overview(direct.co, OPERATOR, tmp_path)
+def test_an_old_backup_and_none(both: DirectApi, tmp_path: Path) -> None:
+    assert found(both, backups=True) == []
+    both.define()
+    both.clock.advance(7 * 86_400)
+    assert found(both, backups=True) == []
+    both.clock.advance(1)
+    assert found(both, backups=True) == ["backup-old database: no backup was made"]
+    assert found(both) == []
+    record_command(both.store, BACKED_UP, backup="f" * 64, bytes=4096)
+    made = both.clock.now()
+    assert found(both, backups=True) == []
+    seen = admin.overview(both.co, OPERATOR, tmp_path)
     assert (seen.last_backup_at, seen.last_backup_bytes) == (made, 4096)
-    direct.clock.advance(8 * 86_400)
-    assert found(direct, backups=True) == [
-        f"backup-old database: the last one is of {made:%Y-%m-%d}"
-    ]
-    shown = admin.overview(direct.co, OPERATOR, tmp_path).attention
+    both.clock.advance(8 * 86_400)
+    assert found(both, backups=True) == [f"backup-old database: the last one is of {made:%Y-%m-%d}"]
+    shown = admin.overview(both.co, OPERATOR, tmp_path).attention
     kinds = {each.kind: each.at for each in shown}
     # `backup` copies no PostgreSQL.
     assert kinds.get("backup-old") == (
-        made + timedelta(days=7) if direct.store.single_process else None
+        made + timedelta(days=7) if both.store.single_process else None
     )
 
 
 def test_an_error_while_reading_leaves_no_old_snapshot(
-    direct_on_both: DirectApi, monkeypatch: pytest.MonkeyPatch
+    both: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With an old snapshot, a request would accept a token that was revoked meanwhile."""
-    direct = direct_on_both
     for name in ("one", "two"):
-        direct.define(name)
-    ended = {"state": SessionState.FAILED, "ended_at": direct.clock.now(), "failure": "no sites"}
-    with direct.store._engines.write.begin() as connection:
+        both.define(name)
+    ended = {"state": SessionState.FAILED, "ended_at": both.clock.now(), "failure": "no sites"}
+    with both.store._engines.write.begin() as connection:
         connection.execute(update(tables.sessions).values(**ended))
-    failed = [line for line in found(direct) if line.startswith("session-failed")]
+    failed = [line for line in found(both) if line.startswith("session-failed")]
     assert len(failed) == 2
 
     def damaged(kind: str, *_: object, **__: object) -> None:
@@ -113,7 +106,7 @@ def test_an_error_while_reading_leaves_no_old_snapshot(
     monkeypatch.setattr(Attention, "to", damaged)
     # The error keeps what was read in its frames.
     with pytest.raises(ValueError, match="session-failed") as kept:
-        found(direct)
-    direct.define("three")
-    names = direct.store.read("test", lambda tx: [s.name for s in tx.sessions.list(limit=9)])
+        found(both)
+    both.define("three")
+    names = both.store.read("test", lambda tx: [s.name for s in tx.sessions.list(limit=9)])
     assert names == ["three", "two", "one"], kept

@@ -8,7 +8,6 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fedclust_service.connections import Connections
 from fedclust_service.metrics import Metrics
-from fedclust_service.usecases.sweeper import sweep
 from support.clock import ManualClock
 from usecases import counting_method
 from usecases.direct_api import SITES, DirectApi
@@ -26,43 +25,38 @@ def read(metrics: Metrics) -> dict[str, float]:
     }
 
 
-def test_a_late_round_is_overdue_until_its_quorum(
-    direct_on_both: DirectApi, clock: ManualClock
-) -> None:
-    direct, metrics = direct_on_both, Metrics(direct_on_both.co, Connections(1))
-    direct.session("heart", rounds=2)
+def test_a_late_round_is_overdue_until_its_quorum(both: DirectApi) -> None:
+    metrics = Metrics(both.co, Connections(1))
+    both.session("heart", rounds=2)
     assert read(metrics)["fedclust_rounds_overdue"] == 0
-    clock.advance(4000)
-    sweep(direct.co)
+    both.later(4000)
     assert read(metrics)["fedclust_rounds_overdue"] == 1
     assert read(metrics)["fedclust_rounds.collecting"] == 1
-    for site in SITES:
-        direct.answer("heart", site)
+    both.answer("heart", *SITES)
     after = read(metrics)
     assert after["fedclust_rounds_overdue"] == 0
     assert after["fedclust_rounds_waiting"] == 1
     assert after["fedclust_events_total.round.overdue"] == 1
 
 
-def test_leases_and_takeovers(direct_on_both: DirectApi, clock: ManualClock) -> None:
+def test_leases_and_takeovers(both: DirectApi, clock: ManualClock) -> None:
     """One worker loses its round to another while it computes."""
-    direct = direct_on_both
-    direct.co.limits = dataclasses.replace(direct.co.limits, heartbeat_s=1000.0)
-    other = direct.another()
-    mine, others = Metrics(direct.co, Connections(1)), Metrics(other, Connections(1))
-    direct.session("heart", rounds=2)
-    direct.answer_all("heart")
+    both.co.limits = dataclasses.replace(both.co.limits, heartbeat_s=1000.0)
+    other = both.another()
+    mine, others = Metrics(both.co, Connections(1)), Metrics(other, Connections(1))
+    both.session("heart", rounds=2)
+    both.answer_all("heart")
     seen: list[dict[str, float]] = []
 
     def meanwhile(*_: object) -> None:
         counting_method.HOOK.clear()
         seen.append(read(others))
-        clock.advance(direct.co.limits.lease_s + 1)
+        clock.advance(both.co.limits.lease_s + 1)
         seen.append(read(others))
         assert other.driver.run_once()
 
     counting_method.HOOK.append(meanwhile)
-    assert direct.co.driver.run_once()
+    assert both.co.driver.run_once()
     held, expired = seen
     assert (held["fedclust_leases"], held["fedclust_rounds_waiting"]) == (1, 0)
     assert (expired["fedclust_leases"], expired["fedclust_rounds_waiting"]) == (0, 1)

@@ -27,7 +27,6 @@ from fedclust_service.usecases import (
 )
 from fedclust_service.usecases.aggregation import task_digests
 from fedclust_service.usecases.damage import DataDamaged
-from fedclust_service.usecases.sweeper import sweep
 from support.clock import ManualClock
 from support.damage import change_stored, two_bytes_changed
 from support.databases import in_turn
@@ -72,15 +71,14 @@ def failed(direct: DirectApi, what: str, where: str | None, number: int = 1) -> 
     in_turn([False, True], ["in a thread", "in a process"]),
     indirect=["database_url"],
 )
-def test_no_round_closes_on_a_changed_payload(direct_on_both: DirectApi, large: bool) -> None:
-    direct = direct_on_both
+def test_no_round_closes_on_a_changed_payload(both: DirectApi, large: bool) -> None:
     if large:
-        direct.co.limits = dataclasses.replace(direct.co.limits, pooled_above_s=-1)
-    direct.session(rounds=1)
-    direct.answer_all("heart")
-    change_stored(direct.store, "submissions", "payload", two_bytes_changed, site="south")
-    assert direct.drive() == 1
-    failed(direct, "submission", "south")
+        both.co.limits = dataclasses.replace(both.co.limits, pooled_above_s=-1)
+    both.session(rounds=1)
+    both.answer_all("heart")
+    change_stored(both.store, "submissions", "payload", two_bytes_changed, site="south")
+    assert both.drive() == 1
+    failed(both, "submission", "south")
 
 
 def test_no_round_closes_on_a_payload_that_is_gone(direct: DirectApi) -> None:
@@ -122,14 +120,11 @@ def test_no_round_closes_that_asked_something_else(
 
 
 @pytest.mark.parametrize("edit", [undecodable, another_seed])
-def test_a_changed_definition_ends_the_session(
-    direct: DirectApi, clock: ManualClock, edit: Edit
-) -> None:
+def test_a_changed_definition_ends_the_session(direct: DirectApi, edit: Edit) -> None:
     direct.session(rounds=1)
     direct.answer("heart", "north")
     change_stored(direct.store, "sessions", "definition", edit)
-    clock.advance(3601)
-    sweep(direct.co)
+    direct.later(3601)
     failed(direct, "definition", None)
 
 
@@ -220,7 +215,7 @@ def test_a_damaged_task_ends_the_session_when_it_is_met(
 
 
 def test_a_session_that_cannot_be_ended_keeps_no_other_waiting(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct.session("heart", rounds=1)
     direct.session("lung", rounds=1)
@@ -230,8 +225,7 @@ def test_a_session_that_cannot_be_ended_keeps_no_other_waiting(
         raise LookupError("a defect")
 
     monkeypatch.setattr(sweeper, "fail_damaged", broken)
-    clock.advance(3601)
-    sweep(direct.co)
+    direct.later(3601)
     assert [each["round"] for _, _, each in direct.audit(action="round.overdue")] == [1]
 
 
@@ -256,7 +250,7 @@ def test_another_session_goes_on(direct: DirectApi) -> None:
     ],
 )
 def test_an_unreadable_row_keeps_no_other_session_waiting(
-    direct: DirectApi, clock: ManualClock, table: str, column: str, value: object
+    direct: DirectApi, table: str, column: str, value: object
 ) -> None:
     """The damaged session stays as it is; one beside it is closed, aggregated and scrubbed."""
     direct.co.limits = dataclasses.replace(direct.co.limits, retention_days=1)
@@ -277,16 +271,14 @@ def test_an_unreadable_row_keeps_no_other_session_waiting(
     four = ("north", "south", "west", "east")
     for name in ("bad-late", "good-late"):
         direct.session(name, sites=four, policy={"quorum": 3}, rounds=1)
-        for each in four[:3]:
-            direct.answer(name, each)
+        direct.answer(name, *four[:3])
     damage("bad-late")
     direct.session("bad-done", rounds=1)
     direct.finish("bad-done")
     assert direct.info("good-to-aggregate").state == "completed"
     if table == "sessions":
         damage("bad-done")
-    clock.advance(2 * 86_400)
-    sweep(direct.co)
+    direct.later(2 * 86_400)
     direct.co.driver.start()
     direct.co.driver.ask_to_stop()
     direct.co.driver.join(TIMEOUT_S)

@@ -83,8 +83,7 @@ def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
 def test_the_sweeper_thread_closes_at_the_deadline(direct: DirectApi, clock: ManualClock) -> None:
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=60, sweep_every_s=0.01)
     direct.session(sites=("a", "b", "c", "d"), policy={"quorum": 3}, rounds=2)
-    for name in ("a", "b", "c"):
-        direct.answer("heart", name)
+    direct.answer("heart", "a", "b", "c")
     direct.co.start()
     clock.advance(3600)
     eventually(lambda: direct.info("heart").round == 2)
@@ -108,22 +107,19 @@ DEATHS = {
     ("death", "database_url"), in_turn([*DEATHS.values()], [*DEATHS]), indirect=["database_url"]
 )
 def test_a_death_anywhere_heals_by_expiry(
-    direct_on_both: DirectApi,
-    clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
-    death: tuple[str, bool],
+    both: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, death: tuple[str, bool]
 ) -> None:
-    direct, (point, after) = direct_on_both, death
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    (point, after) = death
+    both.session(rounds=2)
+    both.answer_all("heart")
     with monkeypatch.context() as patch:
         if point == "aggregate":
             patch.setattr(counting_method, "HOOK", [die])
         else:
-            crash_in(patch, direct.store, point, after=after)
+            crash_in(patch, both.store, point, after=after)
         with pytest.raises(Crash):
-            direct.drive()
-    other = direct.another()
+            both.drive()
+    other = both.another()
     leased = (point, after) in {("driver.take", True), ("driver.finish", False)}
     if leased or point == "aggregate":
         assert not other.driver.run_once()
@@ -131,9 +127,9 @@ def test_a_death_anywhere_heals_by_expiry(
     if (point, after) != ("driver.finish", True):
         assert other.driver.run_once()
     assert not other.driver.run_once()
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
-    assert direct.info("heart").round == 2
-    assert direct.finish("heart").state == "completed"
+    assert both.votes("heart")[0].tolist() == [1, 1, 1]
+    assert both.info("heart").round == 2
+    assert both.finish("heart").state == "completed"
 
 
 def test_a_starting_process_takes_over_at_once_on_sqlite(
@@ -189,17 +185,16 @@ def at_once(act: Callable[[Any], Any], cases: Sequence[Any]) -> list[Any]:
         return list(pool.map(one, cases))
 
 
-def test_two_drivers_race_and_one_wins(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    direct.session(rounds=3)
-    drivers = [direct.another().driver for _ in range(4)]
+def test_two_drivers_race_and_one_wins(both: DirectApi) -> None:
+    both.session(rounds=3)
+    drivers = [both.another().driver for _ in range(4)]
     for number in (1, 2, 3):
-        direct.answer_all("heart")
+        both.answer_all("heart")
         won = at_once(lambda driver: driver.run_once(), drivers)
         assert sorted(won) == [False, False, False, True]
-        assert direct.store.read("t", lambda tx: tx.rounds.aggregating()) == []
-        assert len(direct.audit(action="round.closed")) == number
-    assert direct.info("heart").state == "completed"
+        assert both.store.read("t", lambda tx: tx.rounds.aggregating()) == []
+        assert len(both.audit(action="round.closed")) == number
+    assert both.info("heart").state == "completed"
 
 
 @pytest.mark.parametrize(
@@ -208,14 +203,13 @@ def test_two_drivers_race_and_one_wins(direct_on_both: DirectApi) -> None:
     indirect=["database_url"],
 )
 def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
-    direct_on_both: DirectApi, clock: ManualClock, raises: Exception | None
+    both: DirectApi, clock: ManualClock, raises: Exception | None
 ) -> None:
     """The other one is still computing, with the lease, when the first comes to its end."""
-    direct = direct_on_both
-    direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
-    direct.session(rounds=2)
-    direct.answer_all("heart")
-    other = direct.another()
+    both.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
+    both.session(rounds=2)
+    both.answer_all("heart")
+    other = both.another()
 
     def overtaken() -> None:
         counting_method.HOOK[:] = [die]
@@ -227,12 +221,12 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
             raise raises
 
     counting_method.HOOK.append(overtaken)
-    assert direct.co.driver.run_once()
-    assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
-    assert latest(direct).state is RoundState.AGGREGATING
+    assert both.co.driver.run_once()
+    assert (both.info("heart").state, both.info("heart").round) == ("running", 1)
+    assert latest(both).state is RoundState.AGGREGATING
     clock.advance(31)
     assert other.driver.run_once()
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+    assert both.votes("heart")[0].tolist() == [1, 1, 1]
 
 
 def test_a_paused_driver_that_nobody_overtook_still_finishes(
@@ -252,27 +246,25 @@ def test_a_paused_driver_that_nobody_overtook_still_finishes(
     assert direct.info("heart").round == 2
 
 
-def test_submissions_race_and_the_round_closes_once(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
+def test_submissions_race_and_the_round_closes_once(both: DirectApi) -> None:
     names = tuple(f"s{i}" for i in range(8))
-    direct.session(sites=names, policy={"min_sites": 3}, rounds=1)
-    bodies = {name: direct.body("heart", name) for name in names}
-    created = at_once(lambda name: direct.put("heart", name, bodies[name], 1).created, names * 2)
+    both.session(sites=names, policy={"min_sites": 3}, rounds=1)
+    bodies = {name: both.body("heart", name) for name in names}
+    created = at_once(lambda name: both.put("heart", name, bodies[name], 1).created, names * 2)
     assert sorted(created) == [False] * 8 + [True] * 8
-    assert len(direct.audit(action="round.collected")) == 1
-    assert direct.drive() == 1
-    document = results.get_result(direct.co, ANALYST, "heart")
+    assert len(both.audit(action="round.collected")) == 1
+    assert both.drive() == 1
+    document = results.get_result(both.co, ANALYST, "heart")
     assert document.result["extra"]["votes"].tolist() == [1.0] * 8
 
 
-def test_joins_race_and_the_session_starts_once_with_all(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
+def test_joins_race_and_the_session_starts_once_with_all(both: DirectApi) -> None:
     names = tuple(f"s{i}" for i in range(6))
-    direct.define(sites=names, policy={"min_sites": 3})
-    at_once(lambda name: direct.join("heart", name), names)
-    assert len(direct.audit(action="session.started")) == 1
-    row = direct.row("heart")
-    asked = direct.store.read("t", lambda tx: tx.rounds.addressees(tx.rounds.get(row.id, 1).id))
+    both.define(sites=names, policy={"min_sites": 3})
+    at_once(lambda name: both.join("heart", name), names)
+    assert len(both.audit(action="session.started")) == 1
+    row = both.row("heart")
+    asked = both.store.read("t", lambda tx: tx.rounds.addressees(tx.rounds.get(row.id, 1).id))
     assert [each.site for each in asked] == list(names)
 
 
@@ -332,27 +324,25 @@ def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
     assert latest(direct).number == 1
 
 
-def test_who_leaves_or_joins_during_the_aggregation(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    direct.define(sites=("a", "b", "c", "d", "e"), start="manual", rounds=3)
-    for name in ("a", "b", "c", "d"):
-        direct.join("heart", name)
-    sessions.start_session(direct.co, ANALYST, "heart")
-    direct.answer_all("heart")
+def test_who_leaves_or_joins_during_the_aggregation(both: DirectApi) -> None:
+    both.define(sites=("a", "b", "c", "d", "e"), start="manual", rounds=3)
+    both.join("heart", "a", "b", "c", "d")
+    sessions.start_session(both.co, ANALYST, "heart")
+    both.answer_all("heart")
 
     def change() -> None:
         counting_method.HOOK.clear()
-        participation.leave(direct.co, site("a"), "heart")
-        direct.join("heart", "e")
+        participation.leave(both.co, site("a"), "heart")
+        both.join("heart", "e")
 
     counting_method.HOOK.append(change)
 
     def asked(number: int) -> list[str]:
-        return [each.name for each in rounds.get_round(direct.co, ANALYST, "heart", number).sites]
+        return [each.name for each in rounds.get_round(both.co, ANALYST, "heart", number).sites]
 
     for _ in range(2):
-        direct.answer_all("heart")
-        direct.drive()
+        both.answer_all("heart")
+        both.drive()
     assert asked(1) == ["a", "b", "c", "d"]
     assert asked(2) == ["b", "c", "d"]
     assert asked(3) == ["b", "c", "d", "e"]
@@ -377,19 +367,6 @@ def fail_with(error: Exception) -> None:
         raise error
 
     counting_method.HOOK.append(raise_it)
-
-
-def test_a_method_says_why_it_cannot_go_on(direct: DirectApi) -> None:
-    direct.session()
-    direct.answer_all("heart")
-    fail_with(MethodFailure("nothing_to_release", "Lower min_group_size."))
-    direct.drive()
-    info = direct.info("heart")
-    assert (info.stopped_because, info.failure) == (
-        "nothing_to_release",
-        "Lower min_group_size.",
-    )
-    assert latest(direct).close_reason == "nothing_to_release"
 
 
 def test_an_error_fails_its_session_alone_and_tells_no_data(
@@ -504,23 +481,3 @@ def test_the_worker_outlives_errors_of_the_database(
     eventually(lambda: direct.info("heart").round == 2)
     direct.co.driver.ask_to_stop()
     direct.co.driver.join(TIMEOUT_S)
-
-
-def test_stopping_does_not_wait_for_an_endless_aggregation(direct: DirectApi) -> None:
-    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
-    direct.session()
-    stuck, release = threading.Event(), threading.Event()
-
-    def hang() -> None:
-        stuck.set()
-        release.wait(TIMEOUT_S)
-
-    counting_method.HOOK.append(hang)
-    direct.co.driver.start()
-    direct.answer_all("heart")
-    assert stuck.wait(TIMEOUT_S)
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(0.05)
-    assert latest(direct).state is RoundState.AGGREGATING
-    release.set()
-    eventually(lambda: not direct.co.driver.alive)

@@ -69,28 +69,26 @@ def commits(direct: DirectApi) -> int:
     return direct.store.metrics()["submission.store"].calls
 
 
-def test_what_waits_is_committed_at_once_and_acknowledged_after_it(
-    direct_on_both: DirectApi,
-) -> None:
-    direct_on_both.session(sites=SITES)
-    bodies = {name: direct_on_both.body("heart", name) for name in SITES}
-    with held(direct_on_both):
-        sent = [send(direct_on_both, name, bodies[name]) for name in SITES]
+def test_what_waits_is_committed_at_once_and_acknowledged_after_it(both: DirectApi) -> None:
+    both.session(sites=SITES)
+    bodies = {name: both.body("heart", name) for name in SITES}
+    with held(both):
+        sent = [send(both, name, bodies[name]) for name in SITES]
         assert not any(each.done() for each in sent)
-        assert stored(direct_on_both) == set()
+        assert stored(both) == set()
     assert all(each.result(TIMEOUT_S).created for each in sent)
-    assert stored(direct_on_both) == set(SITES)
-    assert commits(direct_on_both) == 2, "the one that held the writer, and all the others"
-    assert direct_on_both.drive() == 1
+    assert stored(both) == set(SITES)
+    assert commits(both) == 2, "the one that held the writer, and all the others"
+    assert both.drive() == 1
 
 
-def test_who_sends_or_reads_waits_for_no_lock(direct_on_both: DirectApi) -> None:
+def test_who_sends_or_reads_waits_for_no_lock(both: DirectApi) -> None:
     """Another transaction holds the writer, or the sessions' rows; nothing here may wait for it."""
     names = [f"s{n}" for n in range(10)]
     for name in names:
-        direct_on_both.session(name)
-    bodies = {name: direct_on_both.body(name, "north") for name in names}
-    issued = principals.issue_token(direct_on_both.co, OPERATOR, Role.SITE, "north", TokenCreate())
+        both.session(name)
+    bodies = {name: both.body(name, "north") for name in names}
+    issued = principals.issue_token(both.co, OPERATOR, Role.SITE, "north", TokenCreate())
     inside, go = threading.Event(), threading.Event()
 
     def hold(tx: Tx) -> None:
@@ -99,52 +97,50 @@ def test_who_sends_or_reads_waits_for_no_lock(direct_on_both: DirectApi) -> None
         inside.set()
         assert go.wait(TIMEOUT_S)
 
-    holder = threading.Thread(target=lambda: direct_on_both.store.run_tx("test.hold", hold))
+    holder = threading.Thread(target=lambda: both.store.run_tx("test.hold", hold))
     holder.start()
     try:
         assert inside.wait(TIMEOUT_S)
         sent = [
-            submissions.submit(
-                direct_on_both.co, site("north"), name, 1, Body(bodies[name], BINARY)
-            )
+            submissions.submit(both.co, site("north"), name, 1, Body(bodies[name], BINARY))
             for name in names
         ]
         # Its first use is to be recorded.
-        assert principals.authenticate(direct_on_both.co, issued.token).name == "north"
-        assert direct_on_both.view("s9", "south").response.status == "work"
+        assert principals.authenticate(both.co, issued.token).name == "north"
+        assert both.view("s9", "south").response.status == "work"
         assert not any(each.done() for each in sent)
     finally:
         go.set()
         holder.join(TIMEOUT_S)
     assert all(each.result(TIMEOUT_S).created for each in sent)
-    eventually(lambda: not direct_on_both.co.touching)
-    token = direct_on_both.store.read("t", lambda tx: tx.tokens.get(issued.id))
+    eventually(lambda: not both.co.touching)
+    token = both.store.read("t", lambda tx: tx.tokens.get(issued.id))
     assert token.last_used_at is not None
 
 
-def test_a_refusal_undoes_itself_alone(direct_on_both: DirectApi) -> None:
-    direct_on_both.session(sites=SITES)
-    bodies = {name: direct_on_both.body("heart", name) for name in SITES}
-    bodies["b"] = direct_on_both.body("heart", "b", weight=0.0)
+def test_a_refusal_undoes_itself_alone(both: DirectApi) -> None:
+    both.session(sites=SITES)
+    bodies = {name: both.body("heart", name) for name in SITES}
+    bodies["b"] = both.body("heart", "b", weight=0.0)
 
-    row = direct_on_both.row("heart")
+    row = both.row("heart")
 
     def half(uow: UnitOfWork) -> None:
         uow.audit("c", "submission.stored", "heart")
         uow.tx.sessions.touch(row.id)
         raise Refusal("wrong-state", "no")
 
-    with held(direct_on_both):
-        first, bad = send(direct_on_both, "a", bodies["a"]), send(direct_on_both, "b", bodies["b"])
-        undone = direct_on_both.co.submissions.commit("heart", half)
-        last = send(direct_on_both, "d", bodies["d"])
+    with held(both):
+        first, bad = send(both, "a", bodies["a"]), send(both, "b", bodies["b"])
+        undone = both.co.submissions.commit("heart", half)
+        last = send(both, "d", bodies["d"])
     assert (first.result(TIMEOUT_S).created, last.result(TIMEOUT_S).created) == (True, True)
     assert (slug(bad), slug(undone)) == ("disclosure-refused", "wrong-state")
-    assert commits(direct_on_both) == 2
-    assert stored(direct_on_both) == {"a", "d"}
-    assert len(direct_on_both.audit(action="submission.stored")) == 2
-    assert len(direct_on_both.audit(action="submission.refused")) == 1
-    assert direct_on_both.row("heart").version == row.version
+    assert commits(both) == 2
+    assert stored(both) == {"a", "d"}
+    assert len(both.audit(action="submission.stored")) == 2
+    assert len(both.audit(action="submission.refused")) == 1
+    assert both.row("heart").version == row.version
 
 
 def test_a_defect_fails_whose_work_it_is_alone(direct: DirectApi) -> None:
@@ -190,9 +186,7 @@ def test_one_that_closes_the_round_comes_before_the_rest_of_its_batch(
     assert direct.drive() == 1
 
 
-def test_a_site_that_is_excluded_while_its_answer_waits_is_refused(
-    direct: DirectApi,
-) -> None:
+def test_a_site_that_is_excluded_while_its_answer_waits_is_refused(direct: DirectApi) -> None:
     direct.session(sites=SITES)
     body = direct.body("heart", "a")
     row = direct.row("heart")
@@ -207,45 +201,45 @@ def test_a_site_that_is_excluded_while_its_answer_waits_is_refused(
     assert stored(direct) == set()
 
 
-def test_a_busy_database_repeats_all_of_them_once_each(direct_on_both: DirectApi) -> None:
-    direct_on_both.session(sites=SITES)
-    bodies = {name: direct_on_both.body("heart", name) for name in SITES}
+def test_a_busy_database_repeats_all_of_them_once_each(both: DirectApi) -> None:
+    both.session(sites=SITES)
+    bodies = {name: both.body("heart", name) for name in SITES}
     failures = [OperationalError("x", {}, Exception("database is locked"))]
-    if not direct_on_both.store.single_process:
+    if not both.store.single_process:
         failures[0].orig.sqlstate = "40001"  # type: ignore[union-attr]
 
     def fail_once(_: UnitOfWork) -> None:
         if failures:
             raise failures.pop()
 
-    with held(direct_on_both):
-        first = send(direct_on_both, "a", bodies["a"])
-        direct_on_both.co.submissions.commit("heart", fail_once)
-        last = send(direct_on_both, "b", bodies["b"])
+    with held(both):
+        first = send(both, "a", bodies["a"])
+        both.co.submissions.commit("heart", fail_once)
+        last = send(both, "b", bodies["b"])
     assert (first.result(TIMEOUT_S).created, last.result(TIMEOUT_S).created) == (True, True)
-    assert stored(direct_on_both) == {"a", "b"}
-    assert len(direct_on_both.audit(action="submission.stored")) == 2
+    assert stored(both) == {"a", "b"}
+    assert len(both.audit(action="submission.stored")) == 2
     assert not failures
 
 
-def test_a_connection_lost_in_the_commit_is_told_to_all(direct_on_both: DirectApi) -> None:
+def test_a_connection_lost_in_the_commit_is_told_to_all(both: DirectApi) -> None:
     """Whether they are stored only the same bytes can tell: each is sent again."""
-    direct_on_both.session(sites=SITES)
-    body = direct_on_both.body("heart", "a")
+    both.session(sites=SITES)
+    body = both.body("heart", "a")
 
     def lose(_: UnitOfWork) -> None:
         raise StoreUnavailable("lost")
 
-    with held(direct_on_both):
+    with held(both):
         first, second = (
-            send(direct_on_both, "a", body),
-            direct_on_both.co.submissions.commit("heart", lose),
+            send(both, "a", body),
+            both.co.submissions.commit("heart", lose),
         )
     for each in (first, second):
         with pytest.raises(StoreUnavailable):
             each.result(TIMEOUT_S)
-    assert stored(direct_on_both) == set()
-    assert direct_on_both.put("heart", "a", body).created
+    assert stored(both) == set()
+    assert both.put("heart", "a", body).created
 
 
 _CHILD = """

@@ -13,9 +13,9 @@ from support.many_sessions import SITES, fill, session_name
 from usecases.direct_api import ANALYST, OPERATOR, DirectApi, site
 
 
-def test_what_each_role_reads(direct_on_both: DirectApi, tmp_path: Path) -> None:
-    co, now = direct_on_both.co, direct_on_both.clock.now()
-    fill(direct_on_both.store, now, sessions=20, entries=2)
+def test_what_each_role_reads(both: DirectApi, tmp_path: Path) -> None:
+    co, now = both.co, both.clock.now()
+    fill(both.store, now, sessions=20, entries=2)
     for reader, n in ((OPERATOR, 20), (ANALYST, 10), (site("hospital-03"), 20)):
         found = sessions.list_sessions(co, reader).items
         assert len(found) == n

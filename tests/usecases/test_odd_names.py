@@ -26,10 +26,9 @@ def slug(call: Callable[..., Any], *given: Any) -> str:
     return refusal(call, *given).slug
 
 
-def test_names_that_nothing_has(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    co = direct.co
-    direct.session()
+def test_names_that_nothing_has(both: DirectApi) -> None:
+    co = both.co
+    both.session()
     for name in NAMES:
         for call in (sessions.get_session, sessions.cancel_session, results.get_result):
             assert slug(call, co, ANALYST, name) == "not-found"
@@ -47,13 +46,12 @@ def test_names_that_nothing_has(direct_on_both: DirectApi) -> None:
     assert slug(principals.issue_token, *issue) == "not-found"
 
 
-def test_rounds_of_any_number(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    direct.session()
+def test_rounds_of_any_number(both: DirectApi) -> None:
+    both.session()
     for number in NUMBERS:
         for call in (rounds.get_round, rounds.close_round):
-            assert slug(call, direct.co, ANALYST, "heart", number) == "not-found"
-        sent = (direct.co, site("north"), "heart", number, Body(b"x", "application/json"))
+            assert slug(call, both.co, ANALYST, "heart", number) == "not-found"
+        sent = (both.co, site("north"), "heart", number, Body(b"x", "application/json"))
         assert slug(submissions.submit, *sent) == "round-closed"
-    assert rounds.list_rounds(direct.co, ANALYST, "heart", 5, "9999999999").items == ()
-    assert slug(rounds.list_rounds, direct.co, ANALYST, "heart", 5, "9" * 11) == "invalid"
+    assert rounds.list_rounds(both.co, ANALYST, "heart", 5, "9999999999").items == ()
+    assert slug(rounds.list_rounds, both.co, ANALYST, "heart", 5, "9" * 11) == "invalid"

@@ -179,8 +179,7 @@ def test_a_session_without_the_guard_needs_consent(direct: DirectApi) -> None:
 
 def test_a_late_site_is_asked_from_the_next_round(direct: DirectApi) -> None:
     direct.define(sites=("a", "b", "c", "d"), start="manual", rounds=3)
-    for name in ("a", "b", "c"):
-        direct.join("heart", name)
+    direct.join("heart", "a", "b", "c")
     sessions.start_session(direct.co, ANALYST, "heart")
     late = participation.join(direct.co, site("d"), "heart", direct.consent("heart"))
     assert (late[0].state, late[1]) == ("joined", False)  # 200, not 201
@@ -198,8 +197,7 @@ def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
     monkeypatch.setitem(METHODS, counting_method.NAME, method)
     policy = {"missing": "mask"}
     direct.define(sites=("a", "b", "c", "d", "e"), start="manual", rounds=3, policy=policy)
-    for name in "abc":
-        direct.join("heart", name)
+    direct.join("heart", *"abc")
     sessions.start_session(direct.co, ANALYST, "heart")
     direct.join("heart", "d", features=("chol",), points_short=True)
     participation.leave(direct.co, site("c"), "heart")
@@ -219,8 +217,7 @@ def test_methods_without_late_joining_refuse(
 ) -> None:
     monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(joins_late=False))
     direct.define(sites=("a", "b", "c", "d"), start="manual")
-    for name in ("a", "b", "c"):
-        direct.join("heart", name)
+    direct.join("heart", "a", "b", "c")
     sessions.start_session(direct.co, ANALYST, "heart")
     assert refused(direct, "d").slug == "late-joining-refused"
 
@@ -230,8 +227,7 @@ def test_methods_without_late_joining_refuse(
 
 def test_leaving_releases_an_unanswered_site_and_may_close_the_round(direct: DirectApi) -> None:
     direct.session(sites=("a", "b", "c", "d"))
-    for name in ("a", "b", "c"):
-        direct.answer("heart", name)
+    direct.answer("heart", "a", "b", "c")
     participation.leave(direct.co, site("d"), "heart")
     participation.leave(direct.co, site("d"), "heart")
     assert direct.view("heart", "d").response.status == "left"
@@ -293,26 +289,25 @@ def refuse_task(direct: DirectApi, who: str, co: Coordinator | None = None) -> P
     return participation.refuse(co or direct.co, site(who), "heart", number, RULE)
 
 
-def test_a_round_does_not_wait_for_a_site_that_refused_its_task(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    direct.session(sites=("a", "b", "c", "d"), rounds=2)
-    before = direct.view("heart", "d")
-    assert refuse_task(direct, "d").state == "refused"
+def test_a_round_does_not_wait_for_a_site_that_refused_its_task(both: DirectApi) -> None:
+    both.session(sites=("a", "b", "c", "d"), rounds=2)
+    before = both.view("heart", "d")
+    assert refuse_task(both, "d").state == "refused"
     # The answer was lost: repeated, also at another worker, it changes nothing.
-    assert refuse_task(direct, "d", direct.another()).state == "refused"
+    assert refuse_task(both, "d", both.another()).state == "refused"
     found = [("site:d", "site.refused", {"site": "d", "round": 1, "reason": "task-rounds"})]
-    assert direct.audit(action="site.refused") == found
-    after = direct.view("heart", "d")
+    assert both.audit(action="site.refused") == found
+    after = both.view("heart", "d")
     assert (after.response.status, after.version > before.version) == ("left", True)
-    shown = direct.info("heart").sites[3]
+    shown = both.info("heart").sites[3]
     assert (shown.state, shown.refused_task, shown.late) == ("refused", "task-rounds", None)
-    concerns = direct.store.read("test.attention", lambda tx: attention(tx, direct))
+    concerns = both.store.read("test.attention", lambda tx: attention(tx, both))
     assert concerns == [("task-refused", "heart", "task-rounds (d)")]
 
-    assert direct.finish("heart").state == "completed"
-    addressed = [each.name for each in round_cases.get_round(direct.co, ANALYST, "heart", 2).sites]
+    assert both.finish("heart").state == "completed"
+    addressed = [each.name for each in round_cases.get_round(both.co, ANALYST, "heart", 2).sites]
     assert addressed == ["a", "b", "c"]
-    assert direct.store.read("test.attention", lambda tx: attention(tx, direct)) == []
+    assert both.store.read("test.attention", lambda tx: attention(tx, both)) == []
 
 
 def attention(tx: Tx, direct: DirectApi) -> list[tuple[str, str, str | None]]:
@@ -320,18 +315,15 @@ def attention(tx: Tx, direct: DirectApi) -> list[tuple[str, str, str | None]]:
     return [(each.kind, each.subject, each.detail) for each in found]
 
 
-def test_too_few_sites_after_a_refusal_end_the_session_with_the_reason(
-    direct_on_both: DirectApi,
-) -> None:
-    direct = direct_on_both
-    direct.session()
-    direct.answer("heart", "north")
-    refuse_task(direct, "west")
-    ended = direct.info("heart")
+def test_too_few_sites_after_a_refusal_end_the_session_with_the_reason(both: DirectApi) -> None:
+    both.session()
+    both.answer("heart", "north")
+    refuse_task(both, "west")
+    ended = both.info("heart")
     assert (ended.state, ended.stopped_because) == ("failed", "task_refused")
     assert ended.failure.endswith("Refused: task-rounds (west).")
-    assert round_cases.get_round(direct.co, ANALYST, "heart", 1).close_reason == "task_refused"
-    assert refuse_task(direct, "west").state == "refused"
+    assert round_cases.get_round(both.co, ANALYST, "heart", 1).close_reason == "task_refused"
+    assert refuse_task(both, "west").state == "refused"
 
 
 def test_a_session_whose_next_round_has_too_few_sites_after_a_refusal_ends_at_once(

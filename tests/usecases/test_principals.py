@@ -123,11 +123,10 @@ def is_kept(call: Callable[..., object], *given: object) -> bool:
     return False
 
 
-def test_the_last_valid_operator_token_stays(direct_on_both: DirectApi, clock: ManualClock) -> None:
-    direct = direct_on_both
-    co, role = direct.co, Role.OPERATOR
-    first, second = operator_token(direct, "grace"), operator_token(direct, "grace")
-    soon, other = operator_token(direct, "grace", 1), operator_token(direct, "henry")
+def test_the_last_valid_operator_token_stays(both: DirectApi, clock: ManualClock) -> None:
+    co, role = both.co, Role.OPERATOR
+    first, second = operator_token(both, "grace"), operator_token(both, "grace")
+    soon, other = operator_token(both, "grace", 1), operator_token(both, "henry")
     disable = PrincipalPatch(disabled=True)
     clock.advance(2 * DAY)  # the third has expired
     assert not is_kept(use.revoke_token, co, OPERATOR, role, "henry", other)
@@ -138,42 +137,41 @@ def test_the_last_valid_operator_token_stays(direct_on_both: DirectApi, clock: M
     # What is not valid any more is no way in: it may go.
     assert not is_kept(use.revoke_token, co, OPERATOR, role, "grace", soon)
     assert not is_kept(use.patch_principal, co, OPERATOR, role, "henry", disable)
-    again = operator_token(direct, "henry")
+    again = operator_token(both, "henry")
     assert is_kept(use.revoke_token, co, OPERATOR, role, "grace", second), "henry is disabled"
     use.patch_principal(co, OPERATOR, role, "henry", PrincipalPatch(disabled=False))
     assert not is_kept(use.patch_principal, co, OPERATOR, role, "grace", disable)
     assert is_kept(use.revoke_token, co, OPERATOR, role, "henry", again)
     who = OPERATOR.key
-    assert direct.audit(action="token.revoked") == [
+    assert both.audit(action="token.revoked") == [
         (who, "token.revoked", {"token_id": token_id}) for token_id in (other, first, soon)
     ]
-    assert direct.audit(action="operator.disabled") == [(who, "operator.disabled", {})] * 2
+    assert both.audit(action="operator.disabled") == [(who, "operator.disabled", {})] * 2
 
 
-def test_of_many_who_revoke_each_other_one_operator_is_left(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
+def test_of_many_who_revoke_each_other_one_operator_is_left(both: DirectApi) -> None:
     crowd = 8
     names = [f"operator-{number}" for number in range(crowd)]
-    ids = [operator_token(direct, name) for name in names]
+    ids = [operator_token(both, name) for name in names]
     ready = threading.Barrier(crowd)
 
     def end(number: int) -> bool:
         ready.wait(TIMEOUT_S)
         if number % 2:
             given = (
-                direct.co,
+                both.co,
                 OPERATOR,
                 Role.OPERATOR,
                 names[number],
                 PrincipalPatch(disabled=True),
             )
             return is_kept(use.patch_principal, *given)
-        given_id = (direct.co, OPERATOR, Role.OPERATOR, names[number], ids[number])
+        given_id = (both.co, OPERATOR, Role.OPERATOR, names[number], ids[number])
         return is_kept(use.revoke_token, *given_id)
 
     with ThreadPoolExecutor(crowd) as pool:
         assert sum(pool.map(end, range(crowd))) == 1
-    valid = direct.store.read("valid", lambda tx: tx.tokens.any_valid(Role.OPERATOR, tx.now))
+    valid = both.store.read("valid", lambda tx: tx.tokens.any_valid(Role.OPERATOR, tx.now))
     assert valid
 
 
@@ -186,45 +184,25 @@ def test_the_coordinators_machine_lets_a_disabled_operator_in_again(direct: Dire
     assert direct.audit(action="operator.enabled") == [("coordinator", "operator.enabled", {})]
 
 
-def test_a_refused_operator_is_told_who_issues_tokens(
-    direct: DirectApi, clock: ManualClock
-) -> None:
-    token = use.bootstrap_operator(direct.co, "grace")
-    clock.advance(400 * DAY)
-    assert "fedclust-service operator-token" in refused(direct, token)
-
-
-def test_a_token_expires(direct: DirectApi, clock: ManualClock) -> None:
-    token = issue(direct, days=2)
-    clock.advance(2 * DAY - 1)
-    use.authenticate(direct.co, token)
-    clock.advance(1)
-    assert "expired" in refused(direct, token)
-
-
-def test_a_disabled_site_is_refused_and_can_be_enabled(direct: DirectApi) -> None:
-    token = issue(direct)
-    patch = use.patch_principal
-    patch(direct.co, OPERATOR, Role.SITE, "north", PrincipalPatch(disabled=True))
-    assert "disabled" in refused(direct, token)
-    patch(direct.co, OPERATOR, Role.SITE, "north", PrincipalPatch(disabled=False))
-    assert use.authenticate(direct.co, token).name == "north"
-
-
-def test_a_typo_is_told_from_a_wrong_token(direct: DirectApi) -> None:
-    token = issue(direct)
-    other = "A" if token[30] != "A" else "B"
+def test_a_refused_token_is_told_why(direct: DirectApi, clock: ManualClock) -> None:
+    token, short = issue(direct), issue(direct, days=2)
+    operator = use.bootstrap_operator(direct.co, "grace")
+    token_id, other = token.split("_")[1], "A" if token[30] != "A" else "B"
+    unknown = (TokenText(role, token_id, "x" * 43).reveal() for role in (Role.SITE, Role.OPERATOR))
     assert "copy it again" in refused(direct, token[:30] + other + token[31:])
-    assert "does not know" in refused(direct, new_token(Role.SITE).reveal())
-
-
-def test_a_known_id_with_another_secret_or_role_is_unknown(direct: DirectApi) -> None:
-    token_id = use.authenticate(direct.co, issue(direct)).token_id
-    for guess in (
-        TokenText(Role.SITE, token_id, "x" * 43),
-        TokenText(Role.OPERATOR, token_id, "x" * 43),
-    ):
-        assert "does not know" in refused(direct, guess.reveal())
+    for guess in (new_token(Role.SITE).reveal(), *unknown):
+        assert "does not know" in refused(direct, guess)
+    for disabled in (True, False):
+        patch = PrincipalPatch(disabled=disabled)
+        use.patch_principal(direct.co, OPERATOR, Role.SITE, "north", patch)
+        if disabled:
+            assert "disabled" in refused(direct, token)
+    clock.advance(2 * DAY - 1)
+    assert use.authenticate(direct.co, short).name == "north"
+    clock.advance(1)
+    assert "expired" in refused(direct, short)
+    clock.advance(400 * DAY)
+    assert "fedclust-service operator-token" in refused(direct, operator)
 
 
 def test_keys_rotate_without_new_tokens(direct: DirectApi) -> None:
@@ -267,30 +245,14 @@ def test_secrets_are_stored_as_hmac_only(direct: DirectApi) -> None:
     assert len(row.secret_hmac) == 64
 
 
-def test_the_first_operator_is_made_here_and_a_lost_token_replaced(direct: DirectApi) -> None:
-    first = use.bootstrap_operator(direct.co)
-    second = use.bootstrap_operator(direct.co)
-    assert first != second
-    for token in (first, second):
-        assert use.authenticate(direct.co, token).role is Role.OPERATOR
-
-
-def test_creating_twice_is_one_site_and_another_title_is_refused(direct: DirectApi) -> None:
-    body = PrincipalCreate(name="north", title="North Hospital")
-    assert use.create_principal(direct.co, OPERATOR, Role.SITE, body)[1]
-    assert not use.create_principal(direct.co, OPERATOR, Role.SITE, body)[1]
-    untitled = (direct.co, OPERATOR, Role.SITE, PrincipalCreate(name="north"))
-    assert refusal(use.create_principal, *untitled).slug == "name-taken"
-
-
-def test_lists_page_through_all_names_in_the_order_of_bytes(direct_on_both: DirectApi) -> None:
+def test_lists_page_through_all_names_in_the_order_of_bytes(both: DirectApi) -> None:
     # A language-aware collation ignores the hyphen and puts a-z behind aa.
-    direct, names = direct_on_both, ["a", "a-z", "a0", "aa", "b", "z-1", "z0", "zz"]
-    direct.register(*reversed(names))
-    use.create_principal(direct.co, OPERATOR, Role.ANALYST, PrincipalCreate(name="ab"))
+    names = ["a", "a-z", "a0", "aa", "b", "z-1", "z0", "zz"]
+    both.register(*reversed(names))
+    use.create_principal(both.co, OPERATOR, Role.ANALYST, PrincipalCreate(name="ab"))
     seen, cursor = [], None
     while True:
-        page = use.list_principals(direct.co, ANALYST, Role.SITE, 3, cursor)
+        page = use.list_principals(both.co, ANALYST, Role.SITE, 3, cursor)
         seen += [each.name for each in page.items]
         assert all(each.tokens is None for each in page.items)
         cursor = page.next

@@ -274,10 +274,8 @@ def test_random_operations(direct: DirectApi, clock: ManualClock, seed: int) -> 
 
 @pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
 @pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.long)])
-def test_random_operations_on_postgresql(
-    direct_on_both: DirectApi, clock: ManualClock, seed: int
-) -> None:
-    trial = Trial(direct_on_both, clock, seed)
+def test_random_operations_on_postgresql(both: DirectApi, clock: ManualClock, seed: int) -> None:
+    trial = Trial(both, clock, seed)
     for _ in range(STEPS):
         trial.step()
 
@@ -285,8 +283,7 @@ def test_random_operations_on_postgresql(
 def test_the_trials_reach_what_they_are_for(direct: DirectApi, clock: ManualClock) -> None:
     """A seed on which several rounds close after crashes: the check above is not idle."""
     trial = Trial(direct, clock, 3)
-    for name in NAMES:
-        direct.join("heart", name)
+    direct.join("heart", *NAMES)
     if direct.info("heart").state == "recruiting":
         trial.start()
     for _ in range(600):

@@ -25,16 +25,10 @@ def look(direct: DirectApi, number: int = 1) -> RoundInfo:
     return rounds.get_round(direct.co, ANALYST, "heart", number)
 
 
-def answers(direct: DirectApi, *names: str) -> None:
-    for name in names:
-        direct.answer("heart", name)
-
-
 def test_at_the_deadline_the_quorum_closes(direct: DirectApi, clock: ManualClock) -> None:
     direct.session(sites=FOUR, policy={"quorum": 3})
-    answers(direct, "a", "b", "c")
-    clock.advance(HOUR - 1)
-    sweep(direct.co)
+    direct.answer("heart", "a", "b", "c")
+    direct.later(HOUR - 1)
     assert look(direct).state == "collecting"
     clock.advance(1)
     version = direct.view("heart", "d").version
@@ -55,7 +49,7 @@ def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(
     direct: DirectApi, clock: ManualClock
 ) -> None:
     direct.session(sites=FOUR, policy={"quorum": 3})
-    answers(direct, "a", "b")
+    direct.answer("heart", "a", "b")
     clock.advance(HOUR)
     for _ in range(3):
         sweep(direct.co)
@@ -63,7 +57,7 @@ def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(
     assert look(direct).state == "collecting"
     assert len(direct.audit(action="round.overdue")) == 1
     clock.advance(5 * HOUR)
-    answers(direct, "c")
+    direct.answer("heart", "c")
     assert look(direct).close_reason == "quorum_at_deadline"
 
 
@@ -85,6 +79,7 @@ def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: Man
     # Moving the deadline removes the mark; afterwards the round is looked at again.
     body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
     sessions.patch_session(direct.co, OPERATOR, "heart", body)
+    assert not look(direct).overdue
     clock.advance(HOUR)
     sweep(direct.co, waiting)
     assert look(direct).overdue
@@ -95,7 +90,7 @@ def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: Man
 
 
 def test_a_session_that_cannot_be_decided_keeps_no_other_waiting(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     direct.session("broken", policy={"quorum": 3})
     direct.session("heart", policy={"quorum": 3})
@@ -107,23 +102,19 @@ def test_a_session_that_cannot_be_decided_keeps_no_other_waiting(
         return decided(tx, session, *rest)
 
     monkeypatch.setattr(sweeper, "decide_stored_round", decide)
-    clock.advance(HOUR)
-    sweep(direct.co)
+    direct.later(HOUR)
     assert look(direct).overdue
 
 
-def test_it_fails_only_after_fail_after(direct: DirectApi, clock: ManualClock) -> None:
+def test_it_fails_only_after_fail_after(direct: DirectApi) -> None:
     direct.session(policy={"fail_after_s": 1000})
-    answers(direct, "north")
-    clock.advance(HOUR)
-    sweep(direct.co)
-    clock.advance(999)
-    sweep(direct.co)
+    direct.answer("heart", "north")
+    direct.later(HOUR)
+    direct.later(999)
     info = direct.info("heart")
     assert info.state == "running"
     assert [each.name for each in info.sites if each.late] == ["south", "west"]
-    clock.advance(1)
-    sweep(direct.co)
+    direct.later(1)
     info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", "quorum_not_reached")
     assert not any(each.late for each in info.sites)
@@ -132,35 +123,18 @@ def test_it_fails_only_after_fail_after(direct: DirectApi, clock: ManualClock) -
     assert direct.view("heart", "south").response.status == "ended"
 
 
-def test_sites_get_their_time_after_the_coordinator_was_down(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_sites_get_their_time_after_the_coordinator_was_down(direct: DirectApi) -> None:
     direct.session(policy={"fail_after_s": 1000})
-    clock.advance(HOUR + 50_000)
-    sweep(direct.co)
+    direct.later(HOUR + 50_000)
     assert direct.info("heart").state == "running"
     direct.answer_all("heart")
     assert look(direct).close_reason == "all_answered"
 
 
-def test_a_moved_deadline_takes_the_mark_away(direct: DirectApi, clock: ManualClock) -> None:
-    direct.session(policy={"fail_after_s": 1000})
-    clock.advance(HOUR)
-    sweep(direct.co)
-    assert look(direct).overdue
-    body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
-    sessions.patch_session(direct.co, OPERATOR, "heart", body)
-    assert not look(direct).overdue
-    clock.advance(2000)
-    sweep(direct.co)
-    assert direct.info("heart").state == "running"
-
-
 def test_all_answered_but_too_few_with_contents_fails(direct: DirectApi) -> None:
     direct.session(sites=FOUR)
-    for name in ("a", "b"):
-        direct.answer("heart", name, empty=True)
-    answers(direct, "c")
+    direct.answer("heart", "a", "b", empty=True)
+    direct.answer("heart", "c")
     done = direct.answer("heart", "d")
     info = direct.info("heart")
     assert (info.state, info.stopped_because) == ("failed", "too_few_contributors")
@@ -172,17 +146,15 @@ def test_all_answered_but_too_few_with_contents_fails(direct: DirectApi) -> None
 
 
 def test_too_few_sites_left_fails_after_its_time_though_the_deadline_is_far(
-    direct: DirectApi, clock: ManualClock
+    direct: DirectApi,
 ) -> None:
     direct.session(policy={"round_timeout_s": 1_000_000, "fail_after_s": 1000})
-    answers(direct, "north", "south")
+    direct.answer("heart", "north", "south")
     participation.leave(direct.co, site("west"), "heart")
     assert (look(direct).state, look(direct).overdue) == ("collecting", True)
-    clock.advance(999)
-    sweep(direct.co)
+    direct.later(999)
     assert direct.info("heart").state == "running"
-    clock.advance(1)
-    sweep(direct.co)
+    direct.later(1)
     assert direct.info("heart").stopped_because == "quorum_not_reached"
 
 
@@ -190,7 +162,7 @@ def test_the_next_round_of_too_few_is_opened_overdue(direct: DirectApi) -> None:
     direct.session(rounds=3)
     direct.answer("heart", "west")
     participation.leave(direct.co, site("west"), "heart")
-    answers(direct, "north", "south")
+    direct.answer("heart", "north", "south")
     direct.drive()
     assert (look(direct, 2).state, look(direct, 2).overdue) == ("collecting", True)
     assert direct.info("heart").state == "running"
@@ -198,11 +170,11 @@ def test_the_next_round_of_too_few_is_opened_overdue(direct: DirectApi) -> None:
 
 def test_closing_by_hand_needs_the_quorum(direct: DirectApi) -> None:
     direct.session(sites=FOUR, policy={"quorum": 3})
-    answers(direct, "a", "b")
+    direct.answer("heart", "a", "b")
     refused = refusal(rounds.close_round, direct.co, ANALYST, "heart", 1)
     assert refused.slug == "quorum-missing"
     assert "2 of the 3" in refused.detail
-    answers(direct, "c")
+    direct.answer("heart", "c")
     closed = rounds.close_round(direct.co, ANALYST, "heart", 1)
     assert (closed.state, closed.close_reason) == ("aggregating", "operator")
     assert rounds.close_round(direct.co, ANALYST, "heart", 1) == closed
@@ -210,15 +182,14 @@ def test_closing_by_hand_needs_the_quorum(direct: DirectApi) -> None:
     assert (who, details) == ("analyst:ada", {"round": 1, "reason": "operator"})
 
 
-def test_a_phase_that_needs_all_is_not_closed_early(direct: DirectApi, clock: ManualClock) -> None:
+def test_a_phase_that_needs_all_is_not_closed_early(direct: DirectApi) -> None:
     direct.session(sites=FOUR, policy={"quorum": 3}, needs_all=True)
-    answers(direct, "a", "b", "c")
+    direct.answer("heart", "a", "b", "c")
     closing = refusal(rounds.close_round, direct.co, ANALYST, "heart", 1)
     assert closing.slug == "needs-all-sites"
-    clock.advance(HOUR)
-    sweep(direct.co)
+    direct.later(HOUR)
     assert (look(direct).state, look(direct).overdue) == ("collecting", True)
-    answers(direct, "d")
+    direct.answer("heart", "d")
     assert look(direct).close_reason == "all_answered"
 
 
@@ -234,7 +205,7 @@ def test_a_failed_round_is_not_closed(direct: DirectApi) -> None:
 def test_a_site_sees_of_others_who_answered_and_no_more(direct: DirectApi) -> None:
     direct.session(sites=FOUR)
     direct.answer("heart", "a", empty=True)
-    answers(direct, "b")
+    direct.answer("heart", "b")
     seen = {each.name: each for each in rounds.get_round(direct.co, site("b"), "heart", 1).sites}
     assert seen["a"].answered
     assert seen["a"].answered_at is seen["a"].empty is None
@@ -259,32 +230,27 @@ def test_rounds_page_in_order_with_metrics(direct: DirectApi) -> None:
 # --- retention ------------------------------------------------------------------------------------
 
 
-def test_payloads_are_scrubbed_after_retention_and_receipts_stay(
-    direct_on_both: DirectApi, clock: ManualClock
-) -> None:
-    direct = direct_on_both
-    limits = dataclasses.replace(direct.co.limits, retention_days=10)
-    direct.co.limits = limits
-    direct.session(rounds=1)
-    body = direct.body("heart", "north")
-    direct.put("heart", "north", body)
-    direct.finish("heart")
-    row = direct.row("heart")
+def test_payloads_are_scrubbed_after_retention_and_receipts_stay(both: DirectApi) -> None:
+    limits = dataclasses.replace(both.co.limits, retention_days=10)
+    both.co.limits = limits
+    both.session(rounds=1)
+    body = both.body("heart", "north")
+    both.put("heart", "north", body)
+    both.finish("heart")
+    row = both.row("heart")
 
     def payloads() -> list[bool]:
-        found = direct.store.read("t", lambda tx: tx.rounds.get(row.id, 1))
+        found = both.store.read("t", lambda tx: tx.rounds.get(row.id, 1))
         assert found is not None
-        kept = direct.store.read("t", lambda tx: tx.submissions.list(found.id))
+        kept = both.store.read("t", lambda tx: tx.submissions.list(found.id))
         return [each.payload is not None for each in kept]
 
-    clock.advance(10 * 86_400)
-    sweep(direct.co)
+    both.later(10 * 86_400)
     assert payloads() == [True] * 3
-    clock.advance(1)
-    sweep(direct.co)
-    sweep(direct.co)
+    both.later(1)
+    sweep(both.co)
     assert payloads() == [False] * 3
-    assert not direct.put("heart", "north", body, 1).created
-    assert direct.audit(action="session.scrubbed") == [
+    assert not both.put("heart", "north", body, 1).created
+    assert both.audit(action="session.scrubbed") == [
         ("coordinator", "session.scrubbed", {"payloads": 3})
     ]

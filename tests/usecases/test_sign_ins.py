@@ -128,34 +128,32 @@ def test_it_ends_with_its_token(direct: DirectApi, clock: ManualClock) -> None:
     assert "disabled" in refused(direct, other)
 
 
-def test_signing_out(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    token = issue(direct)
-    cookie, _ = use.sign_in(direct.co, token)
-    other, _ = use.sign_in(direct.co, token)
+def test_signing_out(both: DirectApi) -> None:
+    token = issue(both)
+    cookie, _ = use.sign_in(both.co, token)
+    other, _ = use.sign_in(both.co, token)
     for each in (cookie, cookie, "", "garbled", _with(cookie, secret="A" * 43)):
-        use.sign_out(direct.co, each)
-    assert "signed out" in refused(direct, cookie)
-    assert use.signed_in(direct.co, other).actor.name == "ada"
-    assert len(direct.audit(action="sign_in.ended")) == 1
+        use.sign_out(both.co, each)
+    assert "signed out" in refused(both, cookie)
+    assert use.signed_in(both.co, other).actor.name == "ada"
+    assert len(both.audit(action="sign_in.ended")) == 1
 
 
-def test_signing_out_everywhere(direct_on_both: DirectApi, clock: ManualClock) -> None:
-    direct = direct_on_both
-    token, second = issue(direct), issue(direct)
-    idle, _ = use.sign_in(direct.co, token)
+def test_signing_out_everywhere(both: DirectApi, clock: ManualClock) -> None:
+    token, second = issue(both), issue(both)
+    idle, _ = use.sign_in(both.co, token)
     clock.advance(30 * MINUTE)
-    cookies = [use.sign_in(direct.co, each)[0] for each in (token, second, second)]
-    others, _ = use.sign_in(direct.co, issue(direct, "eve"))
-    signed = use.signed_in(direct.co, cookies[0])
-    listed = use.list_sign_ins(direct.co, signed.actor)
+    cookies = [use.sign_in(both.co, each)[0] for each in (token, second, second)]
+    others, _ = use.sign_in(both.co, issue(both, "eve"))
+    signed = use.signed_in(both.co, cookies[0])
+    listed = use.list_sign_ins(both.co, signed.actor)
     assert {each.id + "." for each in listed} == {each[:13] for each in cookies}
-    assert use.sign_out_everywhere(direct.co, signed) == 3
+    assert use.sign_out_everywhere(both.co, signed) == 3
     for each in (*cookies, idle):
-        assert "signed out" in refused(direct, each)
-    assert not use.list_sign_ins(direct.co, signed.actor)
-    assert use.signed_in(direct.co, others).actor.name == "eve"
-    assert direct.audit(action="sign_in.all_ended") == [
+        assert "signed out" in refused(both, each)
+    assert not use.list_sign_ins(both.co, signed.actor)
+    assert use.signed_in(both.co, others).actor.name == "eve"
+    assert both.audit(action="sign_in.all_ended") == [
         ("analyst:ada", "sign_in.all_ended", {"count": 3})
     ]
 
@@ -174,14 +172,13 @@ def test_the_oldest_end_when_there_are_too_many(direct: DirectApi, clock: Manual
     use.signed_in(direct.co, bystander)
 
 
-def test_all_end_after_a_restore(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
-    use.end_every(direct.co)
-    cookies = [use.sign_in(direct.co, issue(direct, each))[0] for each in ("ada", "eve")]
-    use.end_every(direct.co)
+def test_all_end_after_a_restore(both: DirectApi) -> None:
+    use.end_every(both.co)
+    cookies = [use.sign_in(both.co, issue(both, each))[0] for each in ("ada", "eve")]
+    use.end_every(both.co)
     for each in cookies:
-        assert "signed out" in refused(direct, each)
-    assert direct.audit(action="sign_in.all_ended") == [
+        assert "signed out" in refused(both, each)
+    assert both.audit(action="sign_in.all_ended") == [
         ("coordinator", "sign_in.all_ended", {"count": 2})
     ]
 
@@ -237,20 +234,19 @@ def test_uses_are_recorded_once_a_minute(direct: DirectApi, clock: ManualClock) 
 
 
 def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(
-    direct_on_both: DirectApi, clock: ManualClock
+    both: DirectApi, clock: ManualClock
 ) -> None:
-    direct = direct_on_both
-    cookie, _ = use.sign_in(direct.co, issue(direct))
+    cookie, _ = use.sign_in(both.co, issue(both))
     clock.advance(12 * HOUR + DAY + 1)
-    remove_sign_ins(direct.co)  # the time is not trusted yet
-    assert "12 hours ago" in refused(direct, cookie)
+    remove_sign_ins(both.co)  # the time is not trusted yet
+    assert "12 hours ago" in refused(both, cookie)
     for _ in range(3):
-        direct.co.clock.check()
+        both.co.clock.check()
         clock.advance(HOUR)
-    kept, _ = use.sign_in(direct.co, issue(direct))
-    remove_sign_ins(direct.co)
-    assert "not signed in" in refused(direct, cookie)
-    assert use.signed_in(direct.co, kept).actor.name == "ada"
+    kept, _ = use.sign_in(both.co, issue(both))
+    remove_sign_ins(both.co)
+    assert "not signed in" in refused(both, cookie)
+    assert use.signed_in(both.co, kept).actor.name == "ada"
 
 
 def _with(cookie: str, **changes: str) -> str:

@@ -20,10 +20,12 @@ TABLE, OTHER = "0" * 32, "1" * 32
 NAMES = ("one", "two", "three", "four", "five")
 
 
-def place(direct: DirectApi) -> DirectApi:
+@pytest.fixture
+def direct(both: DirectApi) -> DirectApi:
+    """Return a coordinator with sessions of these names, on each kind of database."""
     for name in NAMES:
-        direct.define(name)
-    return direct
+        both.define(name)
+    return both
 
 
 def join(
@@ -42,8 +44,7 @@ def accepted(direct: DirectApi, who: str = "north") -> list[tuple[str, int, str]
     return [(each.table_id, each.number, each.head[0]) for each in page.items]
 
 
-def test_a_longer_chain_moves_the_accepted_head_forward(direct_on_both: DirectApi) -> None:
-    direct = place(direct_on_both)
+def test_a_longer_chain_moves_the_accepted_head_forward(direct: DirectApi) -> None:
     join(direct, "one", chain("a"))
     assert accepted(direct) == [(TABLE, 1, "a")]
     # A crash between store and join leaves a longer chain.
@@ -56,10 +57,7 @@ def test_a_longer_chain_moves_the_accepted_head_forward(direct_on_both: DirectAp
     assert accepted(direct) == [(TABLE, 4, "d")]
 
 
-def test_a_join_that_is_sent_again_changes_nothing_or_moves_forward(
-    direct_on_both: DirectApi,
-) -> None:
-    direct = place(direct_on_both)
+def test_a_join_that_is_sent_again_changes_nothing_or_moves_forward(direct: DirectApi) -> None:
     join(direct, "one", chain("ab"))
     (before,) = site_tables.list_tables(direct.co, OPERATOR, "north").items
     join(direct, "one", chain("ab"))
@@ -74,9 +72,8 @@ def test_a_join_that_is_sent_again_changes_nothing_or_moves_forward(
     ("sent", "reason", "there"), [("ab", "older", None), ("abd", "branched", "d" * 16)]
 )
 def test_a_restored_store_is_refused_with_what_to_do(
-    direct_on_both: DirectApi, sent: str, reason: str, there: str | None
+    direct: DirectApi, sent: str, reason: str, there: str | None
 ) -> None:
-    direct = place(direct_on_both)
     join(direct, "one", chain("abc"))
     problem = refused(direct, "two", chain(sent))
     last, head = len(sent), sent[-1] * 16
@@ -103,8 +100,7 @@ def test_a_restored_store_is_refused_with_what_to_do(
     }
 
 
-def test_heads_after_the_accepted_change_are_not_enough(direct_on_both: DirectApi) -> None:
-    direct = place(direct_on_both)
+def test_heads_after_the_accepted_change_are_not_enough(direct: DirectApi) -> None:
     join(direct, "one", chain("a"))
     assert refused(direct, "two", chain("bc", first=2)).slug == "table-heads-needed"
     assert direct.audit(action="site.table_refused") == []
@@ -112,10 +108,7 @@ def test_heads_after_the_accepted_change_are_not_enough(direct_on_both: DirectAp
     join(direct, "two", chain("abc"))
 
 
-def test_an_unknown_table_is_refused_or_brought_as_separate_groups(
-    direct_on_both: DirectApi,
-) -> None:
-    direct = place(direct_on_both)
+def test_an_unknown_table_is_refused_or_brought_as_separate_groups(direct: DirectApi) -> None:
     join(direct, "one", chain("a"))
     problem = refused(direct, "two", chain("b"), table=OTHER)
     assert problem.slug == "table-changed"
@@ -133,8 +126,7 @@ def test_an_unknown_table_is_refused_or_brought_as_separate_groups(
         assert refused(direct, "four", chain("c"), **{said: True}).slug == "table-changed"
 
 
-def test_a_session_keeps_its_table(direct_on_both: DirectApi) -> None:
-    direct = place(direct_on_both)
+def test_a_session_keeps_its_table(direct: DirectApi) -> None:
     join(direct, "one", chain("a"))
     assert refusal(direct.join, "one", "north").slug == "table-changed", "nor without one"
     assert refused(direct, "one", chain("a"), table=OTHER).slug == "table-changed"
@@ -161,8 +153,7 @@ def accept(
     return site_tables.accept_table(direct.co, OPERATOR, who, table, body)
 
 
-def test_an_operator_accepts_a_restored_chain(direct_on_both: DirectApi) -> None:
-    direct = place(direct_on_both)
+def test_an_operator_accepts_a_restored_chain(direct: DirectApi) -> None:
     join(direct, "one", chain("abc"))
     refused(direct, "two", chain("abd"))
     first = accept(direct, 3, "d")
@@ -182,8 +173,7 @@ def test_an_operator_accepts_a_restored_chain(direct_on_both: DirectApi) -> None
     assert accepted(direct) == [(TABLE, 4, "e")]
 
 
-def test_an_operator_accepts_a_table_after_all_state_was_lost(direct_on_both: DirectApi) -> None:
-    direct = place(direct_on_both)
+def test_an_operator_accepts_a_table_after_all_state_was_lost(direct: DirectApi) -> None:
     join(direct, "one", chain("abc"))
     refused(direct, "two", chain("d"), table=OTHER)
     accept(direct, 1, "d", OTHER)
@@ -200,8 +190,7 @@ def concerns(direct: DirectApi) -> list[tuple[str, str | None]]:
     return [(each.subject, each.detail) for each in found if each.kind == "table-refused"]
 
 
-def test_the_overview_names_refused_sites_until_it_is_solved(direct_on_both: DirectApi) -> None:
-    direct = place(direct_on_both)
+def test_the_overview_names_refused_sites_until_it_is_solved(direct: DirectApi) -> None:
     join(direct, "one", chain("abc"))
     direct.join("one", "south", table_id=TABLE, heads=chain("a"))
     assert concerns(direct) == []
@@ -254,18 +243,15 @@ def test_tables_are_listed_page_by_page(direct: DirectApi) -> None:
 
 
 @pytest.mark.parametrize("before", ["", "a"], ids=["first", "later"])
-def test_of_two_branches_that_join_at_once_one_is_accepted(
-    direct_on_both: DirectApi, before: str
-) -> None:
+def test_of_two_branches_that_join_at_once_one_is_accepted(both: DirectApi, before: str) -> None:
     """In two sessions, by two workers: each transaction locks another session."""
-    direct = direct_on_both
-    workers = (direct.co, direct.another())
+    workers = (both.co, both.another())
     ready = threading.Barrier(2)
 
     def come(number: int, place: int) -> str:
         who, session = f"site-{number}", f"s{number}-{place}"
         heads = chain(before + "bc"[place])
-        body = direct.consent(session, table_id=TABLE, heads=heads)
+        body = both.consent(session, table_id=TABLE, heads=heads)
         ready.wait(TIMEOUT_S)
         try:
             participation.join(workers[place], site(who), session, body)
@@ -275,11 +261,11 @@ def test_of_two_branches_that_join_at_once_one_is_accepted(
 
     for number in range(8):
         for place in range(2):
-            direct.define(f"s{number}-{place}", sites=(f"site-{number}", "south", "west"))
+            both.define(f"s{number}-{place}", sites=(f"site-{number}", "south", "west"))
         if before:
-            accept(direct, 1, before, who=f"site-{number}")
+            accept(both, 1, before, who=f"site-{number}")
         with ThreadPoolExecutor(2) as pool:
             ends = sorted(pool.map(come, [number] * 2, range(2)))
         assert ends == ["joined", "table-changed"]
-        ((_, length, _),) = accepted(direct, f"site-{number}")
+        ((_, length, _),) = accepted(both, f"site-{number}")
         assert length == len(before) + 1

@@ -22,11 +22,10 @@ def latest(direct: DirectApi) -> Round:
     return found
 
 
-def test_nobody_waits_for_the_lease_of_one_that_stopped(direct_on_both: DirectApi) -> None:
+def test_nobody_waits_for_the_lease_of_one_that_stopped(both: DirectApi) -> None:
     """An aggregation that goes on is given up: another worker does it, and it writes nothing."""
-    direct = direct_on_both
-    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
-    direct.session(rounds=2)
+    both.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    both.session(rounds=2)
     stuck, go_on = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -35,47 +34,46 @@ def test_nobody_waits_for_the_lease_of_one_that_stopped(direct_on_both: DirectAp
         go_on.wait(TIMEOUT_S)
 
     counting_method.HOOK.append(hang)
-    direct.co.driver.start()
-    direct.answer_all("heart")
+    both.co.driver.start()
+    both.answer_all("heart")
     assert stuck.wait(TIMEOUT_S)
     (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(0.05)
-    assert (latest(direct).state, latest(direct).lease) == (RoundState.AGGREGATING, None)
+    both.co.driver.ask_to_stop()
+    both.co.driver.join(0.05)
+    assert (latest(both).state, latest(both).lease) == (RoundState.AGGREGATING, None)
     # The clock stands still: nothing has run out.
-    assert direct.another().driver.run_once()
-    assert latest(direct).number == 2
+    assert both.another().driver.run_once()
+    assert latest(both).number == 2
     go_on.set()
     left.join(TIMEOUT_S)
-    assert latest(direct).number == 2
-    assert len(direct.audit(action="round.closed")) == 1
-    direct.answer_all("heart")
-    direct.another().driver.run_once()
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+    assert latest(both).number == 2
+    assert len(both.audit(action="round.closed")) == 1
+    both.answer_all("heart")
+    both.another().driver.run_once()
+    assert both.votes("heart")[0].tolist() == [1, 1, 1]
 
 
-def test_a_stop_writes_what_waits_and_ends_all_threads(direct_on_both: DirectApi) -> None:
-    direct = direct_on_both
+def test_a_stop_writes_what_waits_and_ends_all_threads(both: DirectApi) -> None:
     before = set(threading.enumerate())
-    direct.co.start()
-    direct.session()
+    both.co.start()
+    both.session()
     inside, go_on, written = threading.Event(), threading.Event(), []
 
     def hold(_: object) -> None:
         inside.set()
         go_on.wait(TIMEOUT_S)
 
-    direct.co.submissions.commit("heart", hold)
+    both.co.submissions.commit("heart", hold)
     assert inside.wait(TIMEOUT_S)
-    last = direct.co.submissions.commit("heart", lambda _: written.append("last"))
-    stopping = threading.Thread(target=direct.co.stop, args=(TIMEOUT_S,))
+    last = both.co.submissions.commit("heart", lambda _: written.append("last"))
+    stopping = threading.Thread(target=both.co.stop, args=(TIMEOUT_S,))
     stopping.start()
     go_on.set()
     stopping.join(TIMEOUT_S)
     assert last.done()
     assert written == ["last"]
     with pytest.raises(StoreUnavailable):
-        direct.co.submissions.commit("heart", hold)
+        both.co.submissions.commit("heart", hold)
     eventually(
         lambda: not [each for each in set(threading.enumerate()) - before if each.is_alive()]
     )

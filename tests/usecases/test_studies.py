@@ -37,11 +37,11 @@ def body(name: str = "hearts", **changes: Any) -> StudyCreate:
 
 
 @pytest.fixture
-def study(direct_on_both: DirectApi) -> DirectApi:
+def study(both: DirectApi) -> DirectApi:
     """Return a coordinator with the study ``hearts`` of ada."""
-    direct_on_both.register(*SITES)
-    studies.create_study(direct_on_both.co, ANALYST, body())
-    return direct_on_both
+    both.register(*SITES)
+    studies.create_study(both.co, ANALYST, body())
+    return both
 
 
 def add(direct: DirectApi, name: str, who: Any = ANALYST, **fields: Any) -> Any:
@@ -150,8 +150,7 @@ def test_a_session_takes_over_what_its_study_gives(study: DirectApi) -> None:
     assert b'"study":"hearts"' in study.row("first").definition
     # The same request again gives the same session.
     assert add(study, "first", config={"rounds": 1}) == info
-    for each in SITES:
-        study.join("first", each)
+    study.join("first", *SITES)
     assert study.finish("first").state == "completed"
 
 
@@ -187,29 +186,26 @@ def test_a_study_that_is_deleted_meanwhile_gets_no_session(
 # --- deleting sessions ----------------------------------------------------------------------------
 
 
-def test_a_session_that_nobody_joined_is_deleted_and_its_name_used_again(
-    direct_on_both: DirectApi,
-) -> None:
-    direct = direct_on_both
-    first = direct.define(rounds=9)
-    participation.leave(direct.co, site("south"), "heart")  # declined, never joined
-    assert refusal(sessions.delete_session, direct.co, EVE, "heart").slug == "not-found"
-    assert refusal(sessions.delete_session, direct.co, site("north"), "heart").slug == "forbidden"
+def test_a_session_that_nobody_joined_is_deleted_and_its_name_used_again(both: DirectApi) -> None:
+    first = both.define(rounds=9)
+    participation.leave(both.co, site("south"), "heart")  # declined, never joined
+    assert refusal(sessions.delete_session, both.co, EVE, "heart").slug == "not-found"
+    assert refusal(sessions.delete_session, both.co, site("north"), "heart").slug == "forbidden"
     for _ in range(2):  # asked again, for instance because the answer was lost
-        sessions.delete_session(direct.co, ANALYST, "heart")
-    absent = refusal(sessions.get_session, direct.co, ANALYST, "nothing")
+        sessions.delete_session(both.co, ANALYST, "heart")
+    absent = refusal(sessions.get_session, both.co, ANALYST, "nothing")
     for who in (ANALYST, OPERATOR, site("north")):
-        gone = refusal(sessions.get_session, direct.co, who, "heart")
+        gone = refusal(sessions.get_session, both.co, who, "heart")
         assert gone.to_problem() == absent.to_problem()
-    assert refusal(sessions.delete_session, direct.co, EVE, "heart").slug == "not-found"
+    assert refusal(sessions.delete_session, both.co, EVE, "heart").slug == "not-found"
 
-    second = direct.session(rounds=1)
+    second = both.session(rounds=1)
     assert second.definition_sha256 != first.definition_sha256
     assert {each.state for each in second.sites} == {"joined"}
-    assert direct.finish("heart").state == "completed"
-    actions = [action for _, action, _ in direct.audit()]
+    assert both.finish("heart").state == "completed"
+    actions = [action for _, action, _ in both.audit()]
     assert actions.count("session.created") == 2
-    assert len(direct.audit(action="session.deleted")) == 1
+    assert len(both.audit(action="session.deleted")) == 1
 
 
 def test_a_session_that_a_site_ever_joined_stays(direct: DirectApi) -> None:

@@ -59,9 +59,7 @@ def test_more_than_a_batch_is_sealed_at_once(direct: DirectApi) -> None:
     assert calls(co, "seal") == 3
 
 
-def test_after_a_death_on_sqlite_sealing_goes_on_at_once(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_after_a_death_on_sqlite_sealing_goes_on_at_once(direct: DirectApi) -> None:
     """The clock stands still: the dead process's lease never runs out."""
     write(direct.co)
     assert direct.co.sealer.run_once()
@@ -94,8 +92,8 @@ def test_on_postgresql_another_worker_seals_within_two_seconds(
     store.close()
 
 
-def test_what_another_worker_seals_is_told_here(direct_on_both: DirectApi) -> None:
-    here, there = direct_on_both.co, direct_on_both.another()
+def test_what_another_worker_seals_is_told_here(both: DirectApi) -> None:
+    here, there = both.co, both.another()
     here.sealer.run_once()
     for _ in range(2):  # the second time, both know the head from before
         write(here)
