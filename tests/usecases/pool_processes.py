@@ -35,6 +35,11 @@ def process_runs(monkeypatch: pytest.MonkeyPatch, hook: str = "pass") -> None:
     monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", script))
 
 
+def process_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the processes to come die at once, before they have imported anything."""
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-I", "-S", "-c", ""))
+
+
 def healed(direct: DirectApi) -> None:
     """Carry the session to its end in this thread, and look for what was counted twice."""
     direct.co.limits = LIMITS

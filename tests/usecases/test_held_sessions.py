@@ -11,14 +11,11 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.usecases import admin, participation, rounds, sessions, sweeper
 from support.clock import ManualClock
 from usecases.direct_api import ANALYST, LIMITS, OPERATOR, SITES, DirectApi, site
-from usecases.pool_processes import ALWAYS, healed, process_runs
+from usecases.pool_processes import ALWAYS, healed, process_dies, process_runs
 
 
 def test_only_deaths_inside_the_aggregation_hold_a_session(
-    direct: DirectApi,
-    clock: ManualClock,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A coordinator that was killed five times and a process that died once hold nothing."""
     process_runs(monkeypatch, "import os; os._exit(1)")
@@ -32,6 +29,7 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     assert direct.co.driver.run_once()
     assert direct.info("heart").state == "running"
     clock.advance(3600 * 24 * 30)
+    process_dies(monkeypatch)
     assert direct.co.driver.run_once()
 
     info = direct.info("heart")
@@ -65,7 +63,7 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
 def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
     direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process_runs(monkeypatch, "import os; os._exit(1)")
+    process_dies(monkeypatch)
     dying = dataclasses.replace(ALWAYS, max_deaths=2)
     direct.session(rounds=2)
     for _ in range(2):
@@ -82,11 +80,10 @@ def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
 def test_a_held_session_is_held_again_or_cancelled(
     direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process_runs(monkeypatch, "import os; os._exit(1)")
+    process_dies(monkeypatch)
     direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=1)
     direct.session(sites=(*SITES, "east"), policy={"quorum": 3}, rounds=2)
-    for name in SITES:
-        direct.answer("heart", name)
+    direct.answer("heart", *SITES)
     rounds.close_round(direct.co, ANALYST, "heart", 1)
     assert direct.co.driver.run_once()
     assert direct.info("heart").state == "held"
