@@ -1,0 +1,55 @@
+"""Who gets what of a route or a page: a table, and the check of one line of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import httpx
+
+OWN, FOREIGN, ABSENT = "own", "foreign", "absent"
+#: YES stands for anything but 401, 403, 404 and a failure.
+YES, NO, HIDDEN = 200, 403, 404
+
+
+class Access(NamedTuple):
+    """What each role gets for its own object, a foreign one, and one that is not there."""
+
+    site: tuple[int, int, int]
+    analyst: tuple[int, int, int]
+    operator: tuple[int, int, int]
+
+    def check(self, role: str, ask: Callable[[str], httpx.Response]) -> None:
+        """Assert how an object is answered to a role; what is hidden is as what is not there."""
+        answers = {which: ask(which) for which in (OWN, FOREIGN, ABSENT)}
+        found = [answer.status_code for answer in answers.values()]
+        for status, wanted in zip(found, getattr(self, role), strict=True):
+            assert status < 500, (role, found)
+            assert status not in {401, 403, 404} if wanted == YES else status == wanted, (
+                role,
+                found,
+            )
+        if getattr(self, role)[1] == HIDDEN:
+            assert shown(answers[FOREIGN]) == shown(answers[ABSENT])
+
+
+NOBODY, ANY = (NO, NO, NO), (YES, YES, YES)
+SEES, ALL = (YES, HIDDEN, HIDDEN), (YES, YES, HIDDEN)
+EVERYBODY = Access(ANY, ANY, ANY)
+OPERATORS = Access(NOBODY, NOBODY, ANY)
+CREATORS = Access(NOBODY, ANY, ANY)
+SEEN = Access(SEES, SEES, ALL)
+MANAGED = Access(NOBODY, SEES, ALL)
+SITES_OWN = Access(SEES, NOBODY, NOBODY)
+PERSON = Access(NOBODY, NOBODY, ALL)
+
+
+def shown(answer: httpx.Response, name: str = "") -> tuple[Any, ...]:
+    """Return what an answer shows, without its number and the name that was asked for."""
+    headers = {
+        key: value
+        for key, value in answer.headers.items()
+        if key not in {"date", "fedclust-request-id"} and not (name and key == "content-length")
+    }
+    text = answer.text.replace(answer.headers["Fedclust-Request-Id"], "")
+    return answer.status_code, headers, text.replace(name, "") if name else text
