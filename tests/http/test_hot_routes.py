@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
-from fedclust.wire.problems import Problem
 from support.timeouts import eventually
 
 from .conftest import Running
+from .problems import problem
 
 TASK = "/v1/sessions/heart/task"
 
@@ -23,10 +23,6 @@ def calls(running: Running, name: str) -> int:
     """Return how many transactions of a name there were."""
     counted = running.local.coordinator.store.metrics().get(name)
     return 0 if counted is None else counted.calls
-
-
-def slug(response: httpx.Response) -> str:
-    return Problem.model_validate_json(response.content).slug
 
 
 @pytest.mark.parametrize("who", ["north", "ada"])
@@ -44,7 +40,7 @@ def test_what_no_name_or_number_can_be_is_not_found(
     running: Running, method: str, path: str, who: str
 ) -> None:
     response = running.api.request(method, path, who)
-    assert (response.status_code, slug(response)) == (404, "not-found")
+    problem(response, "not-found")
 
 
 @pytest.mark.parametrize(
@@ -52,7 +48,7 @@ def test_what_no_name_or_number_can_be_is_not_found(
 )
 def test_a_wait_that_is_none_is_refused(running: Running, query: str) -> None:
     response = running.api.request("GET", f"{TASK}?{query}", "north")
-    assert (response.status_code, slug(response)) == (422, "invalid")
+    problem(response, "invalid")
     assert response.json()["errors"][0]["pointer"] == "/wait"
 
 
@@ -102,7 +98,7 @@ def test_what_is_refused_is_what_stands_when_the_body_has_arrived(
         live.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
 
     response = interrupted(live, body, cancel)
-    assert (response.status_code, slug(response)) == (409, "wrong-state")
+    problem(response, "wrong-state")
     assert live.stored() == 0
 
 
@@ -149,9 +145,8 @@ def test_a_repeated_key_is_found_where_the_body_is_parsed(live: Running) -> None
     body = live.api.answer("north", "heart")
     twice = body.replace(b"{", b'{"phase": "x", ', 1)
     response = live.api.put("north", "heart", 1, twice)
-    assert (response.status_code, slug(response)) == (422, "invalid")
-    assert Problem.model_validate_json(response.content).errors[0].rule == "repeated-key"
+    assert problem(response, "invalid").errors[0].rule == "repeated-key"
     assert live.api.put("north", "heart", 1, body).status_code == 201
-    assert slug(live.api.put("north", "heart", 1, twice)) == "submission-differs"
+    problem(live.api.put("north", "heart", 1, twice), "submission-differs")
     live.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
-    assert slug(live.api.put("south", "heart", 1, twice)) == "wrong-state"
+    problem(live.api.put("south", "heart", 1, twice), "wrong-state")

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import httpx
 import numpy as np
 import pytest
 
@@ -18,11 +17,12 @@ from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.schema.result import Result
 from fedclust.wire import codec
-from fedclust.wire.problems import CATALOGUE, Problem
 from support.api_caller import ApiCaller, rows_of
 from support.driven import drive
 from support.local_coordinator import local_coordinator
 from support.method_variants import KS, TRIED, once
+
+from .problems import problem
 
 SITES = ("north", "south", "west")
 LATE = "late"
@@ -107,7 +107,7 @@ def test_one_site_comes_late_and_one_leaves(
     assert (view["status"], view["task"]) == ("waiting", None)
     second = {site: api.answer(site, session) for site in SITES}
     unasked = api.put(LATE, session, 2, second["north"])
-    refused(unasked, "not-addressed")
+    problem(unasked, "not-addressed")
     for site in SITES:
         put(api, site, session, 2, second[site])
     assert round_open(api, LATE, session, 3)["status"] == "work"
@@ -150,8 +150,8 @@ def test_no_such_number_of_clusters(api: ApiCaller) -> None:
         for wrong in (0, -1, 10_001, 1.5, "2", False, *null):
             config = {"n_clusters": wrong}
             body = api.definition("none", list(SITES), algorithm=method, config=config)
-            problem = refused(api.request("POST", "/v1/sessions", "ada", json=body), "invalid")
-            assert [error.pointer for error in problem.errors] == ["/config/n_clusters"], method
+            said = problem(api.request("POST", "/v1/sessions", "ada", json=body), "invalid")
+            assert [error.pointer for error in said.errors] == ["/config/n_clusters"], method
 
 
 def test_every_k_of_a_sweep_is_read_by_itself(api: ApiCaller, session: str) -> None:
@@ -176,9 +176,9 @@ def test_every_k_of_a_sweep_is_read_by_itself(api: ApiCaller, session: str) -> N
     table = api.request("GET", f"{path}?k=3", "ada", headers={"Accept": "text/csv"})
     assert len(table.text.splitlines()) == 4
     for wrong in ("7", "0", "x"):
-        problem = refused(api.request("GET", f"{path}?k={wrong}", "ada"), "invalid")
-        assert [error.pointer for error in problem.errors] == ["/k"]
-        assert wrong != "7" or problem.errors[0].message.endswith("2, 3, 5")
+        said = problem(api.request("GET", f"{path}?k={wrong}", "ada"), "invalid")
+        assert [error.pointer for error in said.errors] == ["/k"]
+        assert wrong != "7" or said.errors[0].message.endswith("2, 3, 5")
 
 
 # --- answers that cannot be true ------------------------------------------------------------------
@@ -230,18 +230,11 @@ def test_answers_that_cannot_be_true_are_refused_and_not_stored(
     honest = json.loads(api.answer("north", session))
     for lie, (change, slug, rule) in LIES.items():
         body = {**honest, "payload": {**honest["payload"], **change(honest["payload"])}}
-        problem = refused(api.put("north", session, 1, json.dumps(body).encode()), slug)
-        assert problem.errors[0].rule == rule, lie
-        assert problem.errors[0].pointer.startswith("/payload/"), lie
+        said = problem(api.put("north", session, 1, json.dumps(body).encode()), slug)
+        assert said.errors[0].rule == rule, lie
+        assert said.errors[0].pointer.startswith("/payload/"), lie
         assert not answers(api, session, 1)["north"], lie
     put(api, "north", session, 1, json.dumps(honest).encode())
-
-
-def refused(response: httpx.Response, slug: str) -> Problem:
-    problem = Problem.model_validate_json(response.content)
-    assert problem.slug == slug, response.text
-    assert response.status_code == CATALOGUE[slug][0]
-    return problem
 
 
 # --- what comes of it -----------------------------------------------------------------------------
