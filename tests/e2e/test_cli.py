@@ -74,6 +74,23 @@ def _shell(server: ServerProcess, place: Path) -> Shell:
     return Shell(server.base_url, place)
 
 
+#: Of a session of all sites.
+ASKED = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
+ASKED += ["--sites", ",".join(SITES)]
+
+
+@pytest.fixture(scope="module")
+def known(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    """Return the shell of an operator, the analyst eva and the sites, who are registered."""
+    place = tmp_path_factory.mktemp("known")
+    with running_server(place / "server") as server:
+        shell = _shell(server, place)
+        for name in SITES:
+            shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
+        shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
+        yield shell
+
+
 def _rows() -> dict[str, np.ndarray]:
     rng = np.random.default_rng(5)
     return {
@@ -207,88 +224,74 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
     }
 
 
-def test_a_site_leaves_when_it_says_so(shell: Shell) -> None:
-    for name in SITES:
-        shell.run("operator", "site", "add", name, "--token-out", f"{name}.token")
-    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
-    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
-    shell.run("ada", "leave", "heart", code=4)  # Nobody can be asked.
-    shell.run("ada", "leave", "heart", "--yes")
-    sites = json.loads(shell.run("eva", "session", "show", "heart", "--json"))["sites"]
+def test_a_site_leaves_when_it_says_so(known: Shell) -> None:
+    known.run("eva", "session", "create", "left", *ASKED)
+    known.run("ada", "leave", "left", code=4)  # Nobody can be asked.
+    known.run("ada", "leave", "left", "--yes")
+    sites = json.loads(known.run("eva", "session", "show", "left", "--json"))["sites"]
     assert {each["name"]: each["state"] for each in sites}["ada"] == "left"
 
 
-def test_a_session_says_why_before_all_else(shell: Shell) -> None:
-    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-    for name in SITES:
-        shell.run("operator", "site", "add", name)
-    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
-    asked += ["--title", "Heart", "--contact", "Eva, eva@example.org", "--approval", "2026-01"]
-    asked += ["--sites", ",".join(SITES), "--expires", "2999-01-01T01:00+01:00"]
-    shell.run("eva", "session", "create", "heart", *asked)
-    assert "no lower or no upper bound: x, y" in shell.err
-    lines = shell.run("eva", "session", "show", "heart").splitlines()
+def test_a_session_says_why_before_all_else(known: Shell) -> None:
+    asked = [*ASKED, "--title", "Heart", "--contact", "Eva, eva@example.org"]
+    asked += ["--approval", "2026-01", "--expires", "2999-01-01T01:00+01:00"]
+    known.run("eva", "session", "create", "why", *asked)
+    assert "no lower or no upper bound: x, y" in known.err
+    lines = known.run("eva", "session", "show", "why").splitlines()
     assert [" ".join(line.split()) for line in lines[:6]] == [
-        "session heart",
+        "session why",
         "title Heart",
         f"purpose {PURPOSE}",
         "contact Eva, eva@example.org",
         "approval 2026-01",
         "expires 2999-01-01 00:00:00 UTC",
     ]
-    past = [*asked[:-1], "2020-01-01T00:00Z"]
-    shell.run("eva", "session", "create", "late", *past, code=2)
-    assert "--expires: this time has passed: give a later one" in shell.err
-    shell.run("eva", "session", "create", "late", *asked[:-1], "soon", code=2)
+    known.run("eva", "session", "create", "late", *asked[:-1], "2020-01-01T00:00Z", code=2)
+    assert "--expires: this time has passed: give a later one" in known.err
+    known.run("eva", "session", "create", "late", *asked[:-1], "soon", code=2)
 
 
-def test_an_operator_changes_where_mail_goes(shell: Shell) -> None:
-    shell.run("operator", "site", "add", "ada", "--email", "it@ada.example", "--token-out", "a.t")
-    assert "it@ada.example" in shell.run("operator", "site", "list")
-    shell.run("operator", "site", "email", "ada", "new@ada.example")
-    assert "ada: notifications are mailed to new@ada.example" in shell.err
-    assert json.loads(shell.run("operator", "site", "list", "--json"))[0]["email"] == (
-        "new@ada.example"
-    )
-    shell.run("operator", "site", "email", "ada", "--remove")
-    assert json.loads(shell.run("operator", "site", "list", "--json"))[0]["email"] is None
-    shell.run("operator", "site", "email", "ada", code=2)
-    shell.run("operator", "site", "email", "ada", "x@y.example", "--remove", code=2)
-    shell.run("operator", "site", "email", "ada", "it@ada.example\nBcc: x@y.example", code=2)
-    assert "Bcc" not in shell.err
+def test_an_operator_changes_where_mail_goes(known: Shell) -> None:
+    def address() -> str | None:
+        return json.loads(known.run("operator", "site", "list", "--json"))[0]["email"]
+
+    email, new = ("operator", "site", "email", "aarhus"), "new@aarhus.example"
+    known.run("operator", "site", "add", "aarhus", "--email", "it@aarhus.example")
+    assert "it@aarhus.example" in known.run("operator", "site", "list")
+    known.run(*email, new)
+    assert f"aarhus: notifications are mailed to {new}" in known.err
+    assert address() == new
+    known.run(*email, "--remove")
+    assert address() is None
+    for wrong in ((), ("x@y.example", "--remove"), ("it@aarhus.example\nBcc: x@y.example",)):
+        known.run(*email, *wrong, code=2)
+        assert "Bcc" not in known.err
 
 
-def test_an_operator_accepts_a_sites_table(shell: Shell) -> None:
-    shell.run("operator", "site", "add", "ada")
-    shell.run("operator", "site", "tables", "ada")
-    assert "ada has joined no session with a protected table" in shell.err
+def test_an_operator_accepts_a_sites_table(known: Shell) -> None:
+    tables = ("operator", "site", "tables", "brno")
+    known.run(*tables)
+    assert "brno has joined no session with a protected table" in known.err
     given = ["--table", "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e", "--number", "7"]
-    accept = ("site", "accept-table", "ada", *given, "--head")
-    shell.run("operator", *accept, "9f86d081884c7d65")
-    assert f"ada: table {given[1]} is accepted with 7 changes" in shell.err
-    (known,) = json.loads(shell.run("operator", "site", "tables", "ada", "--json"))
-    assert (known["table_id"], known["number"]) == (given[1], 7)
-    shell.run("operator", "site", "tables", "ada")
-    assert "9f86d081884c7d65" in shell.out
-    shell.run("operator", *accept, "9F86", code=2)
-    assert "--head" in shell.err
-    assert json.loads(shell.run("operator", "site", "tables", "ada", "--json")) == [known]
-    shell.run("operator", *accept[:4], "x", *accept[5:], "9f86d081884c7d65", code=2)
-    assert "--table" in shell.err
-    shell.run("operator", "site", "tables", "nobody", code=5)
+    accept = ("site", "accept-table", "brno", *given, "--head")
+    known.run("operator", *accept, "9f86d081884c7d65")
+    assert f"brno: table {given[1]} is accepted with 7 changes" in known.err
+    (found,) = json.loads(known.run(*tables, "--json"))
+    assert (found["table_id"], found["number"]) == (given[1], 7)
+    assert "9f86d081884c7d65" in known.run(*tables)
+    known.run("operator", *accept, "9F86", code=2)
+    assert "--head" in known.err
+    known.run("operator", *accept[:4], "x", *accept[5:], "9f86d081884c7d65", code=2)
+    assert "--table" in known.err
+    assert json.loads(known.run(*tables, "--json")) == [found]
+    known.run("operator", "site", "tables", "nobody", code=5)
 
 
-def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
-    shell.run("operator", "site", "add", "ada", "--token-out", "ada.token")
-    _write(shell.place / "ada.csv", _rows()["ada"])
-    shell.run("operator", "analyst", "add", "eva", "--token-out", "eva.token")
-    for name in SITES[1:]:
-        shell.run("operator", "site", "add", name)
-    asked = ["--algorithm", "lloyd", "--clusters", "2", "--features", "x,y", "--purpose", PURPOSE]
-    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
-    given = ["--data", "ada.csv", "--session", "heart", "--json"]
-    found = json.loads(shell.run("ada", "doctor", *given))
+def test_doctor_says_what_is_well_and_what_to_do(known: Shell) -> None:
+    _write(known.place / "cadiz.csv", _rows()["cadiz"])
+    known.run("eva", "session", "create", "examined", *ASKED)
+    given = ["--data", "cadiz.csv", "--session", "examined", "--json"]
+    found = json.loads(known.run("cadiz", "doctor", *given))
     checks = {"versions", "disk", "coordinator", "token", "session", "data"}
     assert {each["check"] for each in found} >= checks
     assert {each["state"] for each in found} == {"ok"}, found
@@ -296,15 +299,15 @@ def test_doctor_says_what_is_well_and_what_to_do(shell: Shell) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
-    lines = shell.run("ada", "doctor", FEDCLUST_COORDINATOR=nowhere, code=6)
+    lines = known.run("cadiz", "doctor", FEDCLUST_COORDINATOR=nowhere, code=6)
     assert "failed   coordinator" in lines
-    (shell.place / "ada.token").write_text("fcs_wrong", "utf-8")
-    assert "failed   token" in shell.run("ada", "doctor", code=5)
-    (shell.place / "ada.token").chmod(0o644)
-    assert "chmod 600" in shell.run("ada", "doctor", code=2)
+    (known.place / "cadiz.token").write_text("fcs_wrong", "utf-8")
+    assert "failed   token" in known.run("cadiz", "doctor", code=5)
+    (known.place / "cadiz.token").chmod(0o644)
+    assert "chmod 600" in known.run("cadiz", "doctor", code=2)
 
 
-def test_completion_knows_the_commands(tmp_path: Path) -> None:
+def test_completion_knows_the_commands() -> None:
     script = Path(sys.executable).with_name("fedclust.exe" if os.name == "nt" else "fedclust")
     words = {"COMP_WORDS": "fedclust session ", "COMP_CWORD": "2"}
     env = {**clean_environment(), **words, "_FEDCLUST_COMPLETE": "complete_bash"}
@@ -321,10 +324,9 @@ def test_completion_knows_the_commands(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_a_second_agent_is_refused_and_a_signal_ends_the_first(shell: Shell) -> None:
-    shell.run("operator", "site", "add", "ada", "--token-out", "ada.token")
+def test_a_second_agent_is_refused_and_a_signal_ends_the_first(known: Shell) -> None:
     # Which of the two comes first is theirs to find out.
-    agents = [shell.start("ada", "agent") for _ in range(2)]
+    agents = [known.start("ada", "agent") for _ in range(2)]
     eventually(lambda: any(each.poll() is not None for each in agents))
     refused, running = sorted(agents, key=lambda each: each.poll() is None)
     _, said = refused.communicate(timeout=TIMEOUT_S)
@@ -332,11 +334,11 @@ def test_a_second_agent_is_refused_and_a_signal_ends_the_first(shell: Shell) -> 
     assert "another agent" in said
     assert running.poll() is None
     # Commands work beside it.
-    data = _write(shell.place / "ada.csv", _rows()["ada"])
-    shell.run("ada", "data", "add", "mine", "--data", str(data))
-    shell.run("ada", "cohort", "create", "--data", str(data), "--features", "x,y")
-    shell.run("ada", "backup", "--out", str(shell.place / "backup.sqlite3"))
-    shell.run("ada", "ledger", "verify")
+    data = _write(known.place / "ada.csv", _rows()["ada"])
+    known.run("ada", "data", "add", "mine", "--data", str(data))
+    known.run("ada", "cohort", "create", "--data", str(data), "--features", "x,y")
+    known.run("ada", "backup", "--out", str(known.place / "backup.sqlite3"))
+    known.run("ada", "ledger", "verify")
     assert running.poll() is None
     running.terminate()
     assert running.wait(TIMEOUT_S) == 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 
 from fedclust_service.exit_codes import Exit
@@ -23,8 +22,9 @@ def world_of(server: ServerProcess) -> ApiCaller:
     return api
 
 
-def ready(server: ServerProcess) -> httpx.Response:
-    return httpx.get(f"{server.base_url}/readyz", timeout=TIMEOUT_S, trust_env=False)
+def run(server: ServerProcess, *command: str) -> None:
+    """Run a command of the service that has to succeed."""
+    assert service(*command, "--data-dir", str(server.data_dir)).returncode == 0
 
 
 def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
@@ -33,10 +33,7 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
     try:
         server.start()
         world_of(server)
-        assert (
-            service("backup", "--out", str(copy), "--data-dir", str(server.data_dir)).returncode
-            == 0
-        )
+        run(server, "backup", "--out", str(copy))
         server.stop()
         overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
         with pytest.raises(AssertionError, match="it is damaged; move it aside and put a backup"):
@@ -46,12 +43,9 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
         aside.mkdir()
         for each in server.data_dir.glob("fedclust.db*"):
             each.rename(aside / each.name)
-        assert (
-            service("restore", "--from", str(copy), "--data-dir", str(server.data_dir)).returncode
-            == 0
-        )
+        run(server, "restore", "--from", str(copy))
         server.start()
-        assert ready(server).status_code == 200
+        assert server.get("/readyz").status_code == 200
         api = ApiCaller(server.base_url, server.operator_token)
         assert api.ok("GET", "/v1/sessions/heart", server.operator_token)["state"] == "running"
     finally:
@@ -72,7 +66,7 @@ def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
         refused = api.request("GET", "/v1/sessions", server.operator_token)
         assert refused.status_code == 503
         assert refused.headers["Retry-After"]
-        answer = ready(server)
+        answer = server.get("/readyz")
         assert (answer.status_code, answer.json()["reasons"]) == (503, ["database-damaged"])
         # Nothing is written from then on, wherever it would go.
         added = api.request("POST", "/v1/sites", server.operator_token, json={"name": "another"})
@@ -83,4 +77,4 @@ def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         path.write_bytes(whole)
         server.restart()
-        assert ready(server).status_code == 200
+        assert server.get("/readyz").status_code == 200

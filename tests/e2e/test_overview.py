@@ -19,9 +19,7 @@ Run = Callable[..., str]
 SITES = ["north", "south", "west"]
 
 
-def test_operators_read_who_is_late_since_when(
-    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_operators_read_who_is_late_since_when(tmp_path: Path, run: Run) -> None:
     clock = ManualClock(datetime.now(UTC) - timedelta(hours=3))
     with local_coordinator(tmp_path, clock=clock) as local:
         api = ApiCaller.found(local, SITES)

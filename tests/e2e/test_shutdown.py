@@ -62,7 +62,7 @@ class Open:
 
 
 def gauge(server: ServerProcess, name: str) -> float:
-    text = httpx.get(f"{server.base_url}/metrics", timeout=TIMEOUT_S, trust_env=False).text
+    text = server.get("/metrics").text
     found = re.search(rf"^{name} (\S+)$", text, re.MULTILINE)
     assert found, text
     return float(found[1])

@@ -21,9 +21,7 @@ def test_a_changed_title_is_in_the_audit_trail(watch: Watch) -> None:
     assert entries()[before:] == ["site.titled"]
 
 
-def test_an_excluded_site_is_refused_the_result_as_the_description_says(
-    watch: Watch,
-) -> None:
+def test_an_excluded_site_is_refused_the_result_as_the_description_says(watch: Watch) -> None:
     api, watching = watch.api, watch
     api.define("bob", "without-oslo", ["lima", "oslo", "rome"], start="manual")
     api.ok("DELETE", "/v1/sessions/without-oslo/participation/oslo", "bob")

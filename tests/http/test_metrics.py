@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
@@ -14,7 +13,7 @@ from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.databases import PostgresServer
 from support.local_coordinator import LocalCoordinator, local_coordinator
-from support.timeouts import TIMEOUT_S, eventually
+from support.timeouts import eventually
 
 Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 SITES = ("north", "south", "west")
@@ -119,19 +118,10 @@ def test_who_may_read_it(tmp_path: Path) -> None:
             {"Host": ""},
         ]
         for headers in elsewhere:
-            answer = httpx.get(
-                f"{local.base_url}/metrics", headers=headers, timeout=TIMEOUT_S, trust_env=False
-            )
-            assert answer.status_code == 401, headers
+            assert local.http(**headers).get("/metrics").status_code == 401, headers
         local_names = ["localhost", "127.0.0.1:9", "[::1]:8400"]
         for name in local_names:
-            answer = httpx.get(
-                f"{local.base_url}/metrics",
-                headers={"Host": name},
-                timeout=TIMEOUT_S,
-                trust_env=False,
-            )
-            assert answer.status_code == 200, name
+            assert local.http(Host=name).get("/metrics").status_code == 200, name
 
 
 def test_behind_a_proxy_loopback_is_no_exemption(tmp_path: Path) -> None:

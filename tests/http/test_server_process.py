@@ -60,10 +60,7 @@ def cli(
 
 
 def whoami(server: ServerProcess, token: str) -> httpx.Response:
-    headers = {"Authorization": f"Bearer {token}"}
-    return httpx.get(
-        f"{server.base_url}/v1/whoami", headers=headers, timeout=TIMEOUT_S, trust_env=False
-    )
+    return server.get("/v1/whoami", token)
 
 
 def one_line(result: subprocess.CompletedProcess[str], code: Exit) -> str:
@@ -83,10 +80,7 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
         assert "wrote a secret key" in output
         assert output.count("fco_") == 1
         assert re.search(r"^listening on http://127\.0\.0\.1:\d+$", output, re.MULTILINE)
-        assert (
-            httpx.get(f"{server.base_url}/readyz", timeout=TIMEOUT_S, trust_env=False).status_code
-            == 200
-        )
+        assert server.get("/readyz").status_code == 200
         me = whoami(server, server.operator_token).json()
         assert (me["role"], me["name"]) == ("operator", "operator")
         if POSIX:
@@ -173,12 +167,7 @@ def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int
                 f"Authorization: Bearer {api.tokens['north']}\r\n\r\n".encode()
             )
             # Answered in order on one process: the poll before it has been taken up.
-            assert (
-                httpx.get(
-                    f"{server.base_url}/healthz", timeout=TIMEOUT_S, trust_env=False
-                ).status_code
-                == 200
-            )
+            assert server.get("/healthz").status_code == 200
             server.process.send_signal(number)
             assert waiting.recv(65_536).startswith(b"HTTP/1.1 503 ")
         assert server.process.wait(TIMEOUT_S) == 0

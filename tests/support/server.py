@@ -24,7 +24,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import httpx
+
 from support import processes
+from support.api_caller import NOBODY
 from support.processes import SERVICE, clean_environment
 from support.sqlite_file import create_sqlite
 from support.timeouts import TIMEOUT_S, eventually
@@ -98,6 +101,12 @@ class ServerProcess:
         token = re.search(r"operator token \(shown once\): (fco_\S+)", self.output())
         if token and not self.operator_token:
             self.operator_token = token[1]
+
+    def get(self, path: str, token: str | None = None) -> httpx.Response:
+        """Ask for something, as whoever has a token, or without one."""
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        url = f"{self.base_url}{path}"
+        return httpx.get(url, headers=headers, timeout=TIMEOUT_S, trust_env=False, verify=NOBODY)
 
     def kill(self) -> None:
         """End the process with SIGKILL, as a power cut would."""
