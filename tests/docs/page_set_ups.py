@@ -11,7 +11,7 @@ import re
 import shutil
 import sqlite3
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -31,8 +31,8 @@ from fedclust.result.one_cloud import shown_text
 from fedclust.wire.errors import UsageError
 from fedclust_service.usecases.audit.trail import verify_trail
 from operation_bodies import SITES
+from recipes import test_fhir
 from recipes.recipe_page import block, persons
-from recipes.test_fhir import ICD, condition, observation, write
 from recipes.test_omop import TABLES, hospital
 from support.api_caller import ApiCaller
 from support.purpose import PURPOSE
@@ -370,10 +370,7 @@ def _recipes_excel(page: Page) -> Iterator[None]:
         expected_rows[str(number)] = values
     made.save(page.place / "cohort.xlsx")
     yield
-    found = persons("ward")
-    assert list(found) == list(expected_rows)
-    for key, values in expected_rows.items():
-        assert found[key] == pytest.approx(values, nan_ok=True), key
+    compare_persons("ward", expected_rows)
 
 
 def _cell(text: str) -> float | int | str | None:
@@ -386,24 +383,24 @@ def _cell(text: str) -> float | int | str | None:
 
 @around("docs/recipes/fhir.md")
 def _recipes_fhir(page: Page) -> Iterator[None]:
-    """A small bulk export; tests/recipes/test_fhir.py compares a larger one with its table."""
+    """A bulk export, compared with the persons that the page makes of it."""
     (page.place / "kidney.json").write_text(block("README.md", "json"), "utf-8")
     page.file("fhir_table.py", "fhir_table.py FOLDER")
-    patients, observations, conditions = [], [], []
-    for n in range(24):
-        key, sex = f"p{n}", ("female", "male")[n % 2]
-        born = f"{1940 + n}-06-15"
-        patients.append({"resourceType": "Patient", "id": key, "gender": sex, "birthDate": born})
-        observations += [
-            observation(key, "59261-8", 40 + n, "mmol/mol", "2025-03-10"),
-            observation(key, "14682-9", 80 + 5 * n, "umol/L", "2025-03-10"),
-        ]
-        if n % 3 == 0:
-            conditions.append(condition(f"Patient/{key}", ICD, "E11.9", onsetDateTime="2020"))
-    write("Patient.ndjson", patients)
-    write("Observation.ndjson", observations)
-    write("Condition.ndjson", conditions)
+    expected_rows = test_fhir.export()
     yield
+    said = page.said("python fhir_table.py")
+    assert "40 patients written to cohort.csv" in said
+    assert all(f"creatinine: {why}" in said for why in test_fhir.LEFT_OUT)
+    assert "all 5 features" in page.said("fedclust check")
+    compare_persons("fhir", expected_rows, rel=1e-5)
+
+
+def compare_persons(name: str, expected_rows: Mapping[str, Any], rel: float = 1e-12) -> None:
+    """A registered source has these persons, with these values in own units."""
+    found = persons(name)
+    assert list(found) == list(expected_rows)
+    for key, values in expected_rows.items():
+        assert found[key] == pytest.approx(values, rel=rel, nan_ok=True), key
 
 
 @around("docs/recipes/omop.md")
@@ -429,10 +426,7 @@ def _recipes_redcap(page: Page) -> Iterator[None]:
     page.file("clear_checkboxes.py", "clear_checkboxes.py EXPORT.csv")
     expected_rows = export(page)
     yield
-    found = persons("redcap")
-    assert len(found) == 40
-    for key, values in expected_rows.items():
-        assert found[key] == pytest.approx(values, nan_ok=True), key
+    compare_persons("redcap", expected_rows)
     # As the page warns: without the script the zeros of other rows outvote a ticked box.
     options = "--person-column record_id --mapping redcap.toml --replace"
     page.terminal.run(f"fedclust data add redcap --data export.csv {options}")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import random
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 import sqlalchemy
 
-from recipes.recipe_page import Recipe, block, persons
+from recipes.recipe_page import block, persons
+from support.command_line import CommandLine
 
 TABLES = {
     "person": "person_id INTEGER, gender_concept_id INTEGER, year_of_birth INTEGER",
@@ -137,12 +140,16 @@ def rows(empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     return rows
 
 
-def test_the_query_makes_the_table(
-    rows: Rows, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    recipe = Recipe("omop.md", monkeypatch, capsys)
-    recipe.save("cohort.sql", "sql", "WITH stay")
-    recipe.follow()
+def test_the_query_makes_the_table(rows: Rows, command_line: CommandLine) -> None:
+    Path("kidney.json").write_text(block("README.md", "json"), "utf-8")
+    Path("cohort.sql").write_text(block("omop.md", "sql", "WITH stay"), "utf-8")
+    script = block("omop.md", "sh")
+    command_line.run_script(script)
+    assert "all 5 features" in command_line.out
+    assert command_line.run(*shlex.split(script.splitlines()[-1])[1:], "--json") == 0
+    facts = json.loads(command_line.out)
+    assert facts["refused"] is None
+    assert min(column["n"] for column in facts["columns"]) > 10, facts
     expected_rows = expected(rows)
     assert 30 < len(expected_rows) < N
     found = persons("omop")
