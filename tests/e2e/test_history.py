@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -86,108 +87,45 @@ def test_a_correct_history_has_no_violations(history: History) -> None:
     assert violations(history) == []
 
 
-def _double_acceptance(history: History) -> None:
-    history.requests.append(submit(1, "north", 11.0))
+def replayed(history: History, **changes: Any) -> None:
+    """Change the first replay."""
+    history.replays[0] = replace(history.replays[0], **changes)
 
 
-def _lost(history: History) -> None:
-    del history.stored[0]
+def asked(history: History, number: int, state: str, **changes: Any) -> None:
+    """Let west ask once more at the end."""
+    history.requests.append(replace(task(number, "west", 30.0, state), **changes))
 
 
-def _other_bytes(history: History) -> None:
-    history.stored[0] = (1, "north", "other")
+#: What the checker says, and how a correct history is falsified.
+FALSIFIED: dict[str, Callable[[History], object]] = {
+    "round 1 accepted 2 answers of north": lambda h: h.requests.append(submit(1, "north", 11.0)),
+    "answer is lost: round 1 of north": lambda h: h.stored.pop(0),
+    "the acknowledged answer is lost: round 1 of north": lambda h: h.stored.__setitem__(
+        0, (1, "north", "other")
+    ),
+    "round 1 stores two answers of north": lambda h: h.stored.append(h.stored[0]),
+    "an answer of stranger that nobody asked for": lambda h: h.stored.append((1, "stranger", "x")),
+    "receipts differ: round 1 of north": lambda h: replayed(h, receipt=receipt(1, "north", at=1)),
+    "names another body: round 1 of north": lambda h: replayed(h, receipt=receipt(1, "south")),
+    "round 1 of north reads 409, not 200": lambda h: replayed(h, status=409, receipt=None),
+    "round.closed of round 1 stands 2 times": lambda h: h.trail.append(("round.closed", 1)),
+    "round.closed of round 2 stands 0 times": lambda h: h.trail.remove(("round.closed", 2)),
+    "the trail are out of order": lambda h: h.trail.insert(1, h.trail.pop(4)),
+    "completed 2 times": lambda h: h.trail.append(("session.completed", None)),
+    "west read round 1 after round 2 had been told": lambda h: asked(h, 1, "answered"),
+    "was asked for round 2 again after its receipt": lambda h: asked(h, 2, "work"),
+    "status 500 of a task, round 2": lambda h: asked(h, 2, "work", status=500),
+    "status 410 of a submit, round 1": lambda h: asked(h, 1, "work", kind="submit", status=410),
+    "answer for round 2 of south is not": lambda h: h.answers.pop((2, "south")),
+    "the result is not that of simulate": lambda h: setattr(h, "result", b"other"),
+}
 
 
-def _stored_twice(history: History) -> None:
-    history.stored.append(history.stored[0])
-
-
-def _unasked(history: History) -> None:
-    history.stored.append((1, "stranger", "body"))
-
-
-def _other_receipt(history: History) -> None:
-    history.replays[0] = replace(history.replays[0], receipt=receipt(1, "north", at=1))
-
-
-def _receipt_of_another(history: History) -> None:
-    seen = history.replays[0]
-    history.replays[0] = replace(seen, receipt=receipt(1, "south"))
-
-
-def _replay_refused(history: History) -> None:
-    history.replays[0] = replace(history.replays[0], status=409, receipt=None)
-
-
-def _closed_twice(history: History) -> None:
-    history.trail.append(("round.closed", 1))
-
-
-def _never_closed(history: History) -> None:
-    history.trail.remove(("round.closed", 2))
-
-
-def _out_of_order(history: History) -> None:
-    history.trail[1], history.trail[4] = history.trail[4], history.trail[1]
-
-
-def _completed_twice(history: History) -> None:
-    history.trail.append(("session.completed", None))
-
-
-def _older_round(history: History) -> None:
-    history.requests.append(task(1, "west", 30.0, "answered"))
-
-
-def _asked_again(history: History) -> None:
-    history.requests.append(task(2, "west", 30.0))
-
-
-def _server_error(history: History) -> None:
-    history.requests.append(replace(task(2, "west", 30.0), status=500))
-
-
-def _round_gone(history: History) -> None:
-    history.requests.append(replace(submit(1, "west", 30.0), status=410, receipt=None))
-
-
-def _other_answer(history: History) -> None:
-    history.answers = {**history.answers, (2, "south"): "other"}
-
-
-def _other_result(history: History) -> None:
-    history.result = b"other"
-
-
-@pytest.mark.parametrize(
-    ("falsify", "found"),
-    [
-        (_double_acceptance, "round 1 accepted 2 answers of north"),
-        (_lost, "the acknowledged answer is lost: round 1 of north"),
-        (_other_bytes, "the acknowledged answer is lost: round 1 of north"),
-        (_stored_twice, "round 1 stores two answers of north"),
-        (_unasked, "round 1 stores an answer of stranger that nobody asked for"),
-        (_other_receipt, "receipts differ: round 1 of north"),
-        (_receipt_of_another, "the receipt names another body: round 1 of north"),
-        (_replay_refused, "the replay for round 1 of north reads 409, not 200"),
-        (_closed_twice, "round.closed of round 1 stands 2 times in the trail, not 1"),
-        (_never_closed, "round.closed of round 2 stands 0 times in the trail, not 1"),
-        (_out_of_order, "the rounds of the trail are out of order"),
-        (_completed_twice, "the session was completed 2 times"),
-        (_older_round, "west read round 1 after round 2 had been told"),
-        (_asked_again, "west was asked for round 2 again after its receipt"),
-        (_server_error, "west read status 500 of a task, round 2"),
-        (_round_gone, "west read status 410 of a submit, round 1"),
-        (_other_answer, "the answer for round 2 of south is not that of simulate"),
-        (_other_result, "the result is not that of simulate"),
-    ],
-    ids=lambda value: value.__name__.strip("_") if callable(value) else "",
-)
-def test_a_falsified_history_is_found(
-    history: History, falsify: Callable[[History], None], found: str
-) -> None:
-    falsify(history)
-    assert found in violations(history)
+@pytest.mark.parametrize("found", FALSIFIED)
+def test_a_falsified_history_is_found(history: History, found: str) -> None:
+    FALSIFIED[found](history)
+    assert any(found in each for each in violations(history))
 
 
 def test_wakes_are_measured_from_the_first_site_that_was_told() -> None:

@@ -180,35 +180,17 @@ def test_what_is_shown_masks_secrets() -> None:
     assert shown["database_url"] == "postgresql+psycopg://fedclust:***@db.example/fedclust"
 
 
-@pytest.mark.parametrize(
-    ("url", "masked"),
-    [
-        ("sqlite:///a/b.db", "sqlite:///a/b.db"),
-        ("postgresql+psycopg://h/x", "postgresql+psycopg://h/x"),
-        ("postgresql+psycopg://u@h/x", "postgresql+psycopg://u@h/x"),
-        ("postgresql+psycopg://u:p@ss@h/x", "postgresql+psycopg://u:***@h/x"),
-    ],
-)
-def test_passwords_in_urls_are_masked(url: str, masked: str) -> None:
-    assert masked_url(url) == masked
+def test_passwords_in_urls_are_masked() -> None:
+    for url in ("sqlite:///a/b.db", "postgresql+psycopg://h/x", "postgresql+psycopg://u@h/x"):
+        assert masked_url(url) == url
+    assert masked_url("postgresql+psycopg://u:p@ss@h/x") == "postgresql+psycopg://u:***@h/x"
 
 
-@pytest.mark.parametrize(
-    ("host", "loopback"),
-    [
-        ("127.0.0.1", True),
-        ("127.9.9.9", True),
-        ("::1", True),
-        ("localhost", True),
-        ("0.0.0.0", False),  # noqa: S104
-        ("::", False),
-        ("10.0.0.1", False),
-        ("localhost.example", False),
-        ("", False),
-    ],
-)
-def test_loopback(host: str, loopback: bool) -> None:
-    assert is_loopback(host) is loopback
+def test_loopback() -> None:
+    for host in ("127.0.0.1", "127.9.9.9", "::1", "localhost"):
+        assert is_loopback(host), host
+    for host in ("0.0.0.0", "::", "10.0.0.1", "localhost.example", ""):  # noqa: S104
+        assert not is_loopback(host), host
 
 
 def test_listening_beyond_loopback(tmp_path: Path) -> None:

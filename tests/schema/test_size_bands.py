@@ -12,31 +12,23 @@ from fedclust.schema.size_bands import (
     size_band,
 )
 
+#: The least and the largest size of each band.
+ENDS = {
+    "<50": (0, 49),
+    "50-199": (50, 199),
+    "200-999": (200, 999),
+    "1000-4999": (1_000, 4_999),
+    "5000-19999": (5_000, 19_999),
+    "20000-99999": (20_000, 99_999),
+    ">=100000": (100_000, 10**9),
+}
 
-@pytest.mark.parametrize(
-    ("n", "band"),
-    [
-        (0, "<50"),
-        (49, "<50"),
-        (50, "50-199"),
-        (199, "50-199"),
-        (200, "200-999"),
-        (999, "200-999"),
-        (1_000, "1000-4999"),
-        (4_999, "1000-4999"),
-        (5_000, "5000-19999"),
-        (19_999, "5000-19999"),
-        (20_000, "20000-99999"),
-        (99_999, "20000-99999"),
-        (100_000, ">=100000"),
-        (10**9, ">=100000"),
-    ],
-)
-def test_each_end_of_a_band_belongs_to_it(n: int, band: str) -> None:
-    assert size_band(n) == band
-    lowest, highest = band_limits(band)
-    assert lowest <= n
-    assert highest is None or n <= highest
+
+def test_each_end_of_a_band_belongs_to_it() -> None:
+    for band, ends in ENDS.items():
+        lowest, highest = band_limits(band)
+        assert [size_band(n) for n in ends] == [band, band]
+        assert (lowest, highest or 10**9) == ends
 
 
 def test_bands_leave_no_gap() -> None:
