@@ -8,7 +8,6 @@ import ssl
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -159,7 +158,7 @@ def test_a_server_that_drips_ends_at_one_deadline(
     assert cut.is_set(), "the connection stays open"
 
 
-def test_hosts_that_are_not_there(authority: Authority, tmp_path: Path) -> None:
+def test_hosts_that_are_not_there(authority: Authority) -> None:
     with mail_server() as ended:
         pass
     with pytest.raises(DeliveryFailed, match="nothing listens at localhost port"):

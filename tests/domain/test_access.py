@@ -6,7 +6,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
-import pytest
 
 from fedclust.schema.evidence import SiteTransfer, Transfer
 from fedclust.schema.outcomes import (
@@ -18,53 +17,19 @@ from fedclust.schema.outcomes import (
 )
 from fedclust.schema.result import Result
 from fedclust_service.domain.access import (
-    PERMISSIONS,
     Actor,
     Role,
-    absent,
     reads_result,
-    require,
     sees_answer_details,
     sees_session,
     visible_result,
 )
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.session import Participation, ParticipationState
 
 FAR = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor(Role.OPERATOR, "ada", "t1", FAR)
 ANALYST = Actor(Role.ANALYST, "ada", "t2", FAR)
 NORTH = Actor(Role.SITE, "north", "t3", FAR)
-
-
-@pytest.mark.parametrize("action", sorted(PERMISSIONS))
-def test_a_role_without_permission_is_forbidden(action: str) -> None:
-    for actor in (OPERATOR, ANALYST, NORTH):
-        if actor.role in PERMISSIONS[action]:
-            require(actor, action)
-        else:
-            with pytest.raises(Refusal) as caught:
-                require(actor, action)
-            assert caught.value.slug == "forbidden"
-
-
-_OF_ANY_ROLE = {
-    "session.read",
-    "study.read",
-    "round.read",
-    "event.read",
-    "result.read",
-    "audit.head",
-    "table.read",
-}
-
-
-def test_sites_manage_nothing_and_others_never_act_for_a_site() -> None:
-    for action, roles in PERMISSIONS.items():
-        if action in {"session.join", "task.read", "submission.put", "receipt.read"}:
-            assert roles == {Role.SITE}
-        elif action not in _OF_ANY_ROLE:
-            assert Role.SITE not in roles
 
 
 def test_sessions_are_seen_by_creator_participants_and_operators() -> None:
@@ -75,10 +40,6 @@ def test_sessions_are_seen_by_creator_participants_and_operators() -> None:
     assert not sees_session(ANALYST, "operator:ada", takes_part=False)
     assert sees_session(NORTH, "analyst:eve", takes_part=True)
     assert not sees_session(NORTH, "analyst:eve", takes_part=False)
-
-
-def test_what_is_absent_and_what_is_hidden_look_alike() -> None:
-    assert absent("session").to_problem() == absent("session").to_problem()
 
 
 def test_of_other_sites_no_times_and_no_emptiness() -> None:

@@ -11,7 +11,6 @@ from typing import Any
 
 import openapi_spec_validator
 import pytest
-from fastapi.routing import APIRoute
 from jsonschema import Draft202012Validator, validators
 from pydantic import BaseModel
 
@@ -117,8 +116,6 @@ def test_the_committed_description_is_current() -> None:
 def test_every_route_is_described() -> None:
     routes = {(route.path, method) for route in api_routes() for method in route.methods or ()}
     assert {(path, method) for path, method, _ in operations()} == routes
-    for route in api_routes():
-        assert isinstance(route, APIRoute)
     ids = [operation["operationId"] for _, _, operation in operations()]
     assert len(set(ids)) == len(ids)
     for _, method, operation in operations():

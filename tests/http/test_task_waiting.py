@@ -11,7 +11,6 @@ from typing import Any
 import httpx
 import pytest
 
-from fedclust.wire.submissions import JSON
 from support.timeouts import TIMEOUT_S, eventually
 
 from .conftest import SITES, Running
@@ -95,15 +94,6 @@ def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
     for future in futures.values():
         body = future.result(TIMEOUT_S).json()
         assert (body["status"], body["round"]) == ("work", 2)
-
-
-@pytest.mark.parametrize(
-    "accept", ["text/html", "application/xml, image/*", "application/json;q=0"]
-)
-def test_what_cannot_be_represented(running: Running, accept: str) -> None:
-    response = running.api.request("GET", TASK, "north", headers={"Accept": accept})
-    assert response.status_code == 406
-    assert JSON in response.json()["detail"]
 
 
 def test_a_token_revoked_while_waiting_learns_nothing_new(live: Running) -> None:

@@ -101,18 +101,6 @@ def test_one_of_many_takes_the_lease_and_finishes(two: list[Store], first: str |
     assert crowd(two, finish) == winners
 
 
-def test_one_of_many_takes_over_from_a_dead_process(two: list[Store]) -> None:
-    _, opened = open_round(two[0], RoundState.AGGREGATING)
-    old = lease("dead", expires_at=at(1))
-    two[0].run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, old, at(0)))
-
-    def take(store: Store, number: int) -> bool:
-        mine = lease(f"t{number}", expires_at=at(100))
-        return store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, mine, at(1)))
-
-    assert len(crowd(two, take)) == 1
-
-
 def test_one_of_many_opens_the_next_round_or_creates_the_session(two: list[Store]) -> None:
     def create(store: Store, number: int) -> bool:
         try:

@@ -140,9 +140,7 @@ def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place
     assert changed.value("/config/tol") == "0.5", "what was typed stays for another method"
 
 
-def test_a_column_that_identifies_is_refused_in_the_form_and_rows_come_and_go(
-    place: Place,
-) -> None:
+def test_a_column_that_identifies_is_refused_in_the_form_and_rows_come_and_go(place: Place) -> None:
     sent = filled(place.form(), "ids", ("create", "1"), features__7__name="Patient_ID")
     page = place.post(sent, status=422)
     assert page.messages["f-features-7-name"].startswith("it looks like identifiers, which no")

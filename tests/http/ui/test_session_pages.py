@@ -277,15 +277,6 @@ def test_the_stream_of_a_session_says_that_it_ended(place: Place) -> None:
     assert "The session was cancelled" in live
 
 
-def test_a_result_is_offered_when_there_is_one(place: Place) -> None:
-    place.api.begin("ada", "whole", SITES, config={"n_clusters": 2})
-    place.local.coordinator.start()
-    assert place.api.finish("whole", SITES) == "completed"
-    page = place.open("ada", "/whole")
-    assert "The session completed" in page
-    assert 'href="/ui/sessions/whole/result"' in page
-
-
 @pytest.mark.parametrize(
     ("count", "text"),
     [(0, ""), (1, "a"), (2, "a and b"), (4, "a, b, c and d"), (6, "a, b, c and 3 more")],
