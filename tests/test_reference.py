@@ -71,8 +71,7 @@ def heads(section: str, path: str) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("name", "typer_app"),
-    [("cli.md", app), ("reference/service-cli.md", fedclust_service.cli.app)],
+    ("name", "typer_app"), [("cli.md", app), ("reference/service-cli.md", fedclust_service.cli.app)]
 )
 def test_every_command_has_its_section_with_every_option(name: str, typer_app: typer.Typer) -> None:
     text = page(name) + page("reference/settings.md")

@@ -152,8 +152,7 @@ def test_a_page_that_the_glossary_links_uses_the_term() -> None:
 
 #: Words that make a reader stop: each has a plainer one.
 STUMBLING = re.compile(
-    r"\b(?:told|alike|beside|anew|mends?|gone through|goes on|in the way|manners)\b",
-    re.IGNORECASE,
+    r"\b(?:told|alike|beside|anew|mends?|gone through|goes on|in the way|manners)\b", re.IGNORECASE
 )
 
 
@@ -222,15 +221,7 @@ def test_a_bare_install_is_at_most_30_distributions() -> None:
 
 def test_a_site_imports_only_what_its_bare_install_has() -> None:
     """pandas, the server and the databases are extras; none may be needed to import the SDK."""
-    forbidden = [
-        "pandas",
-        "fastapi",
-        "sqlalchemy",
-        "uvicorn",
-        "structlog",
-        "sklearn",
-        "rocrate",
-    ]
+    forbidden = ["pandas", "fastapi", "sqlalchemy", "uvicorn", "structlog", "sklearn", "rocrate"]
     program = (
         "import sys, fedclust, fedclust.cli.main, fedclust.site, fedclust.client\n"
         f"print([name for name in {forbidden!r} if name in sys.modules])"

@@ -117,11 +117,7 @@ class _Scene:
     """Workers, the proxies around them, and the sites."""
 
     def __init__(
-        self,
-        directory: Path,
-        postgres: PostgresServer,
-        rng: np.random.Generator,
-        stack: ExitStack,
+        self, directory: Path, postgres: PostgresServer, rng: np.random.Generator, stack: ExitStack
     ) -> None:
         database = postgres.create()
         stack.callback(postgres.drop, database)

@@ -66,12 +66,7 @@ def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
     settings = {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN": token}
     return processes.popen(
         [*(sys.executable, "-c", COMMAND, "agent", "--until-done")],
-        env=clean_environment(
-            {
-                **settings,
-                "FEDCLUST_STATE_DIR": str(state),
-            }
-        ),
+        env=clean_environment({**settings, "FEDCLUST_STATE_DIR": str(state)}),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
@@ -167,12 +162,7 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
             agent.kill()
         for session, k in SESSIONS.items():
             expected = simulate(
-                "lloyd",
-                rows,
-                config={"n_clusters": k},
-                policy=POLICY,
-                features=columns(3),
-                seed=7,
+                "lloyd", rows, config={"n_clusters": k}, policy=POLICY, features=columns(3), seed=7
             )
             document = consortium.result(session)
             centres = np.asarray(document.result["centroids_original"])

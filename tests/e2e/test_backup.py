@@ -91,10 +91,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         backed = service("backup", "--out", str(copy), "--data-dir", str(server.data_dir))
         assert backed.returncode == 0, backed.stderr
         assert trail(server.data_dir / "fedclust.db", "backed_up") == [
-            (
-                "coordinator",
-                {"backup": sha256(copy.read_bytes()), "bytes": copy.stat().st_size},
-            )
+            ("coordinator", {"backup": sha256(copy.read_bytes()), "bytes": copy.stat().st_size})
         ]
         copied.set()
         assert tenth.wait(TIMEOUT_S)

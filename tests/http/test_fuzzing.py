@@ -50,10 +50,7 @@ def fuzz(watch: Watch, n: int, seed: int) -> None:
     schema = schemathesis.openapi.from_dict(watch.document)
     schema = schema.exclude(operation_id=_streams(watch.document))
     send = _Sender(watch, _Aims(watch.api, random.Random(seed)), watch.findings.requests + n)
-    machines = [
-        _machine(schema, send),
-        _machine(schema.include(path_regex="^/v1/sessions/"), send),
-    ]
+    machines = [_machine(schema, send), _machine(schema.include(path_regex="^/v1/sessions/"), send)]
     turn = 0
     while watch.findings.requests < send.limit:
         turn += 1

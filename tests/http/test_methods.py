@@ -78,8 +78,7 @@ def answers(api: ApiCaller, session: str, number: int) -> dict[str, bool]:
 
 
 @pytest.mark.parametrize(
-    ("method", "options"),
-    [case for case in once("lloyd") if METHODS[case.values[0]].joins_late],
+    ("method", "options"), [case for case in once("lloyd") if METHODS[case.values[0]].joins_late]
 )
 def test_one_site_comes_late_and_one_leaves(
     api: ApiCaller, session: str, method: str, options: dict[str, Any]
@@ -90,11 +89,7 @@ def test_one_site_comes_late_and_one_leaves(
     everyone = [*SITES, LATE]
     policy = {"min_sites": 3, "quorum": 3}
     api.define(
-        *("ada", session, everyone),
-        algorithm=method,
-        config=config,
-        start="manual",
-        policy=policy,
+        *("ada", session, everyone), algorithm=method, config=config, start="manual", policy=policy
     )
     for site in SITES:
         api.join(site, session)

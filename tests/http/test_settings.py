@@ -11,12 +11,7 @@ from cryptography.hazmat.primitives import serialization
 
 from fedclust_service import bootstrap
 from fedclust_service.addresses import is_loopback, masked_url
-from fedclust_service.settings import (
-    CLIENT_VARIABLES,
-    Settings,
-    SettingsError,
-    load_settings,
-)
+from fedclust_service.settings import CLIENT_VARIABLES, Settings, SettingsError, load_settings
 from fedclust_service.usecases.core import Limits
 
 SECRET = "correct-horse-battery-staple-0123456789"
@@ -271,7 +266,4 @@ def test_how_long_a_sign_in_lasts_reaches_the_core() -> None:
     assert (limits.sign_in_idle_s, limits.sign_in_s) == (300, 7_200)
     # Without settings as with their defaults.
     standard, usual = Limits(), bootstrap._limits(load_settings({}, None))
-    assert (usual.sign_in_idle_s, usual.sign_in_s) == (
-        standard.sign_in_idle_s,
-        standard.sign_in_s,
-    )
+    assert (usual.sign_in_idle_s, usual.sign_in_s) == (standard.sign_in_idle_s, standard.sign_in_s)

@@ -5,12 +5,7 @@ from itertools import pairwise
 import pytest
 
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.size_bands import (
-    BANDS,
-    band_limits,
-    check_not_above,
-    size_band,
-)
+from fedclust.schema.size_bands import BANDS, band_limits, check_not_above, size_band
 
 #: The least and the largest size of each band.
 ENDS = {

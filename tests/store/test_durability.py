@@ -53,10 +53,7 @@ def test_kill_around_the_commit(database_url: str, clock: ManualClock, when: str
 
     arguments = [database_url, when, str(session.id), str(opened.id)]
     child = subprocess.run(
-        [sys.executable, "-c", CHILD, *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
+        [sys.executable, "-c", CHILD, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S
     )
     assert child.returncode != 0
     assert child.stderr == ""

@@ -141,20 +141,14 @@ PLANS = {
     "subject": (audit(subject="heart"), "ix_audit_subject_id"),
     "actor": (audit(actor="system"), "ix_audit_actor_id"),
     "action": (audit(action="site.joined"), "ix_audit_action_id"),
-    "actor and action": (
-        audit(actor="system", action="site.joined"),
-        "ix_audit_actor_action_id",
-    ),
+    "actor and action": (audit(actor="system", action="site.joined"), "ix_audit_actor_action_id"),
     "subject and action": (audit(subject="heart", action="site.joined"), "ix_audit_subject_id"),
     "subject and actor": (audit(subject="heart", actor="system"), "ix_audit_subject_id"),
     "time": (audit(since=at(0), until=at(1)), "audit"),
     "part": (audit(part="heart"), "audit"),
     "about": (lambda tx: tx.chain.about("heart", 1, PAGE), "ix_audit_subject_number"),
     "refusals": (lambda tx: tx.overview._all(_select_refusals([1])).all(), "ix_audit_subject_"),
-    "last of": (
-        lambda tx: tx.chain.last_of("heart", frozenset({"a", "b"})),
-        "ix_audit_subject_",
-    ),
+    "last of": (lambda tx: tx.chain.last_of("heart", frozenset({"a", "b"})), "ix_audit_subject_"),
 }
 
 

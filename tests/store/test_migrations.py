@@ -17,12 +17,7 @@ from sqlalchemy import Engine, inspect, text
 from fedclust_service.store import Store, migrate, tables
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.store_rows import (
-    add_sign_in,
-    add_token,
-    open_round,
-    submission,
-)
+from support.store_rows import add_sign_in, add_token, open_round, submission
 
 
 def on(url: str, use: Callable[[Engine], Any]) -> Any:

@@ -11,12 +11,7 @@ from fedclust_service.domain.access import Role, Token
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.domain.site_table import SiteTable
-from fedclust_service.store import (
-    AlreadyExists,
-    ConstraintViolated,
-    Store,
-    Tx,
-)
+from fedclust_service.store import AlreadyExists, ConstraintViolated, Store, Tx
 from support.store_rows import (
     EPOCH,
     SITES,
@@ -246,11 +241,7 @@ def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
     assert not store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t2", at(99)))
     closed = store.read("get", lambda tx: tx.rounds.get(session.id, 1))
     assert closed == replace(
-        opened,
-        state=RoundState.CLOSED,
-        closed_at=at(5),
-        close_reason="all_answered",
-        attempts=2,
+        opened, state=RoundState.CLOSED, closed_at=at(5), close_reason="all_answered", attempts=2
     )
 
 

@@ -24,12 +24,7 @@ from fedclust.wire.models import SessionCreate
 from fedclust.wire.submissions import payload_bytes
 from fedclust_service.store import StoreUnavailable
 from fedclust_service.usecases import aggregation_pool as module
-from fedclust_service.usecases import (
-    driver,
-    sessions,
-    unit_of_work,
-    waiting_rounds,
-)
+from fedclust_service.usecases import driver, sessions, unit_of_work, waiting_rounds
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
     Finished,
@@ -306,10 +301,7 @@ def test_a_killed_process_is_a_lease_that_runs_out(
         begun[0].kill()
         driving.join(TIMEOUT_S)
     assert not driving.is_alive()
-    assert [each["event"] for each in logged] == [
-        "aggregation_process_lost",
-        "round.process_died",
-    ]
+    assert [each["event"] for each in logged] == ["aggregation_process_lost", "round.process_died"]
     assert (both.info("heart").state, both.info("heart").round) == ("running", 1)
     assert not both.co.driver.run_once(), "the lease stands"
     clock.advance(30)

@@ -14,11 +14,7 @@ from fedclust_service.domain.overview import Attention
 from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.usecases import admin
-from fedclust_service.usecases.attention import (
-    BACKED_UP,
-    LEAST_FREE_BYTES,
-    find_attention,
-)
+from fedclust_service.usecases.attention import BACKED_UP, LEAST_FREE_BYTES, find_attention
 from fedclust_service.usecases.audit.trail import record_command
 from usecases.direct_api import OPERATOR, DirectApi
 

@@ -16,14 +16,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
 from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.store import Store, StoreUnavailable
-from fedclust_service.usecases import (
-    definitions,
-    participation,
-    results,
-    rounds,
-    sessions,
-    sweeper,
-)
+from fedclust_service.usecases import definitions, participation, results, rounds, sessions, sweeper
 from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually

@@ -231,10 +231,7 @@ def test_a_connection_lost_in_the_commit_is_told_to_all(both: DirectApi) -> None
         raise StoreUnavailable("lost")
 
     with held(both):
-        first, second = (
-            send(both, "a", body),
-            both.co.submissions.commit("heart", lose),
-        )
+        first, second = (send(both, "a", body), both.co.submissions.commit("heart", lose))
     for each in (first, second):
         with pytest.raises(StoreUnavailable):
             each.result(TIMEOUT_S)

@@ -30,11 +30,7 @@ from fedclust_service.usecases import principals, sessions
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.participation import exclude
 from fedclust_service.usecases.rounds import close_round
-from fedclust_service.usecases.sweeper import (
-    look_after_notifications,
-    remove_sign_ins,
-    sweep,
-)
+from fedclust_service.usecases.sweeper import look_after_notifications, remove_sign_ins, sweep
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE

@@ -156,11 +156,7 @@ def test_the_size_band_is_one_of_the_bands(direct: DirectApi) -> None:
 
 def test_two_sites_name_each_other(direct: DirectApi) -> None:
     direct.define(sites=("a", "b"), policy={"min_sites": 2})
-    for consents in (
-        Consents(),
-        Consents(two_sites_with="a"),
-        Consents(two_sites_with="c"),
-    ):
+    for consents in (Consents(), Consents(two_sites_with="a"), Consents(two_sites_with="c")):
         problem = refused(direct, "a", consents=consents)
         assert problem.slug == "consent-needed"
         assert problem.errors[0].pointer == "/consents/two_sites_with"

@@ -158,13 +158,7 @@ def test_of_many_who_revoke_each_other_one_operator_is_left(both: DirectApi) -> 
     def end(number: int) -> bool:
         ready.wait(TIMEOUT_S)
         if number % 2:
-            given = (
-                both.co,
-                OPERATOR,
-                Role.OPERATOR,
-                names[number],
-                PrincipalPatch(disabled=True),
-            )
+            given = (both.co, OPERATOR, Role.OPERATOR, names[number], PrincipalPatch(disabled=True))
             return is_kept(use.patch_principal, *given)
         given_id = (both.co, OPERATOR, Role.OPERATOR, names[number], ids[number])
         return is_kept(use.revoke_token, *given_id)
