@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
+from fedclust_service.domain.session import SessionState
 from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
@@ -52,7 +53,7 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
     api, clock = watched.api, watched.clock
     _start(watched, "heart")
     bodies = {site: api.answer(site, "heart") for site in ("north", "south")}
-    tasks = {site: len(_task_bytes(watched, site)) for site in SITES}
+    tasks = [len(_task_bytes(watched, site)) for site in SITES]
     refused = json.loads(bodies["north"]) | {"task_digest": "0" * 64}
     assert api.put("north", "heart", 1, json.dumps(refused).encode()).status_code == 409
     for site, body in bodies.items():
@@ -66,34 +67,18 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
     sweep(watched.local.coordinator)
     found = watched.session("heart")
     assert found["deadline"] == before["deadline"] is not None
-    sites = {site["name"]: site for site in found["sites"]}
-    assert list(sites) == list(SITES)
-    assert {name: site["late"] for name, site in sites.items()} == {
-        "north": False,
-        "south": False,
-        "west": True,
-    }
-    assert {name: site["answered"] for name, site in sites.items()} == {
-        "north": True,
-        "south": True,
-        "west": False,
-    }
-    standing = {name: site["standing"] for name, site in sites.items()}
-    assert {name: each["bytes_out"] for name, each in standing.items()} == tasks
-    assert {name: each["refusals"] for name, each in standing.items()} == {
-        "north": 1,
-        "south": 0,
-        "west": 0,
-    }
-    assert {name: each["bytes_in"] for name, each in standing.items()} == {
-        "north": len(bodies["north"]),
-        "south": len(bodies["south"]),
-        "west": 0,
-    }
-    assert standing["south"]["last_seen_at"] > standing["north"]["last_seen_at"]
-    assert len({each["sdk_version"] for each in standing.values()}) == 1
-    assert len({each["table_id"] for each in standing.values()}) == 3
-    assert not any(each["separate_groups"] for each in standing.values())
+    sites = found["sites"]
+    assert [site["name"] for site in sites] == list(SITES)
+    assert [site["late"] for site in sites] == [False, False, True]
+    assert [site["answered"] for site in sites] == [True, True, False]
+    standing = [site["standing"] for site in sites]
+    assert [each["bytes_out"] for each in standing] == tasks
+    assert [each["refusals"] for each in standing] == [1, 0, 0]
+    assert [each["bytes_in"] for each in standing] == [*map(len, bodies.values()), 0]
+    assert standing[1]["last_seen_at"] > standing[0]["last_seen_at"]
+    assert len({each["sdk_version"] for each in standing}) == 1
+    assert len({each["table_id"] for each in standing}) == 3
+    assert not any(each["separate_groups"] for each in standing)
     (late,) = watched.get("overview")["attention"]
     assert (late["kind"], late["subject"], late["detail"]) == ("round-late", "heart", "west")
 
@@ -157,14 +142,7 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
     _start(watched, "heart")
     watched.api.define("ada", "liver", list(SITES))
     seen = watched.get("overview")
-    assert seen["sessions"] == {
-        "recruiting": 1,
-        "running": 1,
-        "completed": 0,
-        "failed": 0,
-        "cancelled": 0,
-        "held": 0,
-    }
+    assert seen["sessions"] == dict.fromkeys(SessionState, 0) | {"recruiting": 1, "running": 1}
     assert seen["rounds"]["collecting"] == 1
     assert seen["attention"] == []
     assert seen["database_bytes"] > 10_000
