@@ -232,9 +232,7 @@ MESSY = {
     ),
     "codes in numbers": Messy(
         csv(
-            "utf-8",
-            "|",
-            {**PLAIN, "smoker": coded("smoker", 2, 1), "pain": coded("pain", 2, 3, 1)},
+            "utf-8", "|", {**PLAIN, "smoker": coded("smoker", 2, 1), "pain": coded("pain", 2, 3, 1)}
         ),
         (
             ('# "2" =   #', '"2" = 0 #'),

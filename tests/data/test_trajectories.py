@@ -234,10 +234,7 @@ def test_units_sentinels_and_times_are_converted() -> None:
     mapping = {"features": {"crea": {**MAPPING["features"]["crea"], **rule}}}
     table = VISITS.assign(wert=[100.0, -9.0, 300.0, 400.0, 500.0], tag=VISITS["tag"] * 2)
     found = persons(Dataset(table, mapping=mapping))
-    assert [*found.values()][1:] == [
-        [1.0, NAN, NAN],
-        [3.0, 4.0, NAN],
-    ]
+    assert [*found.values()][1:] == [[1.0, NAN, NAN], [3.0, 4.0, NAN]]
     by_option = Dataset(VISITS, mapping=MAPPING, sentinels={"crea": 3})
     assert [*persons(by_option).values()][2] == [NAN, 4.0, NAN]
 

@@ -146,9 +146,7 @@ def test_plain_kmeans_plus_plus_draws_by_its_formula(weights: list[int]) -> None
     assert len(local_cells.draw_seeds(X, np.array(weights), 9, rng)) == 3
 
 
-def test_the_third_rule_excludes_rows_between_two_seeds(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_the_third_rule_excludes_rows_between_two_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Line 3: seeds at 0 and 12; the rows at 5 and 7 are in no S_r, those at 3 and 9 are."""
     rows = np.array([[0.0], [3.0], [5.0], [7.0], [9.0], [12.0]])
     seen: list[NDArray[np.float64]] = []

@@ -138,9 +138,7 @@ def test_nystroem_is_the_mean_of_neighbours_over_the_eigenvalue() -> None:
     np.testing.assert_allclose(placed, wanted, atol=1e-9)
 
 
-def test_a_sampled_rbf_graph_separates_clusters(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_sampled_rbf_graph_separates_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "MAX_RBF_POINTS", 400)
     sites, truth = _moons(1_000, 1, 2)
     basis, vectors = embedding.embed(
@@ -287,11 +285,7 @@ def test_sites_whose_clusters_fall_together_get_a_warning() -> None:
 
     def warnings_of(vectors: NDArray[np.float64]) -> tuple[str, ...]:
         sent = [
-            Contribution(
-                name,
-                messages.Eigen(counts=np.array([9, 9]), means=means, vectors=v),
-                5,
-            )
+            Contribution(name, messages.Eigen(counts=np.array([9, 9]), means=means, vectors=v), 5)
             for name, v in zip("ab", (agreeing, vectors), strict=True)
         ]
         state, _ = spectral.start(config, 0)
@@ -469,11 +463,7 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
     outcomes = []
     for order in ((0, 1), (1, 0)):
         sent = [
-            Contribution(
-                name,
-                messages.Landmarks(counts=np.full(20, 5), means=halves[half]),
-                5,
-            )
+            Contribution(name, messages.Landmarks(counts=np.full(20, 5), means=halves[half]), 5)
             for name, half in zip("ab", order, strict=True)
         ]
         state, _ = spectral.start(config, 3)

@@ -331,10 +331,7 @@ def test_the_choice_marks_every_k_that_is_clearer_than_one_cloud() -> None:
             {"choice": "silhouette", "tied": (2, 3, 4)},
             "K = 2 or 3 or 4 is too close to call, K = 2 is shown",
         ),
-        (
-            {"choice": "apart", "tied": (10, 3)},
-            "K = 3 or 10 is too close to call, K = 2 is shown",
-        ),
+        ({"choice": "apart", "tied": (10, 3)}, "K = 3 or 10 is too close to call, K = 2 is shown"),
         ({"choice": "starts"}, "no K is recommended, K = 2 is shown"),
     ],
 )

@@ -27,13 +27,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.policy import Policy
-from fedclust.schema.result import (
-    Bounds,
-    Likelihood,
-    Quality,
-    Result,
-    SweepEntry,
-)
+from fedclust.schema.result import Bounds, Likelihood, Quality, Result, SweepEntry
 from fedclust.wire.models import Definition
 from support import results
 from support.definitions import definition
@@ -74,10 +68,7 @@ def result_of(**changes: Any) -> Result:
         "sizes": (60, 40),
         "site_sizes": {"a": (30, 20), "b": (20, 10), "c": (10, 10)},
         "quality": Quality(
-            inertia=12.5,
-            simplified_silhouette=0.5,
-            davies_bouldin=0.75,
-            n_rows=100,
+            inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.75, n_rows=100
         ),
         "n_rounds": 6,
         "stopped_because": "converged",

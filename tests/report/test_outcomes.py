@@ -92,7 +92,7 @@ def test_a_cluster_has_the_same_lines_as_every_other() -> None:
     first, second = found.clusters
     without = first.model_copy(update={"median": None})
     assert [line.what for line in cluster_lines(found, without)] == [
-        *(*STAY.cells[:-1], "median", "mean"),
+        *(*STAY.cells[:-1], "median", "mean")
     ]
     assert len(cluster_lines(found, without)) == len(cluster_lines(found, second))
     in_words = [line.text for line in cluster_lines(found, second) if line.what == "median"]
@@ -362,9 +362,7 @@ def test_an_interval_without_marks_is_drawn_as_words_alone() -> None:
     found = facts.result.outcomes.results[0]
     unknown = tuple(c for c in found.comparisons if c.cluster == 4)
     only = Outcomes(
-        n_clusters=5,
-        reference=0,
-        results=(found.model_copy(update={"comparisons": unknown}),),
+        n_clusters=5, reference=0, results=(found.model_copy(update={"comparisons": unknown}),)
     )
     figure = Plots(changed(facts, **dict(only))).forest()
     assert CANNOT_TELL in figure.svg

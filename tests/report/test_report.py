@@ -256,11 +256,7 @@ def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any
 
     assert len(drawn) == 3
     titles = [image.findtext(f"{space}title") for image in drawn]
-    assert titles == [
-        "Profile of the clusters",
-        "Mix of the clusters by site",
-        "Inertia by round",
-    ]
+    assert titles == ["Profile of the clusters", "Mix of the clusters by site", "Inertia by round"]
     for image in drawn:
         title, described = (image.findtext(f"{space}{part}") for part in ("title", "desc"))
         assert title != described
@@ -465,12 +461,7 @@ def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:
 
 
 def test_quality_says_what_it_is_measured_over() -> None:
-    quality = Quality(
-        inertia=12.5,
-        simplified_silhouette=0.5,
-        davies_bouldin=0.7,
-        n_rows=100,
-    )
+    quality = Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=100)
     result = _result([[0.0], [9.0]], np.ones((2, 1)), quality=quality)
     found = {each.key: each for each in sections(Facts(result, _definition([{"name": "u"}])))}
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["holds"].html)

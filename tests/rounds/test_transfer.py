@@ -174,9 +174,7 @@ def opened_rounds(result: SessionResult) -> Iterator[tuple[rounds.Plan, Next, li
         step = rounds.advance(plan, step.state, answers, sites)
 
 
-def test_a_site_that_misses_the_second_round_keeps_its_own_clusters(
-    found: SessionResult,
-) -> None:
+def test_a_site_that_misses_the_second_round_keeps_its_own_clusters(found: SessionResult) -> None:
     *_, (plan, step, answers) = opened_rounds(found)
     done = rounds.advance(plan, step.state, answers[1:], [each.site for each in answers])
     assert isinstance(done, Done)
