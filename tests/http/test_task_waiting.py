@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 
+from fedclust.wire.submissions import BINARY, JSON
 from support.timeouts import TIMEOUT_S, eventually
 
 from .conftest import SITES, Running
@@ -62,6 +63,19 @@ def test_a_matching_etag_gives_304_after_the_wait(running: Running) -> None:
     started = time.monotonic()
     assert get(running, "north", etag, wait=0.3).status_code == 304
     assert time.monotonic() - started >= 0.3
+
+
+def test_a_task_has_a_tag_for_each_representation(running: Running) -> None:
+    def ask(accept: str, known: str = "") -> httpx.Response:
+        headers = {"Accept": accept, **({"If-None-Match": known} if known else {})}
+        return running.api.request("GET", TASK, "north", headers=headers)
+
+    tags = {accept: ask(accept).headers["ETag"] for accept in (JSON, BINARY)}
+    assert tags[JSON] != tags[BINARY]
+    for accept in tags:
+        for form, tag in tags.items():
+            assert ask(accept, tag).status_code == (304 if form == accept else 200)
+        assert ask(accept, ", ".join(tags.values())).status_code == 304
 
 
 def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:

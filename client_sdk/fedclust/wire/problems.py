@@ -38,7 +38,6 @@ CATALOGUE: dict[str, tuple[int, str]] = {
     "last-operator-token": (409, "No valid operator token would be left"),
     "result-not-ready": (409, "The session has no result"),
     "round-closed": (410, "The round takes no more submissions"),
-    "precondition-failed": (412, "It has changed since it was read"),
     "body-too-large": (413, "The body is larger than this coordinator takes"),
     "unsupported-media-type": (415, "The body's media type or encoding is not supported"),
     "invalid": (422, "The request's contents are not valid"),

@@ -328,22 +328,14 @@ def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> Princ
 
 @writes("principal.change", "principal.change")
 def patch_principal(
-    uow: UnitOfWork,
-    actor: Actor,
-    role: Role,
-    name: str,
-    body: PrincipalPatch,
-    check: Callable[[PrincipalInfo], None] | None = None,
+    uow: UnitOfWork, actor: Actor, role: Role, name: str, body: PrincipalPatch
 ) -> PrincipalInfo:
     """Change a title or an e-mail address, disable or enable (operators).
 
-    ``check`` gets the account before the change and may raise Refusal. The last operator with a
-    valid token cannot be disabled: Refusal ``last-operator-token``.
+    The last operator with a valid token cannot be disabled: Refusal ``last-operator-token``.
     """
     _lock(uow.tx, role)
     before = principal_named(uow.tx, role, name)
-    if check is not None:
-        check(_principal_info(uow.tx, actor, before))
     after = dataclasses.replace(
         before,
         title=before.title if body.title is None else body.title,

@@ -11,7 +11,7 @@ import contextlib
 import functools
 import json
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -256,20 +256,9 @@ def _info_for(tx: Tx, actor: Actor, session: Session) -> SessionInfo:
 
 
 @writes("session.manage", "session.change")
-def patch_session(
-    uow: UnitOfWork,
-    actor: Actor,
-    name: str,
-    body: SessionPatch,
-    check: Callable[[SessionInfo], None] | None = None,
-) -> SessionInfo:
-    """Move the open round's deadline, invite sites, or name clusters (its analyst, operators).
-
-    ``check`` gets the session before the change and may raise Refusal.
-    """
+def patch_session(uow: UnitOfWork, actor: Actor, name: str, body: SessionPatch) -> SessionInfo:
+    """Move the open round's deadline, invite sites, or name clusters (its analyst, operators)."""
     session, _ = session_for(uow.tx, actor, name, lock=True)
-    if check is not None:
-        check(_info_for(uow.tx, actor, session))
     if body.invite:
         _invite(uow, actor, session, body.invite)
     if body.cluster_names:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Path, Request
+from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from fedclust.wire.models import (
@@ -27,7 +27,6 @@ from fedclust_service.http.dependencies import (
     allowed,
 )
 from fedclust_service.http.describe import refusals
-from fedclust_service.http.etags import TAGGED, IfMatch, IfNoneMatch, tagged_document, unchanged
 from fedclust_service.usecases import principals
 
 #: A token with the usual term, for a request without a body.
@@ -81,36 +80,25 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"get_{one}",
         summary=f"Read one {one}",
         description=f"{readers}. Tokens' ids and dates are shown to operators only.",
-        responses=TAGGED,
         openapi_extra=refusals("forbidden"),
-        response_model=PrincipalInfo,
     )
-    def read(
-        request: Request,
-        actor: ActorOf,
-        co: CoordinatorOf,
-        name: PrincipalName,
-        _known: IfNoneMatch = None,
-    ) -> Response:
-        document = principals.get_principal(co, actor, role, name)
-        return tagged_document(request, document)
+    def read(actor: ActorOf, co: CoordinatorOf, name: PrincipalName) -> PrincipalInfo:
+        return principals.get_principal(co, actor, role, name)
 
     @router.patch(
         "/{name}",
         operation_id=f"change_{one}",
         summary=f"Change {article} {one}'s title, disable or enable it",
         description=f"Operators. The tokens of a disabled one stop working at once.{kept}",
-        openapi_extra=refusals("forbidden", "precondition-failed", *last),
+        openapi_extra=refusals("forbidden", *last),
     )
     def change(
         actor: Annotated[Actor, allowed("principal.change")],
         co: CoordinatorOf,
         name: PrincipalName,
-        request: Request,
         body: PrincipalPatch,
-        _expected: IfMatch = None,
     ) -> PrincipalInfo:
-        return principals.patch_principal(co, actor, role, name, body, unchanged(request))
+        return principals.patch_principal(co, actor, role, name, body)
 
     @router.post(
         "/{name}/tokens",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import Request
 from starlette.responses import Response
 
 from fedclust.definition.study import SessionRequest
@@ -22,7 +21,6 @@ from fedclust_service.http.dependencies import (
     allowed,
 )
 from fedclust_service.http.describe import refusals
-from fedclust_service.http.etags import TAGGED, IfMatch, IfNoneMatch, tagged_document, unchanged
 from fedclust_service.usecases import sessions
 
 router = api_router(prefix="/v1/sessions", tags=["sessions"])
@@ -69,20 +67,11 @@ def list_sessions(
 @router.get(
     "/{session}",
     summary="Read a session",
-    responses=TAGGED,
     openapi_extra=refusals("stored-data-damaged", "version-unsupported"),
-    response_model=SessionInfo,
 )
-def get_session(
-    request: Request,
-    actor: ActorOf,
-    co: CoordinatorOf,
-    session: SessionName,
-    _known: IfNoneMatch = None,
-) -> Response:
+def get_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
     """State, definition and its SHA-256, and the sites' names and states."""
-    document = sessions.get_session(co, actor, session)
-    return tagged_document(request, document)
+    return sessions.get_session(co, actor, session)
 
 
 @router.patch(
@@ -92,23 +81,20 @@ def get_session(
         "forbidden",
         "wrong-state",
         "late-joining-refused",
-        "precondition-failed",
         "stored-data-damaged",
         "version-unsupported",
     ),
 )
 def change_session(
-    request: Request,
     actor: Annotated[Actor, allowed("session.manage")],
     co: CoordinatorOf,
     session: SessionName,
     body: SessionPatch,
-    _expected: IfMatch = None,
 ) -> SessionInfo:
     """Its analyst and operators. After completion sites are invited as readers of the result. As
     many `cluster_names` as a clustering of the result has clusters name these.
     """
-    return sessions.patch_session(co, actor, session, body, unchanged(request))
+    return sessions.patch_session(co, actor, session, body)
 
 
 @router.delete(
