@@ -38,6 +38,7 @@ def derived() -> list[type[BaseModel]]:
         "phase",
         [_task(name, each) for name, each in by_name.items()],
     )
+    task = _with(models.TaskResponse, task=(tasks | None, None))
     whole = _choice_model(
         "SessionCreate",
         models.SessionCreate.__doc__,
@@ -47,7 +48,8 @@ def derived() -> list[type[BaseModel]]:
     return [
         _root_model("SessionRequest", SessionRequest.__doc__, whole | SessionOfStudy),
         _with(models.ResultDocument, result=Result),
-        _with(models.TaskResponse, task=(tasks | None, None)),
+        task,
+        _with(models.SubmissionReceipt, next=(task | None, None)),
         _choice_model(
             "Submission",
             "A site's answer to a round.",

@@ -150,7 +150,7 @@ def test_examples_go_through_it_unchanged(generated: tuple[Path, str]) -> None:
 _KINDS = {
     "participation": "Participation",
     "problem": "Problem",
-    "receipt": "Receipt",
+    "receipt": "SubmissionReceipt",
     "result": "ResultDocument",
     "session": "SessionCreate",
     "submission": "Submission",

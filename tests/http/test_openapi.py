@@ -326,7 +326,7 @@ def test_examples_of_a_phase_fit_models_and_schemas(method: str, phase: str) -> 
     assert codec.encode_model(payload) == codec.encode_model(same)
 
     receipt = model(Receipt, f"{folder}/receipt.json")
-    fits(read(f"{folder}/receipt.json"), "Receipt")
+    fits(read(f"{folder}/receipt.json"), "SubmissionReceipt")
     assert (receipt.sha256, receipt.size) == (codec.sha256(body), len(body))
     session = response.task.common["session"]
     assert (receipt.session, receipt.site, receipt.round) == (session, SITE, response.round)

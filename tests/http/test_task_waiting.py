@@ -11,6 +11,8 @@ from typing import Any
 import httpx
 import pytest
 
+from fedclust.wire import codec
+from fedclust.wire.models import SubmissionReceipt, TaskResponse, read_reply
 from fedclust.wire.submissions import BINARY, JSON
 from support.timeouts import TIMEOUT_S, eventually
 
@@ -108,6 +110,65 @@ def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
     for future in futures.values():
         body = future.result(TIMEOUT_S).json()
         assert (body["status"], body["round"]) == ("work", 2)
+
+
+def put(running: Running, body: bytes, wait: float = 25, **headers: str) -> httpx.Response:
+    path = "/v1/sessions/heart/rounds/1/submission"
+    sent = {"Content-Type": JSON, **headers}
+    return running.api.request(
+        "PUT", path, "north", params={"wait": wait}, content=body, headers=sent
+    )
+
+
+@pytest.mark.parametrize("accept", [JSON, BINARY])
+def test_a_receipt_that_waits_has_the_next_task(live: Running, accept: str) -> None:
+    """One request a round. The body and the tag are those that GET would give."""
+    body = live.api.answer("north", "heart")
+    future = in_background(lambda: put(live, body, Accept=accept))
+    waiting(live)
+    for site in set(SITES) - {"north"}:
+        live.api.put(site, "heart", 1, live.api.answer(site, "heart"))
+    response = future.result(TIMEOUT_S)
+    assert (response.status_code, response.headers["Content-Type"]) == (201, accept)
+    found = read_reply(SubmissionReceipt, response.content, accept)
+    assert (found.site, found.round, found.next.round) == ("north", 1, 2)
+    task = live.api.request("GET", TASK, "north", headers={"Accept": accept})
+    same = read_reply(TaskResponse, task.content, accept)
+    assert codec.encode_model(found.next) == codec.encode_model(same)
+    assert task.headers["ETag"] in response.headers["Fedclust-Task-ETag"].split(", ")
+
+
+def test_a_receipt_comes_alone_once_the_wait_is_over(live: Running) -> None:
+    body = live.api.answer("north", "heart")
+    first = put(live, body, wait=0.1)
+    assert first.status_code == 201
+    assert "next" not in first.json()
+    assert get(live, "north", first.headers["Fedclust-Task-ETag"]).status_code == 304
+    # Sent again, it waits too.
+    again = in_background(lambda: put(live, body))
+    waiting(live)
+    live.local.coordinator.notifier.close()
+    assert (again.result(TIMEOUT_S).status_code, again.result().json()) == (200, first.json())
+
+
+def test_a_receipt_survives_a_token_that_is_revoked_while_it_waits(live: Running) -> None:
+    body = live.api.answer("north", "heart")
+    future = in_background(lambda: put(live, body))
+    waiting(live)
+    (token,) = live.api.ok("GET", "/v1/sites/north", live.api.operator)["tokens"]
+    live.api.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.api.operator)
+    live.api.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": "2026-01-05T20:00:00Z"})
+    response = future.result(TIMEOUT_S)
+    assert (response.status_code, "next" in response.json()) == (201, False)
+    assert "Fedclust-Task-ETag" not in response.headers
+
+
+def test_a_receipt_that_nobody_can_read_is_refused_before_anything_is_stored(
+    live: Running,
+) -> None:
+    body = live.api.answer("north", "heart")
+    assert put(live, body, Accept="text/html").status_code == 406
+    assert get(live, "north").json()["status"] == "work"
 
 
 def test_a_token_revoked_while_waiting_learns_nothing_new(live: Running) -> None:

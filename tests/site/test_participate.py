@@ -63,7 +63,11 @@ def journal(fake: FakeCoordinator, directory: Path) -> Journal:
 # --- the whole path -------------------------------------------------------------------------------
 
 
-def test_it_gives_what_simulate_gives(tmp_path: Path, fake: FakeCoordinator) -> None:
+@pytest.mark.parametrize("sends_next", [False, True])
+def test_it_gives_what_simulate_gives(
+    tmp_path: Path, fake: FakeCoordinator, sends_next: bool
+) -> None:
+    fake.sends_next = sends_next
     result = fake.site(tmp_path).participate("heart", MINE, consent=True)
     expected = simulate(
         "lloyd",
@@ -79,12 +83,16 @@ def test_it_gives_what_simulate_gives(tmp_path: Path, fake: FakeCoordinator) -> 
     np.testing.assert_array_equal(result.predict(MINE), result.labels_)
 
 
-def test_two_requests_a_round_and_five_around_it(tmp_path: Path, fake: FakeCoordinator) -> None:
+@pytest.mark.parametrize("each", [1, 2])
+def test_one_or_two_requests_a_round_and_five_around_it(
+    tmp_path: Path, fake: FakeCoordinator, each: int
+) -> None:
+    fake.sends_next = each == 1
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     rounds = len(fake.accepted)
     assert rounds >= 4
-    assert len(fake.requests) == 2 * rounds + 5
-    assert sum(r.endswith("/task") for r in fake.requests) == rounds + 1
+    assert len(fake.requests) == each * rounds + 5
+    assert sum(r.endswith("/task") for r in fake.requests) == (each - 1) * rounds + 1
 
 
 def test_json_bodies_give_the_same_and_can_be_read(tmp_path: Path) -> None:

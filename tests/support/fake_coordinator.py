@@ -50,6 +50,8 @@ class FakeCoordinator(httpx.BaseTransport):
         The tasks that were refused.
     requests : list of str
         ``"PUT /v1/..."``, every request.
+    sends_next : bool
+        Whether a receipt has the next task with it; otherwise as if that came too late.
     before, after : callable
         Called with each request before it is handled and after; may raise, or (``before``)
         answer in the coordinator's place.
@@ -89,6 +91,7 @@ class FakeCoordinator(httpx.BaseTransport):
         self.puts: list[tuple[int, bytes]] = []
         self.refused: list[tuple[int, str]] = []
         self.requests: list[str] = []
+        self.sends_next = False
         self.before: Handler = lambda _request: None
         self.after: Callable[[httpx.Request], None] = lambda _request: None
 
@@ -256,6 +259,9 @@ class FakeCoordinator(httpx.BaseTransport):
             received_at=EPOCH + timedelta(minutes=number),
         )
         self.close_round()
+        if self.sends_next and "wait" in request.url.params:
+            both = models.SubmissionReceipt(**vars(self.receipts[number]), next=self.task())
+            return _binary(both, status=201, **{"Fedclust-Task-ETag": '"next"'})
         return in_json(self.receipts[number], status=201, **{"Fedclust-Task-ETag": '"answered"'})
 
     def _refuse(self, number: int, request: httpx.Request) -> httpx.Response:
@@ -336,5 +342,5 @@ def in_json(model: Any, status: int = 200, **headers: str) -> httpx.Response:
     return answer(status, model.model_dump_json().encode(), "application/json", **headers)
 
 
-def _binary(model: Any, **headers: str) -> httpx.Response:
-    return answer(200, codec.encode_model(model), codec.CONTENT_TYPE, **headers)
+def _binary(model: Any, status: int = 200, **headers: str) -> httpx.Response:
+    return answer(status, codec.encode_model(model), codec.CONTENT_TYPE, **headers)

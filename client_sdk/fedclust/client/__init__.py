@@ -436,8 +436,8 @@ class Client:
         return _read_reply(models.TaskResponse, reply), tag
 
     def submit(
-        self, session: str, round_number: int, body: bytes, media: str = BINARY
-    ) -> tuple[models.Receipt, str | None]:
+        self, session: str, round_number: int, body: bytes, media: str = BINARY, wait_s: int = 0
+    ) -> tuple[models.Receipt, models.TaskResponse | None, str | None]:
         """Send a submission's exact bytes.
 
         Parameters
@@ -445,17 +445,31 @@ class Client:
         round_number : int
         body : bytes
         media : str
+        wait_s : int
+            How many seconds the coordinator may keep the receipt back, to send the next task too.
 
         Returns
         -------
         Receipt
+        TaskResponse or None
+            The next task, if it came within ``wait_s``.
         str or None
-            The ETag with which to wait for the next task.
+            Its ETag, or the one with which to wait for it.
         """
         path = _path("sessions", session, "rounds", str(round_number), "submission")
-        reply = self._http.request("PUT", path, body=body, media=media)
+        reply = self._http.request(
+            "PUT",
+            path,
+            params={"wait": wait_s} if wait_s else None,
+            body=body,
+            media=media,
+            accept=BINARY,
+            wait_s=wait_s,
+        )
         self.audit_head = read_audit_head(reply.headers) or self.audit_head
-        return _read_reply(models.Receipt, reply), reply.headers.get("Fedclust-Task-ETag")
+        found = _read_reply(models.SubmissionReceipt, reply)
+        receipt = models.Receipt.model_validate(found.model_dump(exclude={"next"}))
+        return receipt, found.next, reply.headers.get("Fedclust-Task-ETag")
 
     def refuse(self, session: str, number: int, rule: TaskRule) -> models.ParticipationInfo:
         """Refuse the task of a round, and leave the session with it."""

@@ -62,6 +62,9 @@ Clock: TypeAlias = Callable[[], datetime]
 #: A coordinator restored from a backup asks for what it has lost: it gets the same bytes, this
 #: often.
 _RESENDS = 3
+#: How long a receipt may be kept back to come with the next task. A round of sites that answer fast
+#: then takes one request instead of two; in others the receipt is stored this much later.
+_NEXT_WAIT_S = 2
 #: Refusals after which the session continues: the body has left, and the next task is asked for.
 _MOVED_ON = (errors.RoundClosed, errors.WrongState, errors.NotAddressed)
 #: Refusals of the body itself: recorded as sent, then raised.
@@ -422,7 +425,9 @@ class SessionRun(SessionAnswers):
             if task is not None and task.status == "left":
                 raise self.left()
             if task is not None and task.status == "work":
-                etag = self.answer(task)
+                task, etag = self.answer(task)
+                if task is not None:
+                    continue
             else:
                 # A withdrawal ends a wait too, after at most one long poll.
                 self.approvals.require(self.request)
@@ -506,8 +511,8 @@ class SessionRun(SessionAnswers):
 
     # --- one round --------------------------------------------------------------------------------
 
-    def answer(self, task: TaskResponse) -> str | None:
-        """Answer a task, or refuse it; return the ETag to wait with."""
+    def answer(self, task: TaskResponse) -> tuple[TaskResponse | None, str | None]:
+        """Answer a task, or refuse it; return the next task, if it is there, and the ETag."""
         if task.round is None:
             raise errors.ProtocolError("the coordinator asks for work without a round")
         self.approvals.require(self.request)
@@ -519,7 +524,9 @@ class SessionRun(SessionAnswers):
                 self.client.refuse(self.session, task.round, refused.rule)
             raise
 
-    def answer_round(self, number: int, document: TaskDocument | None) -> str | None:
+    def answer_round(
+        self, number: int, document: TaskDocument | None
+    ) -> tuple[TaskResponse | None, str | None]:
         """Answer the task of a round; TaskRefused where it breaks a rule."""
         if document is None:
             raise errors.TaskRefused(self.session, "task", f"round {number} has none")
@@ -528,13 +535,16 @@ class SessionRun(SessionAnswers):
             raise errors.TaskRefused(self.session, "task-answered", f"round {number} asks again")
         return self.send(answer, again=number in self.journal.outcomes)
 
-    def send(self, answer: WrittenAnswer, *, again: bool) -> str | None:
-        """Send a written answer, and store the outcome with its line in the ledger."""
+    def send(self, answer: WrittenAnswer, *, again: bool) -> tuple[TaskResponse | None, str | None]:
+        """Send a written answer, and store the outcome with its line in the ledger.
+
+        Returns the next task, if it came with the receipt, and the ETag to wait with.
+        """
         self.n_sent[answer.round] += 1
-        receipt, etag, refusal = None, None, None
+        receipt, following, etag, refusal = None, None, None, None
         try:
-            receipt, etag = self.client.submit(
-                self.session, answer.round, answer.body, answer.media
+            receipt, following, etag = self.client.submit(
+                self.session, answer.round, answer.body, answer.media, _NEXT_WAIT_S
             )
             if not _acknowledges(receipt, answer):
                 raise errors.ProtocolError(f"the receipt of round {answer.round} is another's")
@@ -546,7 +556,7 @@ class SessionRun(SessionAnswers):
             raise refusal
         event: Any = "refused" if refusal else "sent again" if again else "sent"
         self.report(Progress(event, answer.round, answer.phase))
-        return etag
+        return following, etag
 
     # --- preview ----------------------------------------------------------------------------------
 

@@ -490,6 +490,12 @@ class Receipt(Model):
     received_at: Timestamp
 
 
+class SubmissionReceipt(Receipt):
+    """A receipt; ``next``, if asked for, is what the site should do now that this has changed."""
+
+    next: TaskResponse | None = None
+
+
 class RoundSite(Model):
     """Whether a site has answered a round. Sites see only names and states."""
 

@@ -49,13 +49,13 @@ class Body:
 class Submitted:
     """A stored submission. ``created`` is False if these bytes were stored before (200, not 201).
 
-    ``task_digest`` is the digest of the view "answered, in this round". None if the site's view has
-    changed since: with that digest the site would wait for something that is there already.
+    ``view`` is "answered, in this round", without progress. None if the site's view has changed
+    since: with its digest the site would wait for something that is there already.
     """
 
     receipt: Receipt
     created: bool
-    task_digest: str | None
+    view: TaskView | None
 
 
 @dataclass(frozen=True)
@@ -276,7 +276,8 @@ def _submitted(
     session: Session, stored: Submission, answered: Round, view: TaskView | None, *, created: bool
 ) -> Submitted:
     receipt = show(Receipt, stored, session=session.name, round=answered.number)
-    digest = None
-    if view is not None and view.response.round == answered.number:
-        digest = view.digest if view.response.status == TaskStatus.ANSWERED.value else None
-    return Submitted(receipt, created, digest)
+    if view is not None and (
+        view.response.round != answered.number or view.response.status != TaskStatus.ANSWERED.value
+    ):
+        view = None
+    return Submitted(receipt, created, view)

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from contextlib import suppress
 from typing import Annotated
 
-from fastapi import Depends, Request
+from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
-from fedclust.wire.models import ParticipationInfo, Receipt, TaskRefusal
+from fedclust.wire.models import ParticipationInfo, SubmissionReceipt, TaskRefusal
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.access import Actor
+from fedclust_service.domain.refusal import Refusal
 from fedclust_service.http.api_route import api_router
-from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, either_body, with_audit_head
+from fedclust_service.http.bodies import (
+    AUDIT_HEAD_HEADER,
+    either_body,
+    negotiate,
+    reply_as,
+    with_audit_head,
+)
 from fedclust_service.http.body_limits import check_repeated_keys
 from fedclust_service.http.dependencies import (
     CoordinatorOf,
@@ -27,7 +36,10 @@ from fedclust_service.http.dependencies import (
 from fedclust_service.http.describe import BINARY_CONTENT, headers, ref, refusals
 from fedclust_service.http.etags import task_tags
 from fedclust_service.http.request_context import context_of
-from fedclust_service.usecases import participation, submissions
+from fedclust_service.http.routes.tasks import changed_view
+from fedclust_service.usecases import participation, submissions, tasks
+from fedclust_service.usecases.damage import TEMPORARY, DataDamaged
+from fedclust_service.usecases.tasks import TaskView
 
 TASK_ETAG = "Fedclust-Task-ETag"
 
@@ -38,6 +50,16 @@ _HEADERS = headers(
         **AUDIT_HEAD_HEADER,
     }
 )
+_RECEIPT = {
+    "content": {JSON: {"schema": ref("SubmissionReceipt")}, BINARY: BINARY_CONTENT},
+    **_HEADERS,
+}
+_NEXT_WAIT = Query(
+    ge=0,
+    le=25,
+    allow_inf_nan=False,
+    description="Seconds to wait for the next task, which then comes with the receipt.",
+)
 router = api_router(tags=["submissions"])
 
 
@@ -46,10 +68,10 @@ router = api_router(tags=["submissions"])
     summary="Answer a round",
     status_code=201,
     response_description="Stored.",
-    response_model=Receipt,
+    response_class=Response,
     responses={
-        200: {"description": "These bytes were stored before.", "model": Receipt, **_HEADERS},
-        201: _HEADERS,
+        200: {"description": "These bytes were stored before.", **_RECEIPT},
+        201: _RECEIPT,
     },
     openapi_extra={
         "requestBody": {
@@ -64,6 +86,7 @@ router = api_router(tags=["submissions"])
             "task-mismatch",
             "round-closed",
             "disclosure-refused",
+            "not-acceptable",
             "stored-data-damaged",
         ),
     },
@@ -73,14 +96,18 @@ async def put_submission(
     _: Annotated[object, Depends(bearer)],
     session: SessionName,
     number: RoundNumber,
+    wait: Annotated[float, _NEXT_WAIT] = 0.0,
 ) -> Response:
     """Sites. Exactly once: the same bytes again give the first receipt at any time; other bytes are
     refused. A 2xx answer means that the submission is stored durably. `payload` null is an empty
-    answer.
+    answer. With `wait` the receipt comes together with the next task, as `next`, or without it when
+    the time is over.
     """
-    co, token = service_of(request).coordinator, bearer_token(request)
-    asking = (co, token, session, number, context_of(request).identify)
+    service, token = service_of(request), bearer_token(request)
+    co, identify = service.coordinator, context_of(request).identify
+    asking = (co, token, session, number, identify)
     actor, seen = await for_site(request, lambda: submissions.admit(*asking))
+    answer = negotiate(request, [JSON, BINARY])
     content, media = await either_body(request)
     body = submissions.Body(content, media, check_repeated_keys if media == JSON else None)
     stored = await for_site(
@@ -88,14 +115,29 @@ async def put_submission(
     )
     # The answer is stored even if its sender has gone.
     submitted = await asyncio.shield(asyncio.wrap_future(stored))
-    digest = submitted.task_digest
-    sent = {} if digest is None else {TASK_ETAG: task_tags(digest)}
-    return Response(
-        submitted.receipt.model_dump_json(),
-        201 if submitted.created else 200,
-        with_audit_head(co, sent),
-        media_type=JSON,
-    )
+
+    def reply(view: TaskView | None, *, changed: bool = False) -> Response:
+        receipt = submitted.receipt
+        if changed and view is not None:
+            receipt = SubmissionReceipt(**vars(receipt), next=view.response)
+        sent = {} if view is None else {TASK_ETAG: task_tags(view.digest)}
+        status = 201 if submitted.created else 200
+        return reply_as(answer, receipt, status, with_audit_head(co, sent))
+
+    if not wait or submitted.view is None:
+        return reply(submitted.view)
+    known = {submitted.view.digest}
+
+    def look() -> tuple[TaskView, Response | None]:
+        view = tasks.current_task(co, token, session, known, identify, recorded=False)
+        return view, None if view.digest in known else reply(view, changed=True)
+
+    ends = time.monotonic() + min(wait, service.settings.long_poll_max)
+    # The answer is stored, whatever keeps the next task from being read: reading it says so.
+    with suppress(Refusal, DataDamaged, *TEMPORARY):
+        following = await changed_view(request, session, submitted.view, ends, look)
+        return following or reply(submitted.view)
+    return reply(None)
 
 
 @router.put(

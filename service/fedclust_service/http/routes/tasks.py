@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Annotated
 
 from fastapi import Depends, Query, Request
@@ -75,16 +76,35 @@ async def get_task(
         return _view_response(co, tasks.current_task(*asking, recorded=recorded), known, media)
 
     view, response = await for_site(request, lambda: look(True))
-    while response is None:
-        left = ends - time.monotonic()
-        if left <= 0:
-            tag = {"ETag": task_tags(view.digest, [media])}
-            return Response(status_code=304, headers={**tag, "Vary": "Accept"})
-        await co.notifier.wait(session, view.version, left)
-        if co.notifier.closed:
-            raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
-        view, response = await for_site(request, lambda: look(False))
-    return response
+    response = response or await changed_view(request, session, view, ends, lambda: look(False))
+    if response is not None:
+        return response
+    if wait and co.notifier.closed:
+        raise Refusal("unavailable", "The coordinator restarts; ask again.", retry_after_s=2)
+    tag = {"ETag": task_tags(view.digest, [media])}
+    return Response(status_code=304, headers={**tag, "Vary": "Accept"})
+
+
+async def changed_view(
+    request: Request,
+    session: str,
+    view: TaskView,
+    ends: float,
+    look: Callable[[], tuple[TaskView, Response | None]],
+) -> Response | None:
+    """Wait until ``look`` returns a response; None if the time or the coordinator ends before.
+
+    ``view`` is what the client knows, ``ends`` a time of `time.monotonic`.
+    """
+    notifier = service_of(request).coordinator.notifier
+    while (left := ends - time.monotonic()) > 0:
+        await notifier.wait(session, view.version, left)
+        if notifier.closed:
+            break
+        view, response = await for_site(request, look)
+        if response is not None:
+            return response
+    return None
 
 
 def _view_response(
