@@ -99,6 +99,8 @@ class Driver(BackgroundThread):
         #: The rounds taken; None while one is being taken.
         self._taken_rounds: dict[int, _Work | None] = {}
         self._working: set[threading.Thread] = set()
+        #: Whether rounds may wait that nobody has taken, so that one that ends makes a place.
+        self._crowded = False
 
     # --- the thread -------------------------------------------------------------------------------
 
@@ -154,7 +156,10 @@ class Driver(BackgroundThread):
                 self._co.aggregation_due.wait(self._co.limits.driver_poll_s)
 
     def _begin_next(self) -> bool:
-        """Begin the first waiting round for which there is a place; False when there is none."""
+        """Begin the first waiting round for which there is a place.
+
+        Returns whether another one may begin.
+        """
         work = self._take(self._has_place)
         if work is None:
             return False
@@ -163,7 +168,7 @@ class Driver(BackgroundThread):
         )
         self._working.add(thread)
         thread.start()
-        return True
+        return self._crowded
 
     def _has_place(self, pooled: bool) -> bool:
         taken = self._taken()
@@ -179,7 +184,8 @@ class Driver(BackgroundThread):
                 self._carry_out(work)
         finally:
             self._working.discard(threading.current_thread())
-            self._co.aggregation_due.set()
+            if self._crowded:
+                self._co.aggregation_due.set()
 
     def _void_leases(self, uow: UnitOfWork) -> None:
         for each in uow.tx.rounds.aggregating():
@@ -227,7 +233,10 @@ class Driver(BackgroundThread):
         if StoreFault.DAMAGED in self._co.store.faults:
             # The result could not be written.
             return None
-        for each, pooled in self._waiting.in_order(self._co.clock.now()):
+        waiting = self._waiting.in_order(self._co.clock.now())
+        # Before the places are counted: a round that ends meanwhile then wakes the thread.
+        self._crowded = bool(waiting)
+        for each, pooled in waiting:
             if not has_place(pooled):
                 continue
             with self._lock:
@@ -247,6 +256,7 @@ class Driver(BackgroundThread):
                     else:
                         self._taken_rounds[each.id] = work
             if work is not None:
+                self._crowded = len(waiting) > 1
                 return work
         return None
 

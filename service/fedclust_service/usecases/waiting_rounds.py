@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import functools
+from collections.abc import Sequence
 from datetime import datetime
-
-import structlog
 
 from fedclust import rounds
 from fedclust.definition import DefinitionError
@@ -13,7 +11,6 @@ from fedclust_service.store import DataDamaged, Tx, WaitingRound
 from fedclust_service.usecases.core import CoordinatorCore, set_apart
 from fedclust_service.usecases.definitions import plan_for
 
-log = structlog.get_logger(__name__)
 #: Reading so many bytes holds up this process for a second, whatever is computed from them.
 _BYTES_PER_S = 50_000_000
 
@@ -32,11 +29,7 @@ class WaitingRounds:
         The shortest comes first. What a round has waited counts as if it took that much less,
         so none waits for ever.
         """
-        waiting = self._co.store.read("driver.look", lambda tx: tx.rounds.waiting(now))
-        known = {}
-        for each in waiting:
-            with set_apart("driver", each.id):
-                known[each.id] = self._known.get(each.id) or (now, self._seconds(each))
+        waiting, known = self._co.store.read("driver.look", lambda tx: self._look(tx, now))
         self._known = known
         ordered = sorted(
             (each for each in waiting if each.id in known),
@@ -45,15 +38,17 @@ class WaitingRounds:
         above_s, after = self._co.limits.pooled_above_s, self._co.limits.pooled_after
         return [(each, known[each.id][1] > above_s or each.attempts >= after) for each in ordered]
 
-    def _seconds(self, each: WaitingRound) -> float:
-        try:
-            return self._co.store.read("driver.weigh", functools.partial(_estimate, each))
-        except (DataDamaged, DefinitionError):
-            # It fails at once, where it is aggregated.
-            return 0.0
+    def _look(
+        self, tx: Tx, now: datetime
+    ) -> tuple[Sequence[WaitingRound], dict[int, tuple[datetime, float]]]:
+        waiting, known = tx.rounds.waiting(now), {}
+        for each in waiting:
+            with set_apart("driver", each.id):
+                known[each.id] = self._known.get(each.id) or (now, _estimate(tx, each))
+        return waiting, known
 
 
-def _estimate(waiting: WaitingRound, tx: Tx) -> float:
+def _estimate(tx: Tx, waiting: WaitingRound) -> float:
     """Return how long the session's last round of this phase took, or what the engine expects."""
     count, n_bytes = tx.submissions.size(waiting.id)
     measured = tx.rounds.last_seconds(waiting.session_id, waiting.phase)
@@ -62,4 +57,8 @@ def _estimate(waiting: WaitingRound, tx: Tx) -> float:
     session = tx.sessions.get_by_id(waiting.session_id)
     if session is None:
         return 0.0
-    return rounds.aggregation_seconds(plan_for(session), waiting.phase, count, n_bytes)
+    try:
+        return rounds.aggregation_seconds(plan_for(session), waiting.phase, count, n_bytes)
+    except (DataDamaged, DefinitionError):
+        # It fails at once, where it is aggregated.
+        return 0.0
