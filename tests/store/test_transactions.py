@@ -84,33 +84,6 @@ def test_an_exception_undoes_everything_and_arrives_as_it_is(store: Store) -> No
     assert names(store) == ["zurich"]
 
 
-def test_a_savepoint_undoes_only_its_block(store: Store) -> None:
-    session = store.run_tx("add", add_session)
-    notified: list[object] = []
-    store.on_touch(notified.extend)
-
-    def undone(tx: Tx) -> None:
-        with tx.savepoint():
-            add("second")(tx)
-            assert tx.sessions.touch(session.id) == 3
-            raise ZeroDivisionError
-
-    def work(tx: Tx) -> None:
-        add("first")(tx)
-        tx.sessions.touch(session.id)
-        with pytest.raises(ZeroDivisionError):
-            undone(tx)
-        # An error of the database, too, leaves the rest usable.
-        with pytest.raises(Exception, match=r"(?i)foreign key"), tx.savepoint():
-            tx.tokens.add(Token("t", 999, "h", at(0), at(1)))
-        with tx.savepoint():
-            add("third")(tx)
-
-    store.run_tx("work", work)
-    assert names(store) == ["first", "third"]
-    assert notified == [("heart", 2)]
-
-
 def test_reading_refuses_to_write(store: Store) -> None:
     with pytest.raises(Unwritable, match="read-only"):
         store.read("sneak", add("zurich"))

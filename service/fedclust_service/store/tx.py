@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import datetime
 
 from sqlalchemy import Connection
@@ -65,19 +63,3 @@ class Tx:
     def sealed(self) -> int | None:
         """The number of the audit trail's head that this transaction wrote."""
         return self._heads[-1] if self._heads else None
-
-    @contextmanager
-    def savepoint(self) -> Iterator[None]:
-        """Undo the block if it raises; the caller gets the error.
-
-        A caller that catches the error continues the transaction with everything before the block.
-        """
-        touched, scrubbed = dict(self._touched), list(self._scrubbed)
-        try:
-            with self._connection.begin_nested():
-                yield
-        except BaseException:
-            self._touched.clear()
-            self._touched.update(touched)
-            self._scrubbed[:] = scrubbed
-            raise

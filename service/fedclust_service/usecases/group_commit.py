@@ -2,8 +2,8 @@
 
 Writer threads commit the work that waits for a lock, batch by batch. The callers get a future, so
 that no reading thread ever waits for a lock. On SQLite all work waits for the one writer, on
-PostgreSQL for the lock of its session. Each piece of work has its own savepoint: a refusal undoes
-only that piece. Futures are done after the commit.
+PostgreSQL for the lock of its session. If a piece of work raises, nothing of its batch is stored,
+and each piece runs again in a transaction of its own. Futures are done after the commit.
 """
 
 from __future__ import annotations
@@ -110,13 +110,7 @@ class GroupCommit:
             ends.clear()
             for job in batch:
                 uow = UnitOfWork(self._co, tx)
-                try:
-                    with tx.savepoint():
-                        value = job.work(uow)
-                except Refusal as refusal:
-                    ends.append(functools.partial(_value, refusal))
-                else:
-                    ends.append(functools.partial(_value, value, uow))
+                ends.append(functools.partial(_value, job.work(uow), uow))
 
         try:
             self._co.store.run_tx(self._name, attempt)
@@ -124,7 +118,7 @@ class GroupCommit:
             for job in batch:
                 job.done.set_exception(error)
         except BaseException:
-            # Nothing is committed. Run each piece alone to find the one that failed.
+            # Nothing is committed.
             for job in batch:
                 self._alone(job)
         else:
@@ -135,7 +129,6 @@ class GroupCommit:
         job.end(lambda: commit(self._co, self._name, job.work))
 
 
-def _value(value: T, uow: UnitOfWork | None = None) -> T:
-    if uow is not None:
-        uow.committed()
+def _value(value: T, uow: UnitOfWork) -> T:
+    uow.committed()
     return value
