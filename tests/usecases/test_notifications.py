@@ -30,7 +30,10 @@ from fedclust_service.usecases import principals, sessions
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.participation import exclude
 from fedclust_service.usecases.rounds import close_round
-from fedclust_service.usecases.sweeper import look_after_notifications, remove_sign_ins, sweep
+from fedclust_service.usecases.sweeper import (
+    sweep,
+    tidy,
+)
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE
@@ -245,7 +248,7 @@ def test_a_token_of_a_day_is_warned_of_at_half_its_life(
     principals.issue_token(notifying.co, OPERATOR, Role.ANALYST, "ada", day)
     seen = []
     for _ in range(4):
-        look_after_notifications(notifying.co)
+        tidy(notifying.co)
         send_all(notifying.co)
         seen.append(len(mails.got))
         clock.advance(DAY / 4)
@@ -327,7 +330,7 @@ def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
     seen = []
     for _ in range(30):
         for _ in range(2):
-            look_after_notifications(notifying.co)
+            tidy(notifying.co)
         send_all(notifying.co)
         seen.append([f"{body['account']} {to}" for body, (to,) in mails.got])
         mails.got.clear()
@@ -342,7 +345,7 @@ def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
     principals.issue_token(notifying.co, OPERATOR, Role.SITE, "north", month)
     principals.issue_token(notifying.co, OPERATOR, Role.SITE, "north", TokenCreate())
     clock.advance(20 * DAY)
-    look_after_notifications(notifying.co)
+    tidy(notifying.co)
     send_all(notifying.co)
     assert mails.got == []
 
@@ -362,7 +365,7 @@ def test_without_a_channel_nothing_is_written(direct: DirectApi) -> None:
     give_addresses(direct)
     direct.session()
     direct.later(HOUR + 1)
-    look_after_notifications(direct.co)
+    tidy(direct.co)
     assert counts(direct) == {}
     assert direct.co.senders == ()
 
@@ -374,8 +377,7 @@ def test_tidying_that_finds_nothing_does_not_end_a_full_disk(
         direct.co.clock.check()
         clock.advance(HOUR)
     direct.store._health.write_ended(StoreFault.DISK_FULL)
-    look_after_notifications(direct.co)
-    remove_sign_ins(direct.co)
+    tidy(direct.co)
     assert StoreFault.DISK_FULL in direct.store.faults
 
 
@@ -396,7 +398,7 @@ def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
     late(notifying)
     notifying.finish("heart")
     clock.advance(19 * DAY)
-    look_after_notifications(notifying.co)
+    tidy(notifying.co)
     send_all(notifying.co)
     bodies = [body for body, _ in mails.got + posts.got]
     assert {body["kind"] for body in bodies} == {
@@ -596,10 +598,10 @@ def test_old_rows_are_removed_once_the_clock_is_trusted(
     notifying.define()
     send_all(notifying.co)
     clock.advance(KEPT_FOR.total_seconds() + 1)
-    look_after_notifications(notifying.co)
+    tidy(notifying.co)
     assert counts(notifying) == {DeliveryState.SENT: 3}
     for _ in range(3):
         notifying.co.clock.check()
         clock.advance(HOUR)
-    look_after_notifications(notifying.co)
+    tidy(notifying.co)
     assert counts(notifying) == {}

@@ -16,7 +16,7 @@ from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.usecases import principals, sessions
 from fedclust_service.usecases import sign_ins as use
 from fedclust_service.usecases.events import EventBatch, read_events
-from fedclust_service.usecases.sweeper import remove_sign_ins
+from fedclust_service.usecases.sweeper import tidy
 from support.clock import ManualClock
 from support.timeouts import eventually
 from usecases.direct_api import LIMITS, OPERATOR, DirectApi, refusal
@@ -238,13 +238,13 @@ def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(
 ) -> None:
     cookie, _ = use.sign_in(both.co, issue(both))
     clock.advance(12 * HOUR + DAY + 1)
-    remove_sign_ins(both.co)  # the time is not trusted yet
+    tidy(both.co)  # the time is not trusted yet
     assert "12 hours ago" in refused(both, cookie)
     for _ in range(3):
         both.co.clock.check()
         clock.advance(HOUR)
     kept, _ = use.sign_in(both.co, issue(both))
-    remove_sign_ins(both.co)
+    tidy(both.co)
     assert "not signed in" in refused(both, cookie)
     assert use.signed_in(both.co, kept).actor.name == "ada"
 

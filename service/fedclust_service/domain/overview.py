@@ -51,6 +51,11 @@ class Attendance:
     sites: tuple[Presence, ...]
 
     @property
+    def pending(self) -> list[str]:
+        """The sites that the latest round asks and that have not answered it, by name."""
+        return [each.site for each in self.sites if each.asked and not each.answered]
+
+    @property
     def deadline(self) -> datetime | None:
         """The deadline of the round that collects answers now."""
         collects = self.round is not None and self.round.state is RoundState.COLLECTING

@@ -5,6 +5,7 @@ read through `Store.read`. Both pass a `Tx` to a function; its repositories take
 dataclasses of `fedclust_service.domain`. Tables, engines and migrations are private to this folder.
 """
 
+from fedclust_service.store._sql import Ending
 from fedclust_service.store.errors import (
     AlreadyExists,
     ConstraintViolated,

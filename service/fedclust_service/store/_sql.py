@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeAlias, TypeVar
+from datetime import datetime
+from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import structlog
 from sqlalchemy import (
@@ -17,6 +18,8 @@ from sqlalchemy import (
     Label,
     Select,
     Table,
+    delete,
+    select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import DBAPIError
@@ -119,6 +122,20 @@ class Repository:
             if row is not None:
                 found.append(row)
         return found
+
+
+class Ending(Repository):
+    """Rows that are removed some time after they ended; ``ended`` is the column of that time."""
+
+    ended: ClassVar[Column[Any]]
+
+    def to_remove(self, before: datetime) -> bool:
+        """Whether rows ended before a time."""
+        return self._all(select(self.ended).where(self.ended < before).limit(1)).first() is not None
+
+    def remove(self, before: datetime) -> None:
+        """Remove the rows that ended before a time."""
+        self._all(delete(self.ended.table).where(self.ended < before))
 
 
 @functools.cache

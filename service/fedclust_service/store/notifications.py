@@ -13,7 +13,7 @@ from fedclust_service.domain.notification import (
     Notification,
 )
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Repository
+from fedclust_service.store._sql import Ending
 
 _N = tables.notifications.c
 _KEY = ("kind", "subject", "cause", "recipient")
@@ -30,8 +30,10 @@ _DUE = (
 )
 
 
-class Notifications(Repository):
+class Notifications(Ending):
     """Rows of the outbox, by id."""
+
+    ended = _N.ended_at
 
     def add(self, new: Iterable[Notification]) -> None:
         """Store those whose kind, subject, cause and recipient are not stored yet."""
@@ -89,15 +91,6 @@ class Notifications(Repository):
     def drop(self, notification_id: str, token: str) -> None:
         """Remove a taken row that nobody needs any more."""
         self._all(delete(tables.notifications).where(*_taken_by(notification_id, token)))
-
-    def to_remove(self, ended_before: datetime) -> bool:
-        """Whether there are rows for `remove`."""
-        query = select(_N.id).where(_N.ended_at < ended_before).limit(1)
-        return self._all(query).first() is not None
-
-    def remove(self, ended_before: datetime) -> None:
-        """Remove rows that ended before a time."""
-        self._all(delete(tables.notifications).where(_N.ended_at < ended_before))
 
     def counts(self) -> dict[DeliveryState, int]:
         """Return how many rows are in each state."""

@@ -41,6 +41,7 @@ from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, unindexed
 from fedclust_service.store.principals import Tokens
 from fedclust_service.store.rounds import LISTED, make_round
+from fedclust_service.store.sessions import Participations
 
 REFUSED = "submission.refused"
 _P = tables.participations.c
@@ -135,7 +136,7 @@ class OverviewQueries(Repository):
         """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
         tokens = Tokens(self._connection)
         s, r = tables.sessions, tables.rounds
-        opened = select(s.c.name, r.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
+        opened = select(s.c.name, s.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
         opened = opened.join(s, s.c.id == r.c.session_id).where(s.c.state == SessionState.RUNNING)
         late = opened.where(r.c.state == RoundState.COLLECTING, r.c.deadline <= now)
         stuck = opened.where(r.c.state == RoundState.AGGREGATING, r.c.lease_expires_at <= now)
@@ -160,14 +161,15 @@ class OverviewQueries(Repository):
             for subject, at, why in run(query):
                 yield Attention.to(kind, subject, at, detail=why)
 
+        def refusals_of(session_id: int) -> str:
+            return refusals_in_words(Participations(self._connection).refusals(session_id))
+
         overdue = run(late.order_by(r.c.deadline).limit(limit))
-        awaited = self._awaited([row.id for row in overdue])
-        without = run(refused.limit(limit))
-        refusals = self._refused_tasks([row.id for row in without])
+        known = self.attendance([row.id for row in overdue])
         return [
             *(
                 Attention.to(
-                    "round-late", row.name, row.deadline, row.number, named(awaited[row.id])
+                    "round-late", row.name, row.deadline, row.number, named(known[row.id].pending)
                 )
                 for row in overdue
             ),
@@ -176,8 +178,8 @@ class OverviewQueries(Repository):
                 for row in run(stuck.order_by(r.c.lease_expires_at).limit(limit))
             ),
             *(
-                Attention.to("task-refused", row.name, row.since, detail=refusals[row.id])
-                for row in without
+                Attention.to("task-refused", row.name, row.since, detail=refusals_of(row.id))
+                for row in run(refused.limit(limit))
             ),
             *(
                 Attention.to("table-refused", row.actor, row.at, detail=_table_refusal(row))
@@ -192,32 +194,6 @@ class OverviewQueries(Repository):
             *items("notifications-waiting", _failing_channels(now - FAILING_FOR)),
             *items("notification-failed", _failed_notifications(failed_since).limit(limit)),
         ]
-
-    def _awaited(self, round_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return the sites that each round still waits for, by name."""
-        a, s = tables.addressees, tables.submissions
-        query = (
-            select(a.c.round_id, a.c.site)
-            .outerjoin(s, (s.c.round_id == a.c.round_id) & (s.c.site == a.c.site))
-            .where(a.c.round_id.in_(round_ids), a.c.released.is_(False), s.c.site.is_(None))
-            .order_by(a.c.round_id, a.c.site)
-        )
-        found: dict[int, list[str]] = {each: [] for each in round_ids}
-        for row in self._all(query):
-            found[row.round_id].append(row.site)
-        return found
-
-    def _refused_tasks(self, session_ids: Sequence[int]) -> dict[int, str]:
-        """Return which sites of each session have refused a task, in words."""
-        query = (
-            select(_P.session_id, _P.site, _P.refused_task)
-            .where(_P.session_id.in_(session_ids), _P.refused_task.is_not(None))
-            .order_by(_P.site)
-        )
-        found: dict[int, dict[str, str]] = {each: {} for each in session_ids}
-        for row in self._all(query):
-            found[row.session_id][row.site] = row.refused_task
-        return {each: refusals_in_words(refusals) for each, refusals in found.items()}
 
     def sdk_versions(self) -> dict[str, int]:
         """Return for each SDK version how many sites use it in the newest session they joined.

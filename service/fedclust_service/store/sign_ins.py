@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, bindparam, delete, select, update
+from sqlalchemy import ColumnElement, bindparam, select, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.sign_in import SignIn
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Part, Repository, split
+from fedclust_service.store._sql import Ending, Part, split
 from fedclust_service.store.principals import PRINCIPAL, TOKEN
 
 _S, _T, _P = tables.sign_ins.c, tables.tokens.c, tables.principals.c
@@ -24,8 +24,10 @@ _OWNER = (
 )
 
 
-class SignIns(Repository):
+class SignIns(Ending):
     """Sign-ins, by their id: the public part."""
+
+    ended = _S.ends_at
 
     def add(self, new: SignIn) -> None:
         """Store a sign-in; AlreadyExists when the id is taken."""
@@ -76,15 +78,6 @@ class SignIns(Repository):
     def end_every(self, at: datetime) -> int:
         """End the sign-ins of all principals; return how many had not ended by then."""
         return self._end(_S.ends_at > at, at)
-
-    def to_remove(self, ended_before: datetime) -> bool:
-        """Whether there are rows for `remove`."""
-        query = select(_S.id).where(_S.ends_at < ended_before).limit(1)
-        return self._all(query).first() is not None
-
-    def remove(self, ended_before: datetime) -> None:
-        """Remove sign-ins whose latest end was before a time."""
-        self._all(delete(tables.sign_ins).where(_S.ends_at < ended_before))
 
     def _end(self, which: ColumnElement[bool], at: datetime) -> int:
         rows = update(tables.sign_ins).where(which, _S.ended_at.is_(None))

@@ -93,8 +93,7 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
     lacking = turnout.joined < rules.policy.min_sites
     if current.overdue_since is not None and not lacking:
         return
-    known = uow.tx.overview.attendance([session.id])[session.id]
-    pending = [each.site for each in known.sites if each.asked and not each.answered]
+    pending = uow.tx.overview.attendance([session.id])[session.id].pending
     since = current.overdue_since or uow.now
     waiting = texts.Waiting(session.name, current.number, since + rules.fail_after, rules.optional)
     if lacking:
@@ -198,8 +197,7 @@ def is_stale(tx: Tx, waiting: Notification) -> bool:
     since = current.overdue_since if current.state is RoundState.COLLECTING else None
     if since is None or since > waiting.created_at:
         return True
-    late = {each.site for each in known.sites if each.asked and not each.answered}
-    return role == Role.SITE.value and name not in late
+    return role == Role.SITE.value and name not in known.pending
 
 
 def _creator(session: Session) -> dict[Role, Sequence[str]]:

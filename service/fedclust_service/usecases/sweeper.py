@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from typing import TypeAlias
 
@@ -17,7 +18,7 @@ from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
 from fedclust_service.domain.round import FailureReason, RoundState
 from fedclust_service.domain.session import Session, SessionState
-from fedclust_service.store import DataDamaged, DueRound, Tx, Unwritable
+from fedclust_service.store import DataDamaged, DueRound, Ending, Tx, Unwritable
 from fedclust_service.usecases import notifications
 from fedclust_service.usecases.core import CoordinatorCore, set_apart, survived
 from fedclust_service.usecases.definitions import plan_for
@@ -40,10 +41,7 @@ Waiting: TypeAlias = dict[DueRound, datetime]
 
 
 class Sweeper(BackgroundThread):
-    """Runs :func:`end_unsupported` once and :func:`sweep` at regular intervals.
-
-    It runs :func:`look_after_notifications` and :func:`remove_sign_ins` less often.
-    """
+    """Runs :func:`end_unsupported` once, :func:`sweep` often and :func:`tidy` less often."""
 
     def __init__(self, co: CoordinatorCore) -> None:
         super().__init__("fedclust-sweeper")
@@ -61,8 +59,7 @@ class Sweeper(BackgroundThread):
                 sweep(self._co, self._waiting)
                 if tidied_at is None or self._co.clock.now() >= tidied_at + _TIDIED_EVERY:
                     tidied_at = self._co.clock.now()
-                    look_after_notifications(self._co)
-                    remove_sign_ins(self._co)
+                    tidy(self._co)
             self._stopping.wait(self._co.limits.sweep_every_s)
 
 
@@ -156,8 +153,11 @@ def _scrub_session(session: Session, uow: UnitOfWork) -> None:
     uow.audit(COORDINATOR, "session.scrubbed", session.name, payloads=payloads)
 
 
-def look_after_notifications(co: CoordinatorCore) -> None:
-    """Warn of tokens that end soon, each once, and remove old notifications."""
+def tidy(co: CoordinatorCore) -> None:
+    """Warn of tokens that end soon, each once; remove old notifications and sign-ins.
+
+    Nothing is removed before the time can be trusted.
+    """
     now = co.clock.now()
     if co.clock.fault is ClockFault.DATABASE:
         return
@@ -165,21 +165,15 @@ def look_after_notifications(co: CoordinatorCore) -> None:
         by = now + max(notifications.TOKEN_WARNINGS)
         for token, owner in co.store.read("sweep.tokens", lambda tx: tx.tokens.expiring(now, by)):
             commit(co, "sweep.token", functools.partial(_warn, token, owner))
-    before = now - KEPT_FOR
+    if co.clock.settled:
+        _remove(co, "sweep.notifications", lambda tx: tx.notifications, now - KEPT_FOR)
+        _remove(co, "sweep.sign_ins", lambda tx: tx.sign_ins, now - sign_in.KEPT_FOR)
+
+
+def _remove(co: CoordinatorCore, name: str, rows: Callable[[Tx], Ending], before: datetime) -> None:
     # A write that has nothing to do would pass for a sign that a full disk can be written again.
-    if co.clock.settled and co.store.read(
-        "sweep.notifications", lambda tx: tx.notifications.to_remove(before)
-    ):
-        co.store.run_tx("sweep.notifications", lambda tx: tx.notifications.remove(before))
-
-
-def remove_sign_ins(co: CoordinatorCore) -> None:
-    """Remove sign-ins that ended long ago, if the time can be trusted."""
-    if co.clock.fault is ClockFault.DATABASE or not co.clock.settled:
-        return
-    before = co.clock.now() - sign_in.KEPT_FOR
-    if co.store.read("sweep.sign_ins", lambda tx: tx.sign_ins.to_remove(before)):
-        co.store.run_tx("sweep.sign_ins", lambda tx: tx.sign_ins.remove(before))
+    if co.store.read(name, lambda tx: rows(tx).to_remove(before)):
+        co.store.run_tx(name, lambda tx: rows(tx).remove(before))
 
 
 def _warn(token: Token, owner: Principal, uow: UnitOfWork) -> None:
