@@ -18,23 +18,6 @@ from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.schema.field_names import unknown_name_message
 from fedclust.wire.errors import UsageError
 
-_NAMES = (
-    "profile",
-    "sizes",
-    "mix",
-    "centroids",
-    "trajectory",
-    "tree",
-    "stability",
-    "own_clusters",
-    "forest",
-    "survival",
-    "choice",
-    "flow",
-    "convergence",
-)
-_CALLS = ", ".join(f"plot.{name}()" for name in _NAMES)
-
 
 def _unknown(name: str) -> str:
     return unknown_name_message("figure", name, _NAMES) + ". Each is a method: plot.profile()"
@@ -62,7 +45,7 @@ class Plots:
             raise UsageError(f"each figure is a method: plot.{names[0]}()")
         if names:
             raise UsageError(_unknown(str(names[0])))
-        raise UsageError(f"name the figure: {_CALLS}")
+        raise UsageError(f"name the figure: {', '.join(f'plot.{name}()' for name in _NAMES)}")
 
     def __getattr__(self, name: str) -> Figure:
         raise AttributeError(_unknown(name))
@@ -140,27 +123,6 @@ class Plots:
         """
         return draw_survival(self._facts, outcome)
 
-    def flow(self) -> Figure:
-        """Draw how persons divide from one number of clusters to the next."""
-        return draw_sweep_flow(self._facts)
-
-    def convergence(self) -> Figure:
-        """Draw the inertia of every round that has one."""
-        facts = self._facts
-        values = [
-            (each.round, each.inertia) for each in facts.result.history if each.inertia is not None
-        ]
-        if len(values) < 2:
-            raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
-        every = [inertia for _, inertia in values]
-        if max(every) - min(every) <= ROUNDING * max(every):
-            raise UsageError("the inertia is the same in every round: there is no line to draw")
-        (begin, before), (end, after) = values[0], values[-1]
-        described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
-        return line_chart(
-            "Inertia by round", "round", "inertia", {"inertia": values}, description=described
-        )
-
     def choice(self) -> Figure:
         """Draw silhouette and agreement of starts by K, and mark each K clearer than one cloud."""
         facts = self._facts
@@ -193,6 +155,31 @@ class Plots:
             y_range=(min(0.0, *values), max(1.0, *values)),
             marked=("clearer than a cloud", clear) if ps else None,
         )
+
+    def flow(self) -> Figure:
+        """Draw how persons divide from one number of clusters to the next."""
+        return draw_sweep_flow(self._facts)
+
+    def convergence(self) -> Figure:
+        """Draw the inertia of every round that has one."""
+        facts = self._facts
+        values = [
+            (each.round, each.inertia) for each in facts.result.history if each.inertia is not None
+        ]
+        if len(values) < 2:
+            raise UsageError("fewer than two rounds have an inertia: there is no line to draw")
+        every = [inertia for _, inertia in values]
+        if max(every) - min(every) <= ROUNDING * max(every):
+            raise UsageError("the inertia is the same in every round: there is no line to draw")
+        (begin, before), (end, after) = values[0], values[-1]
+        described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
+        return line_chart(
+            "Inertia by round", "round", "inertia", {"inertia": values}, description=described
+        )
+
+
+#: The figures in the order of pages.
+_NAMES = tuple(name for name in vars(Plots) if not name.startswith("_"))
 
 
 def drawn_figures(plots: Plots) -> dict[str, Figure]:
