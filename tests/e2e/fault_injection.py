@@ -371,17 +371,22 @@ class _Site(threading.Thread):
         self._bodies[number] = write_submission(task["phase"], task["digest"], payload, BINARY)
 
     def _submit(self, number: int) -> str | None:
-        """Send an answer until it has a receipt; return the task's new ETag."""
+        """Send an answer until it has a receipt; return the ETag to wait with.
+
+        In every second round the receipt waits for the next task, which is then asked for again.
+        """
         path, body = f"{self._session}/rounds/{number}/submission", self._bodies[number]
+        path += f"?wait={WAIT_S}" if number % 2 else ""
         sha256, give_up = codec.sha256(body), time.monotonic() + TIMEOUT_S
         while True:
             began = time.perf_counter()
             answer = self.person.ask("PUT", path, content=body, headers={"Content-Type": BINARY})
             status = None if answer is None else answer.status_code
             receipt = answer.json() if answer is not None and answer.is_success else None
+            following = receipt.pop("next", None) if receipt else None
             self._note("submit", began, status, round=number, receipt=receipt, sha256=sha256)
             if answer is not None and receipt is not None:
-                return answer.headers.get("Fedclust-Task-ETag")
+                return None if following else answer.headers.get("Fedclust-Task-ETag")
             assert status in (None, 503), f"{self.site}, round {number}: {status}"
             assert time.monotonic() < give_up, f"{self.site}: {self.requests[-5:]}"
             time.sleep(_PAUSE_S)

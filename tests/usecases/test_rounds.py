@@ -141,7 +141,7 @@ def test_all_answered_but_too_few_with_contents_fails(direct: DirectApi) -> None
     assert info.failure
     assert done.created
     # The site has yet to hear of it: nothing to wait with.
-    assert done.task_digest is None
+    assert done.view is None
     assert look(direct).state == "failed"
 
 

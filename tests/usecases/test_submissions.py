@@ -164,7 +164,7 @@ def test_the_etag_of_the_receipt_is_that_of_the_task(direct: DirectApi) -> None:
     direct.session(rounds=2)
     for name in ("north", "south", "west"):
         done = direct.answer("heart", name)
-        assert done.task_digest == direct.view("heart", name).digest
+        assert done.view.digest == direct.view("heart", name).digest
     waiting = direct.view("heart", "north").digest
     direct.drive()
     assert direct.view("heart", "north").digest != waiting
@@ -176,18 +176,18 @@ def test_a_repeated_answer_does_not_hide_what_came_after_it(direct: DirectApi) -
     body = direct.body("heart", "north")
     first = direct.put("heart", "north", body, 1)
     again = direct.put("heart", "north", body, 1)
-    assert first.task_digest == again.task_digest == direct.view("heart", "north").digest
+    assert first.view.digest == again.view.digest == direct.view("heart", "north").digest
     direct.answer("heart", "south", "west")
     direct.drive()
     assert direct.view("heart", "north").response.status == "work"
     late = direct.put("heart", "north", body, 1)
-    assert (late.receipt, late.task_digest) == (first.receipt, None)
+    assert (late.receipt, late.view) == (first.receipt, None)
 
 
 def test_an_answered_site_sleeps_until_the_next_round(direct: DirectApi) -> None:
     """Neither others' answers nor the aggregation change what it waits with."""
     direct.session(rounds=2)
-    etag = direct.answer("heart", "north").task_digest
+    etag = direct.answer("heart", "north").view.digest
     version = direct.view("heart", "north").version
     direct.answer("heart", "south", "west")
     view = direct.view("heart", "north")

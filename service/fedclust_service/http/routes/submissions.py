@@ -39,6 +39,7 @@ from fedclust_service.http.request_context import context_of
 from fedclust_service.http.routes.tasks import changed_view
 from fedclust_service.usecases import participation, submissions, tasks
 from fedclust_service.usecases.damage import TEMPORARY, DataDamaged
+from fedclust_service.usecases.submissions import Submitted
 from fedclust_service.usecases.tasks import TaskView
 
 TASK_ETAG = "Fedclust-Task-ETag"
@@ -105,16 +106,7 @@ async def put_submission(
     """
     service, token = service_of(request), bearer_token(request)
     co, identify = service.coordinator, context_of(request).identify
-    asking = (co, token, session, number, identify)
-    actor, seen = await for_site(request, lambda: submissions.admit(*asking))
-    answer = negotiate(request, [JSON, BINARY])
-    content, media = await either_body(request)
-    body = submissions.Body(content, media, check_repeated_keys if media == JSON else None)
-    stored = await for_site(
-        request, lambda: submissions.submit(co, actor, session, number, body, seen)
-    )
-    # The answer is stored even if its sender has gone.
-    submitted = await asyncio.shield(asyncio.wrap_future(stored))
+    submitted, media = await _store(request, token, session, number)
 
     def reply(view: TaskView | None, *, changed: bool = False) -> Response:
         receipt = submitted.receipt
@@ -122,7 +114,7 @@ async def put_submission(
             receipt = SubmissionReceipt(**vars(receipt), next=view.response)
         sent = {} if view is None else {TASK_ETAG: task_tags(view.digest)}
         status = 201 if submitted.created else 200
-        return reply_as(answer, receipt, status, with_audit_head(co, sent))
+        return reply_as(media, receipt, status, with_audit_head(co, sent))
 
     if not wait or submitted.view is None:
         return reply(submitted.view)
@@ -138,6 +130,25 @@ async def put_submission(
         following = await changed_view(request, session, submitted.view, ends, look)
         return following or reply(submitted.view)
     return reply(None)
+
+
+async def _store(request: Request, token: str, session: str, number: int) -> tuple[Submitted, str]:
+    """Store a submission; return also the media type of the answer.
+
+    The body is dropped with this call: the caller may wait on.
+    """
+    co, identify = service_of(request).coordinator, context_of(request).identify
+    actor, seen = await for_site(
+        request, lambda: submissions.admit(co, token, session, number, identify)
+    )
+    answer = negotiate(request, [JSON, BINARY])
+    content, media = await either_body(request)
+    body = submissions.Body(content, media, check_repeated_keys if media == JSON else None)
+    stored = await for_site(
+        request, lambda: submissions.submit(co, actor, session, number, body, seen)
+    )
+    # The answer is stored even if its sender has gone.
+    return await asyncio.shield(asyncio.wrap_future(stored)), answer
 
 
 @router.put(
