@@ -11,7 +11,6 @@ import numpy as np
 
 from fedclust.numeric.array_types import BoolArray
 from fedclust.numeric.threads import one_thread
-from fedclust.rounds.model_selection import choose
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.stage import Closed, EngineState, Round
 from fedclust.rounds.stages import STAGES
@@ -145,6 +144,9 @@ def report_recommended(result: Result, *, binary: bool) -> Result:
     entries = result.sweep
     if entries is None:
         return result
+    # Imported here: a site does not load what only a coordinator computes.
+    from fedclust.rounds.model_selection import choose
+
     choice = choose(entries, binary=binary)
     best = next(entry.result for entry in entries if entry.n_clusters == choice.n_clusters)
     return best.model_copy(

@@ -18,7 +18,6 @@ from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
-from fedclust.rounds.model_selection import sole_choice
 from fedclust.rounds.plan import Plan, is_exact
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
@@ -296,6 +295,9 @@ def _outcomes_place(plan: Plan, result: Result) -> int | None:
         return 0
     wanted = plan.outcomes_k
     if wanted == "recommended":
+        # Imported here, as above.
+        from fedclust.rounds.model_selection import sole_choice
+
         wanted = sole_choice(result.sweep)
     ks = [entry.n_clusters for entry in result.sweep]
     return ks.index(wanted) if wanted in ks else None

@@ -20,7 +20,6 @@ from pydantic import Field, SerializeAsAny, create_model
 from fedclust.methods.common.finalize import result_of_several
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.array_types import IntArray
-from fedclust.rounds.model_selection import start_agreement
 from fedclust.rounds.stage import EngineState
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import AnyMethod
@@ -435,6 +434,9 @@ def _start_agreements(
     state: State, contributions: Sequence[Contribution], config: RunConfig
 ) -> dict[str, float | None]:
     """Return how far starts agree, for every K, from the first answers for the largest."""
+    # Imported here: a site does not load what only a coordinator computes.
+    from fedclust.rounds.model_selection import start_agreement
+
     largest = part_of(contributions, SweepPayload, len(state.open) - 1)
     cells = [sent for sent in payloads_of(largest, Cells).values() if sent.counts.any()]
     every: dict[str, float | None] = dict.fromkeys(map(str, state.open))
