@@ -164,8 +164,13 @@ def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
     # Another deadline that passes is another cause.
     later = SessionPatch(deadline=clock.now() + timedelta(hours=1))
     sessions.patch_session(notifying.co, ANALYST, "heart", later)
-    late(notifying)
+    notifying.later(HOUR + 1)
+    # An answer in between is none, and its site is not told any more that it is late.
+    clock.advance(1)
+    notifying.answer("heart", "north")
+    send_all(notifying.co)
     assert [body["kind"] for body, _ in posts.got] == ["overdue"] * 2
+    assert sorted(to for _, to in mails.got[3:]) == [("ada@x.example",), (OPS,)]
     texts = {to: str(body["text"]) for body, (to,) in mails.got[:3]}
     assert texts[OPS].startswith("Round 1 of the session heart is overdue: 2 sites are late\n")
     assert "Late: north, west" in texts[OPS]
