@@ -19,6 +19,10 @@ CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
 EXACT = {"protection": "none"}
 
 
+def lloyd(sites: Any, n_clusters: int, **how: Any) -> SessionResult:
+    return simulate("lloyd", sites, config={"n_clusters": n_clusters}, **how)
+
+
 def _pooled_labels(result: SessionResult) -> np.ndarray:
     return np.concatenate([result.labels_[site] for site in sorted(result.labels_)])
 
@@ -86,7 +90,7 @@ def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
 
 
 def test_cells_find_separated_clusters_from_nothing() -> None:
-    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    result = lloyd(blobs(CENTRES, (12, 20, 31)), 4)
 
     assert sorted((result.cluster_centers_ / 6).round().tolist()) == [
         [0, 0],
@@ -103,13 +107,9 @@ def test_cells_find_separated_clusters_from_nothing() -> None:
 
 def test_the_order_of_arrival_changes_no_byte() -> None:
     sites = breast_cancer()
-    reference = simulate("lloyd", sites, config={"n_clusters": 4}, seed=5)
-    reordered = simulate(
-        "lloyd",
-        dict(reversed(sites.items())),
-        config={"n_clusters": 4},
-        seed=5,
-        arrival=lambda _, names: names[::-1],
+    reference = lloyd(sites, 4, seed=5)
+    reordered = lloyd(
+        dict(reversed(sites.items())), 4, seed=5, arrival=lambda _, names: names[::-1]
     )
     assert encode_model(reordered.result) == encode_model(reference.result)
 
@@ -119,7 +119,7 @@ def test_the_order_of_arrival_changes_no_byte() -> None:
 
 def test_fewer_received_cells_than_clusters_are_returned_with_a_warning() -> None:
     sites = blobs(CENTRES[:1], (6, 7, 8))
-    result = simulate("lloyd", sites, config={"n_clusters": 12})
+    result = lloyd(sites, 12)
 
     assert len(result.cluster_centers_) < 12
     few = ("3 groups of persons in all", "all at one site", "All records are equal", "3 distinct")
@@ -135,13 +135,13 @@ def test_sites_with_fewer_than_p_persons_everywhere_fail_and_say_what_to_change(
     sites = {site: rows[:4] for site, rows in blobs(CENTRES, (3, 3, 3)).items()}
 
     with pytest.raises(MethodFailure, match="min_group_size") as caught:
-        simulate("lloyd", sites, config={"n_clusters": 4}, policy={"scaling": scaling})
+        lloyd(sites, 4, policy={"scaling": scaling})
     assert caught.value.reason == "too_few_contributors"
 
 
 def test_rows_that_are_all_alike_are_one_group_and_one_centroid() -> None:
     sites = {site: np.full((40, 2), 3.5) for site in ("a", "b", "c")}
-    result = simulate("lloyd", sites, config={"n_clusters": 2})
+    result = lloyd(sites, 2)
 
     assert result.cluster_centers_.tolist() == [[3.5, 3.5]]
     assert result.sizes_ == (120,)
@@ -162,7 +162,7 @@ def test_repeated_given_centroids_are_one_with_a_warning() -> None:
 
 def test_a_single_site_in_a_simulation() -> None:
     X = pooled(blobs(CENTRES, (3,)))
-    result = simulate("lloyd", {"only": X}, config={"n_clusters": 4}, policy={"min_group_size": 3})
+    result = lloyd({"only": X}, 4, policy={"min_group_size": 3})
 
     assert result.sizes_ == (3, 3, 3, 3)
     np.testing.assert_array_equal(result.predict(X), result.labels_["only"])
@@ -171,8 +171,8 @@ def test_a_single_site_in_a_simulation() -> None:
 def test_missing_values_drop_or_impute() -> None:
     sites = blobs(CENTRES, (20, 20, 20))
     sites["a"][::7, 0] = np.nan
-    dropped = simulate("lloyd", sites, config={"n_clusters": 4}, policy={"missing": "drop"})
-    imputed = simulate("lloyd", sites, config={"n_clusters": 4})
+    dropped = lloyd(sites, 4, policy={"missing": "drop"})
+    imputed = lloyd(sites, 4)
 
     assert (dropped.labels_["a"] == -1).sum() == 12
     assert (imputed.labels_["a"] >= 0).all()
@@ -183,7 +183,7 @@ def test_missing_values_drop_or_impute() -> None:
 def test_a_site_without_a_feature_takes_part_with_it_imputed() -> None:
     sites = blobs(CENTRES, (20, 20, 20, 20))
     sites["b"][:, 1] = np.nan
-    result = simulate("lloyd", sites, config={"n_clusters": 4}, policy={"missing": "impute"})
+    result = lloyd(sites, 4, policy={"missing": "impute"})
     own = {
         entry.payload.observed[1]
         for entry in result.trace_
@@ -203,14 +203,12 @@ def test_columns_of_data_frames_are_matched_by_name() -> None:
         site: pd.DataFrame(rows, columns=["dose", "age"]).assign(note="x")[["note", "age", "dose"]]
         for site, rows in sites.items()
     }
-    result = simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "age"])
-    plain = simulate(
-        "lloyd", sites, config={"n_clusters": 4}, features=[{"name": "dose"}, {"name": "age"}]
-    )
+    result = lloyd(frames, 4, features=["dose", "age"])
+    plain = lloyd(sites, 4, features=[{"name": "dose"}, {"name": "age"}])
 
     assert encode_model(result.result) == encode_model(plain.result)
     with pytest.raises(RuleViolation, match="weight"):
-        simulate("lloyd", frames, config={"n_clusters": 4}, features=["dose", "weight"])
+        lloyd(frames, 4, features=["dose", "weight"])
 
 
 ROWS = np.random.default_rng(0).normal(size=(20, 2))
@@ -283,12 +281,7 @@ def test_an_argument_that_is_unknown_names_what_was_meant(argument: str, message
 )
 def test_rows_that_do_not_fit_are_refused_naming_site_and_column(rows: Any, message: str) -> None:
     with pytest.raises(RuleViolation, match=f"site 'b': .*{message}"):
-        simulate(
-            "lloyd",
-            {"a": ROWS, "b": rows, "c": ROWS},
-            config={"n_clusters": 2},
-            features=["x0", "x1"],
-        )
+        lloyd({"a": ROWS, "b": rows, "c": ROWS}, 2, features=["x0", "x1"])
 
 
 def _rows_with_a_value_too_large() -> dict[str, Any]:
@@ -305,7 +298,7 @@ def test_a_column_of_more_than_two_numbers_is_no_yes_no_feature() -> None:
     sites["b"][:, 0] *= 2
 
     with pytest.raises(RuleViolation, match=r"site 'b': .*asks for 0 and 1"):
-        simulate("lloyd", sites, config={"n_clusters": 1}, features=features)
+        lloyd(sites, 1, features=features)
 
 
 def test_bounds_clip_what_is_released_and_the_site_is_warned() -> None:
@@ -313,7 +306,7 @@ def test_bounds_clip_what_is_released_and_the_site_is_warned() -> None:
     bounded = [{"name": "x", "lower": 0, "upper": 1}, "y"]
 
     with pytest.warns(DataWarning, match="2 values outside the session's bounds") as said:
-        result = simulate("lloyd", sites, config={"n_clusters": 1}, features=bounded)
+        result = lloyd(sites, 1, features=bounded)
 
     assert len(said) == 1
     assert result.labels_["b"].tolist() == [0] * 20
@@ -334,9 +327,9 @@ def test_bounds_clip_the_rows_of_a_session_without_protection() -> None:
 def test_what_is_masked_or_missing_is_missing_whatever_holds_it() -> None:
     sites = {"a": ROWS, "b": np.where(ROWS > 1, np.nan, ROWS), "c": ROWS}
     frame = pd.DataFrame(ROWS, columns=["x0", "x1"]).mask(ROWS > 1).astype("Float64")
-    plain = simulate("lloyd", sites, config={"n_clusters": 2})
+    plain = lloyd(sites, 2)
     for rows in (np.ma.masked_greater(ROWS, 1), frame):
-        result = simulate("lloyd", {**sites, "b": rows}, config={"n_clusters": 2})
+        result = lloyd({**sites, "b": rows}, 2)
         assert encode_model(result.result) == encode_model(plain.result)
         np.testing.assert_array_equal(result.labels_["b"], plain.labels_["b"])
 
@@ -346,7 +339,7 @@ def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) 
     pd.DataFrame(ROWS, columns=["x1", "x0"]).to_csv(path, index=False)
     sites = {"a": ROWS, "b": path, "c": ROWS, "d": np.empty((0, 2))}
     sites["e"] = pd.DataFrame({"x0": [], "x1": []})
-    result = simulate("lloyd", sites, config={"n_clusters": np.int64(2)}, seed=np.int64(3))
+    result = lloyd(sites, np.int64(2), seed=np.int64(3))
 
     np.testing.assert_array_equal(result.labels_["b"], result.predict(ROWS[:, ::-1]))
     assert result.labels_["d"].shape == result.labels_["e"].shape == (0,)
@@ -354,19 +347,19 @@ def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) 
     levels = {"name": "x1", "kind": "categorical", "levels": ["0", "1", "2"]}
     whole = np.column_stack([ROWS[:, 0], np.arange(len(ROWS)) % 3])
     sites = {"a": whole, "b": whole, "c": whole, "d": np.empty((0, 2))}
-    result = simulate("lloyd", sites, config={"n_clusters": 2}, features=["x0", levels])
+    result = lloyd(sites, 2, features=["x0", levels])
     assert result.labels_["d"].shape == (0,)
 
 
 def test_new_rows_of_a_data_frame_are_matched_by_name() -> None:
-    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    result = lloyd(blobs(CENTRES, (12, 20, 31)), 4)
     rows = pd.DataFrame({"x1": [6.0, 0.0], "note": "?", "x0": [0.0, 6.0]})
 
     np.testing.assert_array_equal(result.predict(rows), result.predict([[0, 6], [6, 0]]))
 
 
 def test_the_trace_holds_what_every_site_sent_in_every_round() -> None:
-    result = simulate("lloyd", blobs(CENTRES, (12, 20, 31)), config={"n_clusters": 4})
+    result = lloyd(blobs(CENTRES, (12, 20, 31)), 4)
     rounds = [entry.round for entry in result.history_]
 
     assert [(e.round, e.site) for e in result.trace_] == [(n, s) for n in rounds for s in "abc"]
