@@ -156,7 +156,7 @@ def swept(all_clouds: None) -> Any:
 
 def test_a_result_says_what_was_found(swept: Any) -> None:
     first, *lines = repr(swept).splitlines()
-    assert first.startswith("SessionResult: 3 clusters by lloyd, 2 columns, 3 sites")
+    assert first.startswith("SessionResult: 3 clusters by lloyd, 2 columns, 3 sites, 405 persons")
     head = next(
         i for i, line in enumerate(lines) if line.split() == ["cluster", "persons", "u", "size"]
     )

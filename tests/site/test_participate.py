@@ -944,7 +944,7 @@ def test_status_knows_what_is_in_flight(tmp_path: Path) -> None:
 def test_environment_variables_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FEDCLUST_TOKEN", raising=False)
     monkeypatch.setenv("FEDCLUST_COORDINATOR", URL)
-    with pytest.raises(errors.UsageError):
+    with pytest.raises(errors.UsageError, match="give url and token"):
         Site()
     monkeypatch.setenv("FEDCLUST_TOKEN", "fcs_secret")
     with Site() as site:
