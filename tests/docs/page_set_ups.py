@@ -64,6 +64,7 @@ def _adding_a_method(page: Page) -> Iterator[None]:
         "fedclust_damped/config.py": "class Config(",
         "fedclust_damped/messages.py": "class ShiftTask(",
         "fedclust_damped/client.py": "def local_step(",
+        "fedclust_damped/phases.py": "PHASES = (",
         "fedclust_damped/server.py": "def aggregate(",
         "fedclust_damped/__init__.py": "METHOD: Method",
         "try_damped.py": "import Tried",
