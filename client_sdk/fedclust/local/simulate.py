@@ -296,12 +296,15 @@ def _collect(
             overdue_for=timedelta(seconds=time_s - since) if since else None,
             refused=seen.refused,
         )
-        if isinstance(decision, collecting.Aggregate):
-            return seen
-        if isinstance(decision, collecting.Fail):
+        if isinstance(decision, collecting.Wait):
+            since = (since or time_s) if decision.overdue else None
+            continue
+        few = collecting.TurnoutFailure.TOO_FEW_CONTRIBUTORS
+        if isinstance(decision, collecting.Fail) and decision.reason is not few:
             missing = f" Without an answer: {', '.join(seen.pending)}." if seen.pending else ""
             raise MethodFailure(decision.reason, collecting.FAILURES[decision.reason] + missing)
-        since = (since or time_s) if decision.overdue else None
+        # `advance` says how many answers are too few.
+        return seen
     raise ValueError("the exchange ended before the round")
 
 
