@@ -6,7 +6,7 @@ import logging
 import os
 import signal
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any
@@ -28,7 +28,17 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.session_run import SessionAnswers
 from fedclust.wire.codec import encode_model, sha256, task_digest
 from fedclust.wire.errors import SessionFailed, UsageError
-from in_process import FEATURES, OUTCOMES, SIZES, Federation, Node, context, define, state_of
+from in_process import (
+    FEATURES,
+    OUTCOMES,
+    SIZES,
+    Federation,
+    InProcessGrid,
+    Node,
+    context,
+    define,
+    state_of,
+)
 
 SESSION: dict[str, Any] = {"algorithm": "lloyd", "config": {"n_clusters": 4}, "features": FEATURES}
 ENDURING = {**SESSION, "policy": {"round_timeout_s": 600}}
@@ -326,6 +336,36 @@ def test_a_node_that_dies_in_a_round_and_comes_back_changes_no_byte(
     assert encode_model(found.result) == expected(federation)
     rounds = [line["round"] for line in lines(federation, "brno")]
     assert rounds == [line["round"] for line in lines(federation, "ada")]
+
+
+class SlowGrid(InProcessGrid):
+    """The first reply of node 1 to round 1 arrives in round 2, after that to the second message."""
+
+    late, arrives = "", False
+
+    def push_messages(self, messages: Iterable[Message]) -> list[str]:
+        (message,) = messages
+        (number,) = super().push_messages([message])
+        asked = unpack(Ask, message)
+        if (message.metadata.dst_node_id, asked.round) == (1, 1):
+            self.late = self.late or number
+        self.arrives = self.arrives or asked.round == 2
+        return [number]
+
+    def pull_messages(self, numbers: Iterable[str]) -> list[Message]:
+        return super().pull_messages(
+            [each for each in numbers if each != self.late or self.arrives]
+        )
+
+
+def test_a_late_reply_to_an_earlier_round_puts_no_site_out(federation: Federation) -> None:
+    definition = define(SIZES, **SESSION)
+    federation.approve(definition)
+    federation.grid = SlowGrid(federation.nodes)
+    found = federation.run(definition)
+    assert federation.grid.arrives
+    assert federation.clock.time > 60
+    assert encode_model(found.result) == expected(federation)
 
 
 def test_a_node_that_stays_away_is_late_and_the_quorum_goes_on(federation: Federation) -> None:

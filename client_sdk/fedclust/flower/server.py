@@ -93,9 +93,9 @@ class FlowerSession:
         self._names: dict[int, str] = {}
         #: What each site has still to answer.
         self._asked: dict[str, Ask] = {}
-        #: By node: what it was asked last, and when. By message: the node that it was sent to.
+        #: By node: what it was asked last, and when. By message: the node, and what it was asked.
         self._sent: dict[int, tuple[Ask, float]] = {}
-        self._waiting: dict[str, int] = {}
+        self._waiting: dict[str, tuple[int, Ask]] = {}
         self._answers: list[Contribution] = []
         self._submissions: list[ProvenanceEntry] = []
 
@@ -164,27 +164,28 @@ class FlowerSession:
                 message = Message(pack(asked), node, "query", group_id=str(asked.round))
                 # Flower gives no number to a message that it could not take.
                 sent = filter(None, self._grid.push_messages([message]))
-                self._waiting.update(dict.fromkeys(sent, node))
+                self._waiting.update(dict.fromkeys(sent, (node, asked)))
         for reply in self._grid.pull_messages(list(self._waiting)) if self._waiting else ():
-            node = self._waiting.pop(reply.metadata.reply_to_message_id)
+            node, asked = self._waiting.pop(reply.metadata.reply_to_message_id)
             try:
-                self._take(node, unpack(Reply, reply))
+                self._take(node, asked, unpack(Reply, reply))
             except (ValueError, KeyError, TypeError) as error:
                 said = reply.error.code if reply.has_error() else type(error).__name__
                 _LOG.warning("node %d: error %s", node, said)
         self._clock.sleep(_POLL_S)
 
-    def _take(self, node: int, reply: Reply) -> None:
+    def _take(self, node: int, asked: Ask, reply: Reply) -> None:
         """Take a reply: a refusal, a declaration, or an answer."""
         site = self._names.get(node, "")
-        asked = self._asked.get(site)
+        # A message that was sent again gets a second reply, perhaps in a later round.
+        current = self._asked.get(site) is asked
         if reply.refused:
             _LOG.warning("%s: %s", site or f"node {node}", reply.refused)
-        if reply.final or (asked is not None and asked.ended):
+        if reply.final or (current and asked.ended):
             self._put_out(site)
         elif reply.declared is not None:
             self._meet(node, reply.site, reply.declared)
-        elif reply.body is not None and asked is not None and asked.task is not None:
+        elif reply.body is not None and current and asked.task is not None:
             self._take_answer(site, asked.round, asked.task, reply.body)
 
     def _meet(self, node: int, name: str, own: Declaration) -> None:
