@@ -9,7 +9,12 @@ site's records or more hold one value are left out, and clusters of fewer than 1
 
 And the words of the cards ("older"), of all columns and clusters: how many there are, the share
 whose direction is not that of the rows, and the share of all differences of .5 or more that are not
-given because few persons have a record.
+given because few persons have a record. "Off": the share of the words' differences that are more
+than .5 standard deviations from those of the rows.
+
+A second table has the figures of quality and the sizes, of the records against the rows of the same
+clusters: inertia and Davies-Bouldin index as ratios, the silhouette as a difference, and how far at
+most 95 % of the shares of clusters are off, of all persons and of a site's.
 
 In kinds with "no effect" the clusters differ by chance alone. Each kind has no, 15 and 30 % missing
 values. With `--support`, SUPPORT too (the extra `examples`).
@@ -26,10 +31,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer, load_diabetes, load_wine
+from sklearn.metrics.pairwise import nan_euclidean_distances
 
 from _hospitals import heart
 from _report import write
-from fedclust import simulate
+from fedclust import SessionResult, simulate
 from fedclust.result.facts import NOTABLE, Facts
 
 FloatArray = NDArray[np.float64]
@@ -48,29 +54,38 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--first", type=int, default=0, help="first seed")
+    parser.add_argument("--p", type=int, default=5, help="least number of persons of a group")
     parser.add_argument("--support", action="store_true", help="SUPPORT too")
     options = parser.parse_args()
-    rows, real = list[dict[str, Any]](), dict[str, list[Drawn]]()
+    lines, real = list[tuple[dict[str, Any], dict[str, Any]]](), dict[str, list[Drawn]]()
     for kind in KINDS:
         seeds = range(options.first, options.first + options.seeds)
         drawn = [_drawn(kind, *size, seed) for size in SIZES for seed in seeds]
-        rows += [_line(kind, drawn, missing) for missing in MISSING]
+        lines += [_line(kind, drawn, missing, options.p) for missing in MISSING]
     for seed in range(options.first, options.first + options.seeds):
         for name, found in _real(seed, support=options.support):
             real.setdefault(name, []).append((found, {}, seed))
-    rows += [_line(name, found, missing) for name, found in real.items() for missing in MISSING]
-    write("table_one", rows, note="p = 5; K = 2 to 5. Shares of the numbers that are right.")
+    lines += [
+        _line(name, found, missing, options.p)
+        for name, found in real.items()
+        for missing in MISSING
+    ]
+    numbers, quality = zip(*lines, strict=True)
+    note = f"p = {options.p}; K = 2 to 5."
+    write("table_one", numbers, note=f"{note} Shares of the numbers that are right.")
+    write("table_one_quality", quality, note=f"{note} Of the records, against the rows.")
 
 
-def _line(name: str, drawn: list[Drawn], missing: float) -> dict[str, Any]:
-    found = [_compare(*each, missing) for each in drawn]
-    means, printed, whole, parts, words = (
-        np.concatenate(each) for each in zip(*found, strict=True)
-    )
+def _line(
+    name: str, drawn: list[Drawn], missing: float, p: int
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    found = [_compare(*each, missing, p) for each in drawn]
+    *each_value, quality = zip(*found, strict=True)
+    means, printed, whole, parts, words, off, sizes, of_sites = map(np.concatenate, each_value)
     near = np.abs(means) <= 0.15
-    return {
-        "data": name,
-        "missing": missing,
+    about = {"data": name, "missing": missing}
+    numbers = {
+        **about,
         "values": len(means),
         "printed as means": _share(printed > 0),
         "within .15 sd": _share(near[printed > 0]),
@@ -80,6 +95,14 @@ def _line(name: str, drawn: list[Drawn], missing: float) -> dict[str, Any]:
         "words": int((~np.isnan(words)).sum()),
         "wrong": _share(words[~np.isnan(words)] <= 0),
         "not given": _share(np.isnan(words)),
+        "off": _share(off > 0.5),
+    }
+    names = "inertia", "silhouette", "Davies-Bouldin"
+    return numbers, {
+        **about,
+        **dict(zip(names, np.mean(quality, axis=0).tolist(), strict=True)),
+        "share of a cluster": float(np.quantile(sizes, 0.95)),
+        "at a site": float(np.quantile(of_sites, 0.95)),
     }
 
 
@@ -92,12 +115,14 @@ def _right(ratios: FloatArray) -> NDArray[np.bool_]:
 
 
 def _compare(
-    sites: Sites, feature: dict[str, Any], seed: int, missing: float
+    sites: Sites, feature: dict[str, Any], seed: int, missing: float, p: int
 ) -> tuple[FloatArray, ...]:
     """Return, of each value, how far it is from the rows' mean and whether it is called a mean.
 
     And the ratios of the standard deviations to those of the rows: of all, and of each cluster. And
-    of each difference of .5 or more that of the rows in its direction; NaN where it is not given.
+    of each difference of .5 or more that of the rows in its direction, NaN where it is not given;
+    and how far the given ones are apart. Then how far shares of clusters are from those of the
+    labels, of all persons and of a site's, and the figures of quality.
     """
     rng = np.random.default_rng(seed)
     sites = [np.where(rng.random(rows.shape) < missing, np.nan, rows) for rows in sites]
@@ -109,14 +134,15 @@ def _compare(
         for j, one in enumerate(yes_no)
     ]
     config = {"n_clusters": 2 + seed % 4}
-    found = simulate("lloyd", tables, config=config, features=columns, seed=seed)
+    policy = {"min_group_size": p}
+    found = simulate("lloyd", tables, config=config, features=columns, policy=policy, seed=seed)
     labels = np.concatenate([found.labels_[name] for name in tables])
     undo = {"log": np.log, "log1p": np.log1p}.get(feature.get("transform", ""), np.asarray)
     rows = undo(every)
     profile = found.result.profile
     assert profile is not None
     assert profile.uncertain is not None
-    means, printed, whole, parts, words = (list[float]() for _ in range(5))
+    means, printed, whole, parts, words, off = (list[float]() for _ in range(6))
     clusters = Facts(found.result, found.definition).clusters
     for j, values in enumerate(rows.T):
         spread = np.nanstd(values)
@@ -129,6 +155,9 @@ def _compare(
             if not np.isnan(own).all():
                 away = (np.nanmean(own) - np.nanmean(values)) * np.sign(apart[k])
                 words.append(float(away) if given else np.nan)
+                if given and spread:
+                    of_rows = (np.nanmean(own) - np.nanmean(values)) / spread
+                    off.append(abs(float(apart[k] - of_rows)))
         if f"x{j}" in profile.typical or not spread or columns[j]["kind"] == "binary":
             continue
         whole.append(float(profile.estimated_overall_deviations[j] / spread))
@@ -138,7 +167,44 @@ def _compare(
                 means.append(float((profile.means[k, j] - own.mean()) / spread))
                 printed.append(float(not profile.uncertain[k, j]))
                 parts.append(float(profile.estimated_deviations[k, j] / own.std()))
-    return tuple(map(np.array, (means, printed, whole, parts, words)))
+    pairs = [(found.result.site_sizes[name], found.labels_[name]) for name in tables]
+    sizes, *of_sites = (
+        np.abs(np.divide(own, sum(own)) - _shares(of, len(own)))
+        for own, of in [(found.sizes_, labels), *pairs]
+        if sum(own)
+    )
+    return (
+        *map(np.array, (means, printed, whole, parts, words, off)),
+        sizes,
+        np.concatenate(of_sites),
+        _quality(found, rows),
+    )
+
+
+def _shares(labels: NDArray[np.int64], n_clusters: int) -> FloatArray:
+    counts = np.bincount(labels[labels >= 0], minlength=n_clusters)
+    return counts / max(counts.sum(), 1)
+
+
+def _quality(found: SessionResult, rows: FloatArray) -> FloatArray:
+    """Return inertia, silhouette and Davies-Bouldin index against those of the rows (n, d)."""
+    result, quality = found.result, found.result.quality
+    assert quality is not None
+    rows = rows[~np.isnan(rows).all(axis=1)]
+    apart = nan_euclidean_distances((rows - result.center) / result.scale, result.centroids)
+    own, (a, b) = apart.argmin(axis=1), np.sort(apart, axis=1).T[:2]
+    numbers = range(len(result.centroids))
+    spread = np.array([a[own == k].mean() if (own == k).any() else 0.0 for k in numbers])
+    between = np.linalg.norm(result.centroids[:, None] - result.centroids, axis=2)
+    np.fill_diagonal(between, np.inf)
+    index = ((spread[:, None] + spread) / between).max(axis=1).mean()
+    return np.array(
+        [
+            quality.inertia / quality.n_rows / (a**2).mean(),
+            quality.simplified_silhouette - ((b - a) / np.maximum(b, 1e-12)).mean(),
+            quality.davies_bouldin / index,
+        ]
+    )
 
 
 # --- Data -----------------------------------------------------------------------------------------

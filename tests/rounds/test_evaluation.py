@@ -364,47 +364,77 @@ def test_a_mean_is_uncertain_where_persons_can_lie_further_out_than_records() ->
 
 
 @pytest.mark.parametrize(
-    ("n_groups", "size", "n_known", "uncertain"),
+    ("p", "n_groups", "size", "n_known", "uncertain"),
     [
-        # Two standard errors of a mean of 180 or 174 persons are below or above .15.
-        (30, 6, 30, False),
-        (29, 6, 29, True),
-        # Groups a third or two thirds larger than without missing values.
-        (400, 8, 400, False),
-        (400, 10, 400, True),
-        # The record of 35 or 55 % of the persons is imputed.
-        (800, 6, 520, False),
-        (800, 6, 360, True),
+        # 2.5 standard errors of a mean of 282 or 276 persons are below or above .15,
+        (5, 47, 6, 47, False),
+        (5, 46, 6, 46, True),
+        # and with a larger p it takes as many groups.
+        (20, 47, 24, 47, False),
+        (20, 46, 24, 46, True),
+        # Groups a sixth or a third larger than without missing values.
+        (5, 400, 7, 400, False),
+        (5, 400, 8, 400, True),
+        # The record of 25 or 35 % of the persons is imputed.
+        (5, 800, 6, 600, False),
+        (5, 800, 6, 520, True),
     ],
 )
 def test_a_mean_of_few_persons_or_with_many_missing_values_is_uncertain(
-    n_groups: int, size: int, n_known: int, *, uncertain: bool
+    p: int, n_groups: int, size: int, n_known: int, *, uncertain: bool
 ) -> None:
     X = np.tile([[1.0, 1.0], [-1.0, -1.0]], (400, 1))[:n_groups]
     observed = np.ones(X.shape, dtype=np.bool_)
     observed[n_known:, 1] = False
     points = replace(weighted(X, np.full(n_groups, size)), within=np.zeros(2), observed=observed)
-    config = config_of(OPTIONS, missing="impute")
+    config = config_of(OPTIONS, missing="impute", p=p)
     profile = _outcome({"a": points}, np.zeros((1, 2)), config).profile
 
-    loss = 1.0 + 5.0 * (max(size / 6.0 - 1.0, 0.0) + 1.0 - n_known / n_groups)
-    error = max(0.05 * loss, 2.0 * np.sqrt(loss / (n_known * size)))
+    loss = 1.0 + 7.0 * (max(size / (1.2 * p) - 1.0, 0.0) + 1.0 - n_known / n_groups)
+    error = max(0.05 * loss, 2.5 * np.sqrt(loss / (n_known * size * 5 / p)))
     assert (error > 0.15) == uncertain
     assert profile.uncertain[0, 1] == uncertain
 
 
-def test_a_difference_rests_on_twenty_persons_with_a_record() -> None:
+@pytest.mark.parametrize("p", [5, 10])
+def test_a_difference_rests_on_four_times_p_persons_with_a_record(p: int) -> None:
     observed = np.ones((4, 2), dtype=np.bool_)
     observed[3, 1] = False
-    points = replace(weighted(np.ones((4, 2)), np.full(4, 5)), observed=observed)
+    points = replace(weighted(np.ones((4, 2)), np.full(4, p)), observed=observed)
     exact = config_of(OPTIONS, missing="impute", protection="none")
 
     found = [
         _outcome({"a": points}, np.zeros((1, 2)), config).profile
-        for config in (config_of(OPTIONS, missing="impute"), exact)
+        for config in (config_of(OPTIONS, missing="impute", p=p), exact)
     ]
     assert found[0].few.tolist() == [[False, True]]
     assert found[1].few is None
+
+
+def test_a_site_with_a_larger_p_is_not_taken_for_one_with_missing_values() -> None:
+    X = np.tile([[1.0], [-1.0]], (200, 1))
+    config, centroid = config_of(OPTIONS, d=1), np.zeros((1, 1))
+    sites = {"a": weighted(X, np.full(400, 6)), "b": weighted(X, np.full(400, 24))}
+    found = []
+    for p in (5, 20):
+        answers = [
+            Contribution(site, _measure(replace(points, within=np.zeros(1)), centroid, config), own)
+            for (site, points), own in zip(sites.items(), (5, p), strict=True)
+        ]
+        raw = raw_result(centroid, config)
+        found.append(evaluation.aggregate(raw, answers, config).profile)
+
+    assert [each.uncertain.tolist() for each in found] == [[[True]], [[False]]]
+    # Four groups are what a difference needs of either site.
+    few = []
+    for counts in ((4, 0), (0, 3), (0, 4), (3, 1)):
+        answers = [
+            Contribution(site, _measure(weighted(X[:n], np.full(n, own)), centroid, config), own)
+            for site, n, own in zip("ab", counts, (5, 20), strict=True)
+            if n
+        ]
+        few.append(evaluation.aggregate(raw, answers, config).profile.few.item())
+    assert few == [False, True, False, False]
 
 
 @pytest.mark.parametrize(("n_equal", "warns"), [(0, False), (2, False), (3, True), (4, True)])

@@ -297,6 +297,7 @@ def _cluster_columns(facts: Facts, k: int) -> tuple[ClusterColumn, ...]:
         apart = mean - float(profile.overall_means[j])
         difference = without_noise(apart / wide) if wide > 1e-12 * max(1.0, abs(mean)) else None
         if facts.of_groups and difference is not None:
+            # Words and orders rest on this digit: a finer difference would show in them.
             difference = None if facts.few(k, j) else round(difference, 1) + 0.0
         number = column.kind == "numeric"
         value = _undone(mean, column) if number else as_mean(mean, column)

@@ -71,12 +71,16 @@ _NEAR = 0.15
 #: of which the middle values of skewed groups take so many of the cluster's own,
 _SKEW = 0.05
 #: and missing values so many times more: by how much groups are larger than without any, and the
-#: share of persons whose record is imputed. Of the means of 22 kinds of data without, with 15 and
-#: with 30 % missing values (benchmarks/table_one.py) 98 % or more are then so near.
-_LACKING = 5.0
-#: Fewer persons with a record give no difference: with 10 to 14 persons the rows differ in the
-#: other direction in 8 % (docs/results/table_one.md).
-_FEWEST = 20
+#: share of persons whose record is imputed.
+_LACKING = 7.0
+#: Without missing values a mean group has so many times its site's p persons.
+_MEAN_GROUP = 1.2
+#: By chance a mean of records is off by up to so many standard errors of a mean of the persons; a
+#: group of a larger p counts as one of this p. Of the means of 25 kinds of data without, with 15
+#: and with 30 % missing values (benchmarks/table_one.py) 99 % are then so near.
+_ERRORS, _P = 2.5, 5.0
+#: Fewer times p persons with a record give no difference (docs/results/table_one.md).
+_FEWEST = 4
 #: The largest share of variance that a site's records can say lies within its groups.
 _MOST_WITHIN = 0.8
 #: Columns or clusters that a warning names.
@@ -513,7 +517,7 @@ def aggregate(
             n_rows=n,
             n_left_out=sum(each.left_out for each in sent.values()),
         )
-    profile = _cluster_profile(sent, config)
+    profile = _cluster_profile(sent, {each.site: each.p for each in contributions}, config)
     return EvaluationOutcome(
         quality=quality,
         sizes=tuple(int(count) for count in counts),
@@ -660,8 +664,13 @@ def _davies_bouldin(apart: FloatArray, counts: IntArray, distances: FloatArray) 
     return float(((spread[:, None] + spread[None, :]) / apart).max(axis=1).mean())
 
 
-def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterProfile | None:
-    """Return means and standard deviations of each cluster and of all persons, in own units."""
+def _cluster_profile(
+    sent: dict[str, Evaluation], ps: dict[str, int], config: RunConfig
+) -> ClusterProfile | None:
+    """Return means and standard deviations of each cluster and of all persons, in own units.
+
+    ``ps`` are the sites' least numbers of persons behind a number, which may exceed the session's.
+    """
     if not sent:
         return None
     clusters = _merge_clusters(sent, config, within=True)
@@ -684,28 +693,39 @@ def _cluster_profile(sent: dict[str, Evaluation], config: RunConfig) -> ClusterP
         overall_means=config.space.to_original(whole.mean),
         estimated_overall_deviations=overall,
         typical=tuple(name for name, one in zip(names, typical, strict=True) if one),
-        uncertain=None if exact else _uncertain_means(sent, clusters, whole, config),
-        few=None if exact else clusters.n < _FEWEST,
+        uncertain=None if exact else _uncertain_means(sent, ps, clusters, whole, config),
+        few=None if exact else _persons_in_p(sent, ps, config) < _FEWEST - _SLACK,
         all_equal={
             name: (int(n), int(of)) for name, n, of in zip(names, equal, held, strict=True) if n
         },
     )
 
 
+def _persons_in_p(sent: dict[str, Evaluation], ps: dict[str, int], config: RunConfig) -> FloatArray:
+    """Return how many persons (K, d) have a record, each site's counted in its p."""
+    known = ((site, _known_persons(site, each, config)) for site, each in sent.items())
+    return np.asarray(sum(n / ps[site] for site, n in known))
+
+
 def _uncertain_means(
-    sent: dict[str, Evaluation], clusters: Moments, whole: Moments, config: RunConfig
+    sent: dict[str, Evaluation],
+    ps: dict[str, int],
+    clusters: Moments,
+    whole: Moments,
+    config: RunConfig,
 ) -> BoolArray:
     """Return which means of numbers (K, d) may differ from those of the cluster's persons.
 
     Persons are spread wider than records. So the persons of a cluster, who are labelled by their
     own values, can lie further from the mean of all than its records do: at most by the ratio of
     the two spreads. A cluster's records also differ from its persons by chance, about as a mean of
-    as many persons does. Missing values add to both, for they mix persons in groups and no record
-    shows it.
+    as many persons does, or of fewer if p is large. Missing values add to both, for they mix
+    persons in groups and no record shows it; groups are then larger than a site's p makes them.
 
     Parameters
     ----------
     sent : dict of site to Evaluation
+    ps : dict of site to int
     clusters, whole : Moments
         Of each cluster (K, d) and of all (d,), with the variance within groups.
     config : RunConfig
@@ -721,11 +741,12 @@ def _uncertain_means(
     changed = np.array([column.transform != "none" for column in config.columns])
     persons = {site: each.counts.sum() for site, each in sent.items()}
     held = np.sum([n * config.masks.get(site, config.mask) for site, n in persons.items()], axis=0)
-    size = sum(persons.values()) / max(sum(each.points.sum() for each in sent.values()), 1)
-    # Without missing values a mean group has 1.2 p persons.
-    lacking = max(size / (1.2 * config.p), 1.0) - whole.n / np.maximum(held, 1.0)
+    expected = sum(n / (_MEAN_GROUP * ps[site]) for site, n in persons.items())
+    larger = max(expected / max(sum(each.points.sum() for each in sent.values()), 1), 1.0)
+    lacking = larger - whole.n / np.maximum(held, 1.0)
     loss = 1.0 + _LACKING * lacking
-    chance = 2.0 * own * np.sqrt(loss / np.maximum(clusters.n, 1.0))
+    n = np.minimum(clusters.n, _P * _persons_in_p(sent, ps, config))
+    chance = _ERRORS * own * np.sqrt(loss / np.maximum(n, 1.0))
     uncertain = (apart + _SKEW * loss * own > _NEAR) | (chance > _NEAR) | changed
     return np.asarray(uncertain & (clusters.n > 0) & ~binary_columns(config.columns))
 
@@ -734,12 +755,17 @@ def _merge_clusters(sent: dict[str, Evaluation], config: RunConfig, *, within: b
     """Return the moments (K, d) of each cluster's records, with or without variance in groups."""
     clusters = no_moments(next(iter(sent.values())).means.shape)
     for site, payload in sent.items():
-        known = payload.known
-        if known is None:
-            known = payload.counts[:, None] * config.masks.get(site, config.mask)
+        known = _known_persons(site, payload, config)
         spread = payload.m2 + known * payload.within if within else payload.m2
         clusters = merge_moments(clusters, Moments(known.astype(np.float64), payload.means, spread))
     return clusters
+
+
+def _known_persons(site: str, payload: Evaluation, config: RunConfig) -> IntArray:
+    """Return a site's persons with a record that is not imputed, by cluster and column (K, d)."""
+    if payload.known is not None:
+        return payload.known
+    return payload.counts[:, None] * config.masks.get(site, config.mask)
 
 
 def _in_two_digits(values: FloatArray) -> FloatArray:
