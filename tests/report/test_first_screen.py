@@ -68,7 +68,7 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
     ]
     ends = "differ in died: more often in cluster 1 (p < 0.001) than in cluster 0, the largest one."
     # Of three comparisons: .0004 times three.
-    for lines, who in zip(said, ("The clusters", "The parts shown here"), strict=True):
+    for lines, who in zip(said, ("The clusters", "The parts below"), strict=True):
         assert f" {who} {ends.replace('p < 0.001', 'p = 0.0012')} died: from 12.3 %" in lines[0]
     assert said[1][0].startswith("No separate groups were found among 400 persons")
 

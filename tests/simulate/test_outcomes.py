@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust import FederatedKMeans, simulate
+from fedclust import FederatedKMeans, SessionResult, simulate
+from fedclust.cli.result_output import result_facts
 from fedclust.schema.feature import Outcome
 
 DIED = {"name": "died", "kind": "binary", "role": "outcome"}
@@ -193,6 +195,26 @@ def test_an_outcome_of_fewer_sites_than_min_sites_is_not_shown() -> None:
     assert (stay.n_sites, set(stay.tables)) == (2, {"berlin", "porto"})
     assert stay.total.sum() > 0
     assert found.outcomes_.withheld == ()
+
+
+def test_of_one_cloud_everybody_sees_the_k_of_the_outcomes(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    rows = pd.DataFrame(rng.normal(size=(360, 2)), columns=["x", "y"])
+    rows["died"] = (rng.random(360) < 0.3).astype(float)
+    sites = {name: rows.iloc[i::3] for i, name in enumerate(SITES)}
+    found = run(sites=sites, n_clusters=[2, 3, 4], outcomes_k=3, features=["x", "y", DIED], seed=1)
+    assert (found.result.choice, found.result.n_clusters) == ("one-cloud", 3)
+    assert all(found.labels_[site].max() == 2 for site in SITES)
+    why = "No K is recommended, K = 3 is shown, because outcomes were counted there."
+    found.save_report(tmp_path / "report.html")
+    found.save(tmp_path / "found.fedclust")
+    for text in (repr(found), found._repr_html_(), (tmp_path / "report.html").read_text("utf-8")):
+        assert why in text
+        assert "No separate groups were found" in text
+        assert "The parts below show no clear difference in died" in " ".join(text.split())
+    shown = "3 (tried K = 2, 3, 4; no K is recommended, K = 3 is shown)"
+    assert shown in result_facts(found.result).values()
+    assert SessionResult.load(tmp_path / "found.fedclust").result.n_clusters == 3
 
 
 def test_an_estimator_takes_an_array_with_the_columns_of_outcomes_last() -> None:

@@ -67,7 +67,7 @@ def answer(facts: Facts) -> list[str]:
             )
     if outcomes is not None and outcomes.results and outcomes.results[0].clusters:
         first, names = outcomes.results[0], facts.cluster_names
-        which = "the parts shown here" if apart == 0 else "the clusters"
+        which = "the parts below" if apart == 0 else "the clusters"
         said += f" {difference_text(first, names, outcomes.reference, which)}"
         said += f" {range_text(first, names)}"
     lines = [said]
