@@ -147,8 +147,10 @@ def test_levels_that_are_one_number_differ_as_text() -> None:
     assert raw(pd.DataFrame({"cp": [2, 1]}), both) == [[2, 0]]
 
 
-def test_truth_values() -> None:
+def test_truth_values(tmp_path: Path) -> None:
     assert raw(pd.DataFrame({"sex": [True, False]}), SEX) == [[1, 0]]
+    (tmp_path / "x.csv").write_text("sex\nTRUE\nFalse\n1\n", "utf-8")
+    assert raw(tmp_path / "x.csv", SEX) == [[1, 0, 1]]
     levels = {"true": "typical", "false": "none"}
     for kind in (bool, object, "boolean"):
         rows = pd.DataFrame({"cp": pd.Series([True, False], dtype=kind)})
