@@ -71,6 +71,19 @@ def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
     direct.co.stop(timeout_s=TIMEOUT_S)
     assert not direct.co.alive
     assert direct.co.notifier.closed
+    # Once at the start and once for each round.
+    assert direct.store.metrics()["driver.look"].calls == 3
+
+
+def test_a_round_that_ends_makes_a_place_for_those_that_wait(direct: DirectApi) -> None:
+    names = ("a", "b", "c")
+    for name in names:
+        direct.session(name, rounds=1)
+        direct.answer_all(name)
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=3600, sweep_every_s=3600)
+    direct.co.start()
+    eventually(lambda: all(direct.info(name).state == "completed" for name in names))
+    direct.co.stop(timeout_s=TIMEOUT_S)
 
 
 def test_the_sweeper_thread_closes_at_the_deadline(direct: DirectApi, clock: ManualClock) -> None:
