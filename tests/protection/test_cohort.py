@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedclust.protection.cohort import CohortRefused
+from fedclust.protection.fingerprints import person_keys, row_ids
 from fedclust.protection.table import TooFewPersons, find_neighbours, form_table
 from support.cohorts import SECRET, Memory, given_groups, persons, sources_of
 
@@ -251,6 +254,16 @@ def test_withdrawal_ends_the_use_of_a_group() -> None:
     np.testing.assert_array_equal(site.cohort.table(NAMES).sizes, np.delete(sizes, group))
     assert all(site.group_of(name) == -1 for name in ["P7", *fellows])
     assert site.update(people).persons == 0, "neither the person nor the others come back alone"
+
+
+def test_a_row_without_an_id_is_withdrawn_by_its_number() -> None:
+    site = Memory()
+    site.update(dict(zip(row_ids(1, 60), persons(60).values(), strict=True)))
+    left = replace(site.cohort, has_ids=False).withdraw(SECRET, "7")
+    (row,) = left.find(person_keys(SECRET, row_ids(7, 1))[0])
+    np.testing.assert_array_equal(np.flatnonzero(left.withdrawn), row)
+    with pytest.raises(CohortRefused):
+        site.cohort.withdraw(SECRET, "7")
 
 
 @pytest.mark.parametrize("size", [5, 6])

@@ -336,7 +336,8 @@ def test_what_was_not_approved_cannot_be_withdrawn(site: Site) -> None:
     with pytest.raises(errors.UsageError, match="no approval of session heart is in force"):
         site.approvals.withdraw("heart", NAME)
     reviewed_and_approved(site)
-    site.approvals.withdraw("heart", NAME)
+    (given,) = site.approvals.withdraw("heart", NAME)
+    assert site.approvals.held(given.coordinator, given.site, "heart") is None
     with pytest.raises(errors.UsageError, match="in force"):
         site.approvals.withdraw("heart", NAME)
 
