@@ -308,6 +308,25 @@ def test_a_site_whose_session_runs_in_another_process_says_no_more(federation: F
         lock.release()
 
 
+def test_an_unanswered_message_is_repeated_after_twice_the_time(federation: Federation) -> None:
+    """A site that computes for long does not get a queue of the same message."""
+    definition = define(SIZES, **ENDURING)
+    federation.approve(definition)
+    node, times = federation.node("brno"), list[float]()
+
+    def keep_silent(asked: Ask) -> None:
+        if asked.round == 2:
+            times.append(federation.clock.time)
+            node.alive = len(times) == 4
+
+    def connected() -> None:
+        node.alive = True
+
+    node.fault, federation.clock.at = keep_silent, connected
+    assert encode_model(federation.run(definition).result) == expected(federation)
+    assert np.diff(times).tolist() == [60.0, 120.0, 240.0]
+
+
 @pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
 def test_a_node_that_dies_in_a_round_and_comes_back_changes_no_byte(
     federation: Federation, after: bool

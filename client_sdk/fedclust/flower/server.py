@@ -75,7 +75,8 @@ class FlowerSession:
     join_s : float
         Seconds for sites to declare themselves; then the session starts with those that have.
     again_s : float
-        Seconds until an unanswered message is sent again. A repeated message costs a site nothing.
+        Seconds until an unanswered message is sent again, then twice as many each time: a node
+        takes messages one by one.
     clock
         With ``monotonic`` and ``sleep``, as the module ``time``.
     """
@@ -159,7 +160,9 @@ class FlowerSession:
         for node in sorted(self._grid.get_node_ids()):
             asked = self._asked.get(self._names[node]) if node in self._names else self._declare
             last, at = self._sent.get(node, (None, now))
-            if asked is not None and (asked is not last or now >= at + self._again_s):
+            unanswered = sum(to == node and it is asked for to, it in self._waiting.values())
+            wait_s = self._again_s * 2 ** max(unanswered - 1, 0)
+            if asked is not None and (asked is not last or now >= at + wait_s):
                 self._sent[node] = asked, now
                 message = Message(pack(asked), node, "query", group_id=str(asked.round))
                 # Flower gives no number to a message that it could not take.
