@@ -188,10 +188,11 @@ def check_dual_task(task: SiteTask[DualTask], config: RunConfig[Config]) -> None
     """Refuse another number of clusters, and boxes without ``splits``."""
     common = task.common
     n_clusters, d = len(common.references), len(config.columns)
-    multipliers = own_part(task, DualPart).multipliers
+    part = own_part(task, DualPart)
     check_shape(common.references, (n_clusters, d), "/parameters/references")
     check_shape(common.origin, (d,), "/parameters/origin")
-    check_shape(multipliers, (n_clusters, d), "/site/multipliers")
+    check_shape(part.multipliers, (n_clusters, d), "/site/multipliers")
+    check_shape(part.mean, (d,), "/site/mean")
     if common.lower is not None and not config.options.splits:
         raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
     _check_n_clusters(n_clusters, config.options)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust import rounds
 from fedclust.rounds import Plan
-from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rule
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
@@ -401,6 +401,15 @@ def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes
     with pytest.raises(RuleViolation) as refused:
         rounds.local_step(plan, wrong, points, memory={}, **step)
     assert refused.value.rule in ("task", "shape")
+
+
+def test_a_mean_of_another_number_of_columns_is_refused_at_the_site() -> None:
+    plan, task, points = _task_of_phase("dual")
+    wrong = replace(task, site=task.site.model_copy(update={"mean": task.site.mean[:1]}))
+    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
+    with pytest.raises(RuleViolation) as refused:
+        rounds.local_step(plan, wrong, points, memory={}, **step)
+    assert broken_task_rule(refused.value) == "task"
 
 
 def test_more_dual_rounds_than_defined_and_late_cells_are_refused() -> None:
