@@ -67,7 +67,7 @@ _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
 _DUTCH_SEX: Final = {"v": "female", "m": "male"}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
-    r"(?:\s+in)?[\s_,;:-]+((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?i:[dm]?l))?|%)$"
+    r"(?:(?:\s+in)?[\s_,;:-]+|(?=%))((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?i:[dm]?l))?|%)$"
 )
 _UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
 _ALONE: Final = {unit: {unit: 1.0} for unit in _WORDS["alone"]["units"].split()}
@@ -302,9 +302,14 @@ def split_unit(header: str) -> tuple[str, str]:
     said = [found.strip() for found in _BRACKETS.findall(header)]
     plain = _BRACKETS.sub(" ", header).strip()
     last = _LAST_UNIT.search(plain)
-    if not any(map(is_unit, said)) and last and len(last[1]) > 1 and is_unit(last[1]):
+    if not any(map(is_unit, said)) and last and says_unit(last[1]):
         return plain[: last.start()], last[1]
     return plain, next(filter(is_unit, said), said[0] if said else "")
+
+
+def says_unit(word: str) -> bool:
+    """Return whether a text is certainly a known unit: a letter may be part of a name."""
+    return is_unit(word) and (len(word) > 1 or word == "%")
 
 
 def is_unit(text: str) -> bool:

@@ -36,6 +36,7 @@ from fedclust.data.known_names import (
     meanings_of,
     rank_of,
     same_measure,
+    says_unit,
     sex_counted,
     sex_of_one,
     split_unit,
@@ -309,7 +310,7 @@ def _read_as(
     for chunk in reader.chunks(names, (), BLOCK) if names else ():
         first = [cells[0] for cells in chunk.cells.values() if chunk.n]
         first = ["" if cell is None or cell != cell else str(cell) for cell in first]
-        below = [cell for cell in first if is_unit(cell) and (cell == "%" or len(cell) > 1)]
+        below = [cell for cell in first if says_unit(cell)]
         is_first = not any(columns.values())
         if is_first and 2 * len(below) > sum(map(bool, first)):
             notes.append(
@@ -482,8 +483,10 @@ def _level(feature: Feature, code: str, codes: Collection[str], match: _Match) -
         if what in ("male", "female"):
             sex = sex or sex_of_one(feature.unit)
             return int(what == sex) if sex else None
-        # A column "sex" with 0 and 1 does not say which is which.
-        return None if what is None or (sex and match.score < 3) else int(what == "yes")
+        # A column "sex" with 0 and 1 does not say which is which, nor does a vital status.
+        status = is_death(feature.name) and "status" in folded(match.column)
+        vague = (sex or status) and match.score < 3
+        return None if what is None or vague else int(what == "yes")
     levels = feature.levels or ()
     same = [level for level in levels if folded(level) == folded(code)]
     if not same and what is not None:
