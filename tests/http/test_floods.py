@@ -15,6 +15,7 @@ import httpx
 import pytest
 
 from fedclust.wire.problems import Problem
+from fedclust.wire.submissions import JSON
 from fedclust_service import server
 from fedclust_service.connections import RESERVED_DESCRIPTORS
 from fedclust_service.http import app, docs, middleware
@@ -174,6 +175,45 @@ def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_pa
         assert refused.status_code == 503
         assert int(refused.headers["Retry-After"]) > 0
         served(running, "south")
+
+
+@pytest.mark.parametrize("limits", [{"waits_per_token": 1}, {"max_connections": 5}])
+def test_waiting_requests_keep_no_answer_out(tmp_path: Path, limits: dict[str, int]) -> None:
+    """Where no more may wait, an answer that asks for the next task gets its receipt at once."""
+    with small(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+        request = poll(running, "north")
+        most = limits.get("waits_per_token", 3)
+        for _ in range(most):
+            flood.connect(request)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == most)
+        path = "/v1/sessions/heart/rounds/1/submission?wait=25"
+        body = running.api.answer("north", "heart")
+        headers = {"Content-Type": JSON, "Connection": "close"}
+        answered = running.api.request("PUT", path, "north", content=body, headers=headers)
+        assert (answered.status_code, "next" in answered.json()) == (201, False)
+
+
+def test_an_answer_that_waits_counts_as_a_long_poll(tmp_path: Path) -> None:
+    """Its body counts among those that arrive, and its wait leaves room for the next one."""
+    limits = {"requests_per_token": 1, "waits_per_token": 1}
+    with small(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+        body = running.api.answer("north", "heart")
+        more = f"Content-Length: {len(body)}\r\nConnection: close\r\nExpect: 100-continue"
+        head = begun(running, more).replace(b"/submission ", b"/submission?wait=25 ")
+        waiting = flood.connect(head + body)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == 1)
+        refused = running.api.request("GET", f"{TASK}?wait=25", "north")
+        assert refused.status_code == 429
+        slow = flood.connect(head)
+        assert slow.recv(65_536).startswith(b"HTTP/1.1 100 ")
+        assert slug(everything(flood.connect(head)))[:2] == (429, "too-many-requests")
+        slow.close()
+        running.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
+        assert b"HTTP/1.1 201 " in everything(waiting)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == 0)
+        # Both places are free again.
+        assert running.api.request("GET", f"{TASK}?wait=25", "north").status_code == 200
+        assert running.api.request("GET", "/v1/whoami", "north").status_code == 200
 
 
 def test_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:

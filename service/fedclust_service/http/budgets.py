@@ -9,9 +9,6 @@ from starlette.types import Scope
 
 from fedclust_service.domain.refusal import Refusal
 
-#: Where a request with parameters may wait.
-_WAITING = ("/task", "/submission")
-
 
 class Budget:
     """Counts open requests by token. Only the event loop's thread may use it.
@@ -56,7 +53,7 @@ class Budget:
 class Budgets:
     """One budget for each kind of request."""
 
-    #: Long polls, also those of submissions that wait for the next task, and event streams.
+    #: Long polls, stored submissions that wait for the next task, and event streams.
     wait: Budget
     #: The files of the API's description and of the documentation, which need no token. Each
     #: download holds an open file or much memory.
@@ -70,7 +67,7 @@ class Budgets:
         Requests without a token are not counted: they are answered or refused at once.
         """
         path: str = scope["path"]
-        if path.endswith("/events") or (path.endswith(_WAITING) and scope["query_string"]):
+        if path.endswith("/events") or (path.endswith("/task") and scope["query_string"]):
             return "wait", self.wait, token
         if path.startswith(("/static/", "/help/", "/openapi.json")):
             return "download", self.download, "anyone"

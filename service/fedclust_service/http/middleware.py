@@ -78,13 +78,13 @@ class EdgeMiddleware:
         structlog.contextvars.bind_contextvars(request_id=context.request_id)
         exchange = _Exchange(self, scope, receive, send, context)
         try:
-            await self._answer(exchange)
+            await self._answer(exchange, context)
         except ClientDisconnect:
             exchange.status = 499
         finally:
             exchange.ended()
 
-    async def _answer(self, exchange: _Exchange) -> None:
+    async def _answer(self, exchange: _Exchange, context: RequestContext) -> None:
         kind, budget, caller = self.budgets.of(exchange.scope, _caller(exchange.scope))
         refusal = self._refused_unread(exchange.headers)
         if refusal is None and caller is not None:
@@ -94,6 +94,16 @@ class EdgeMiddleware:
         if refusal is not None:
             await exchange.refuse(refusal)
             return
+
+        def may_wait() -> bool:
+            nonlocal budget
+            if caller is None or self.budgets.wait.enter(caller) is not None:
+                return False
+            budget.leave(caller)
+            budget = self.budgets.wait
+            return True
+
+        context.may_wait = may_wait
         try:
             await self._call(exchange)
         finally:

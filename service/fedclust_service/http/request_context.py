@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from starlette.requests import HTTPConnection
@@ -24,6 +25,8 @@ class RequestContext:
     page: str | None = None
     #: Whether the answer is a stream, whose duration depends on its reader.
     stream: bool = False
+    #: Counts the request among those that wait; False if too many do.
+    may_wait: Callable[[], bool] = lambda: False
 
     def identify(self, actor: Actor) -> None:
         """Note who sent the request."""

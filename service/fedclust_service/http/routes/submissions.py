@@ -102,10 +102,10 @@ async def put_submission(
     """Sites. Exactly once: the same bytes again give the first receipt at any time; other bytes are
     refused. A 2xx answer means that the submission is stored durably. `payload` null is an empty
     answer. With `wait` the receipt comes together with the next task, as `next`, or without it when
-    the time is over.
+    the time is over, or at once if too many requests wait.
     """
     service, token = service_of(request), bearer_token(request)
-    co, identify = service.coordinator, context_of(request).identify
+    co, context = service.coordinator, context_of(request)
     submitted, media = await _store(request, token, session, number)
 
     def reply(view: TaskView | None, *, changed: bool = False) -> Response:
@@ -116,12 +116,12 @@ async def put_submission(
         status = 201 if submitted.created else 200
         return reply_as(media, receipt, status, with_audit_head(co, sent))
 
-    if not wait or submitted.view is None:
+    if not wait or submitted.view is None or not context.may_wait():
         return reply(submitted.view)
     known = {submitted.view.digest}
 
     def look() -> tuple[TaskView, Response | None]:
-        view = tasks.current_task(co, token, session, known, identify, recorded=False)
+        view = tasks.current_task(co, token, session, known, context.identify, recorded=False)
         return view, None if view.digest in known else reply(view, changed=True)
 
     ends = time.monotonic() + min(wait, service.settings.long_poll_max)
