@@ -47,6 +47,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         return found, stored, sent, _head_of_completion(tx, found)
 
     found, stored, sent, head = co.store.read("result.get", look)
+    definition_of(found)  # damaged bytes are an error
     shown = visible_result(actor, codec.decode_model(Result, stored.result))
 
     if k is not None:
@@ -59,7 +60,6 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         uow.audit(actor, "result.read", found.name)
 
     commit(co, "result.audit", record)
-    definition_of(found)  # damaged bytes are an error
     at, platform = stored.completed_at, stored.provenance
     document = result_document(found.definition, shown, at, platform, sent)
     readable = tuple(
