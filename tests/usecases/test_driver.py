@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sqlite3
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -10,12 +11,14 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from fedclust import definition
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
 from fedclust_service.domain.round import Round, RoundState
-from fedclust_service.store import Store, StoreUnavailable
+from fedclust_service.store import DatabaseDamaged, Store, StoreFault, StoreUnavailable
+from fedclust_service.store.submissions import Submissions
 from fedclust_service.usecases import definitions, participation, results, rounds, sessions, sweeper
 from support.clock import ManualClock
 from support.databases import in_turn
@@ -465,6 +468,31 @@ def test_a_database_that_is_away_fails_nothing(
     clock.advance(30)
     assert direct.drive() == 1
     assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_CORRUPT])
+def test_a_failing_database_is_no_defect_of_a_round(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    """While the driver estimates how long a round takes."""
+    direct.session(rounds=1)
+    direct.answer_all("heart")
+    real, error = Submissions.size, sqlite3.OperationalError("x")
+    error.sqlite_errorcode = code
+    failures = [OperationalError("x", {}, error)]
+
+    def fail_once(self: Submissions, round_id: int) -> tuple[int, int]:
+        if failures:
+            raise failures.pop()
+        return real(self, round_id)
+
+    monkeypatch.setattr(Submissions, "size", fail_once)
+    if code == sqlite3.SQLITE_BUSY:
+        assert direct.drive() == 1, "the read is repeated"
+        return
+    with pytest.raises(DatabaseDamaged):
+        direct.drive()
+    assert StoreFault.DAMAGED in direct.store.faults
 
 
 def test_the_worker_outlives_errors_of_the_database(

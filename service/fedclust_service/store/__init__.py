@@ -23,6 +23,7 @@ from fedclust_service.store.errors import (
     StoreUnavailable,
     Unwritable,
     UrlRefused,
+    is_defect,
 )
 from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult

@@ -181,6 +181,13 @@ def is_unreadable(error: BaseException) -> bool:
     return isinstance(error, ValueError | TypeError)
 
 
+def is_defect(error: Exception) -> bool:
+    """Whether an error is one of some rows or of the code; otherwise the database failed."""
+    if isinstance(error, DBAPIError | PoolTimeout):
+        return is_unreadable(error)
+    return isinstance(error, DataDamaged) or not isinstance(error, StoreError)
+
+
 def is_connection_lost(error: BaseException) -> bool:
     """Whether the connection was lost or could not be made."""
     if not isinstance(error, DBAPIError) or is_unreadable(error):

@@ -16,7 +16,7 @@ import structlog
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
-from fedclust_service.store import DataDamaged, Store, StoreError
+from fedclust_service.store import Store, StoreError, is_defect
 from fedclust_service.usecases.notifier import Notifier
 
 log = structlog.get_logger(__name__)
@@ -107,11 +107,14 @@ def survived(thread: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def set_apart(thread: str, round_id: int) -> Iterator[None]:
-    """Log a defect of one round, which must not block the others; a failing database does."""
+    """Log a defect of one round, which must not block the others; a failing database does.
+
+    It may stand inside a transaction: the store then repeats what can be repeated.
+    """
     try:
         yield
     except Exception as error:
-        if isinstance(error, StoreError) and not isinstance(error, DataDamaged):
+        if not is_defect(error):
             raise
         log.error(f"{thread}_error", round_id=round_id, error=type(error).__name__, exc_info=error)
 
