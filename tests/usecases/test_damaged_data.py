@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sqlalchemy import text, update
+from sqlalchemy import literal_column, text, update
 
 from fedclust.wire import codec
 from fedclust.wire.models import SessionPatch
@@ -239,6 +239,22 @@ def test_another_session_goes_on(direct: DirectApi) -> None:
     assert direct.drive() == 2
     assert direct.info("heart").state == "failed"
     assert direct.info("lung").state == "completed"
+
+
+def test_the_overview_names_the_late_sites_of_a_round_that_cannot_be_read(
+    direct: DirectApi, clock: ManualClock, tmp_path: Path
+) -> None:
+    for name in ("heart", "lung"):
+        direct.session(name, rounds=1)
+        direct.answer(name, "north")
+    clock.advance(3601)
+    with direct.store._engines.write.begin() as connection:
+        session_id = direct.row("heart").id
+        damaged = update(tables.rounds).where(tables.rounds.c.session_id == session_id)
+        connection.execute(damaged.values(opened_at=literal_column("'20x6-99-99'")))
+    found = admin.overview(direct.co, OPERATOR, tmp_path).attention
+    late = {each.subject: each.detail for each in found if each.kind == "round-late"}
+    assert late == dict.fromkeys(("heart", "lung"), "south, west")
 
 
 @pytest.mark.parametrize(

@@ -86,15 +86,22 @@ class OverviewQueries(Repository):
     def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
         """Return each session's latest round and which of its sites were asked and answered."""
         rounds = {each.session_id: each for each in self._list(make_round, _LATEST, ids=ids)}
-        latest = [each.id for each in rounds.values()]
+        there = self._presences(ids, [each.id for each in rounds.values()])
+        return {each: Attendance(rounds.get(each), tuple(there[each])) for each in ids}
+
+    def _presences(self, ids: Sequence[int], rounds: Sequence[int]) -> dict[int, list[Presence]]:
+        """Return the sites of sessions, and which of them these rounds asked and were answered by.
+
+        The rounds themselves are not read: they may be damaged.
+        """
         sites: dict[int, list[Presence]] = {each: [] for each in ids}
-        for row in self._all(_PRESENT, ids=ids, rounds=latest):
+        for row in self._all(_PRESENT, ids=ids, rounds=rounds):
             session, site, state, refused, short, released, answer = row
             answered = answer is not None
             asked = answered or released is False
             there = Presence(site, state, refused, short, asked, answered)
             sites[session].append(there)
-        return {each: Attendance(rounds.get(each), tuple(sites[each])) for each in ids}
+        return sites
 
     def standing(self, ids: Sequence[int]) -> dict[tuple[int, str], Any]:
         """Return what operators see of the sites of sessions besides, by session id and site.
@@ -136,7 +143,8 @@ class OverviewQueries(Repository):
         """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
         tokens = Tokens(self._connection)
         s, r = tables.sessions, tables.rounds
-        opened = select(s.c.name, s.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
+        columns = (s.c.name, s.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
+        opened = select(*columns, r.c.id.label("round_id"))
         opened = opened.join(s, s.c.id == r.c.session_id).where(s.c.state == SessionState.RUNNING)
         late = opened.where(r.c.state == RoundState.COLLECTING, r.c.deadline <= now)
         stuck = opened.where(r.c.state == RoundState.AGGREGATING, r.c.lease_expires_at <= now)
@@ -165,11 +173,12 @@ class OverviewQueries(Repository):
             return refusals_in_words(Participations(self._connection).refusals(session_id))
 
         overdue = run(late.order_by(r.c.deadline).limit(limit))
-        known = self.attendance([row.id for row in overdue])
+        there = self._presences([row.id for row in overdue], [row.round_id for row in overdue])
+        late_sites = {each: Attendance(None, tuple(sites)).pending for each, sites in there.items()}
         return [
             *(
                 Attention.to(
-                    "round-late", row.name, row.deadline, row.number, named(known[row.id].pending)
+                    "round-late", row.name, row.deadline, row.number, named(late_sites[row.id])
                 )
                 for row in overdue
             ),
