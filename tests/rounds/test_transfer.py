@@ -16,7 +16,7 @@ from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.rounds import resampling
 from fedclust.rounds.column_differences import differing_columns
-from fedclust.rounds.record_cells import PooledCells
+from fedclust.rounds.record_cells import PooledCells, cluster_records
 from fedclust.rounds.transfer import left_out_models
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import row_points
@@ -235,3 +235,19 @@ def test_a_site_refuses_models_that_the_definition_does_not_provide_for(
             resampling.check_task(wrong, config)
     with pytest.raises(RuleViolation, match="a part of its own"):
         resampling.check_task(replace(entry.task, site=None), config)
+
+
+def test_a_middle_value_is_one_that_is_known() -> None:
+    # The first of 60 cells: two known values of five persons each, three imputed ones between them.
+    X = np.column_stack([np.r_[np.zeros(5), 1e3 * np.arange(1, 60)], np.ones(64)])
+    X[:5, 1] = 1.0, 2.0, 2.0, 2.0, 3.0
+    known = np.ones(X.shape, dtype=np.bool_)
+    known[1:4, 1] = False
+    sizes = np.full(64, 5)
+    means, middles, reached, _ = cluster_records(X, known, sizes, np.random.default_rng(0))
+    (cell,) = np.flatnonzero(means[:, 0] == 0.0)
+    assert reached[cell].tolist() == [25, 10]
+    assert middles[cell, 1] in (1.0, 3.0)
+    known[[0, 4], 1] = False
+    _, middles, _, _ = cluster_records(X, known, sizes, np.random.default_rng(0))
+    assert middles[cell, 1] == 2.0

@@ -115,6 +115,8 @@ def cluster_records(
         mass = np.where(held, weights[:, None], 1e-9)
         order = np.argsort(own, axis=0, kind="stable")
         reached = np.take_along_axis(mass, order, axis=0).cumsum(axis=0) >= mass.sum(axis=0) / 2.0
+        # An imputed value is a middle value only where all are imputed.
+        reached &= np.take_along_axis(held | ~held.any(axis=0), order, axis=0)
         ordered = np.take_along_axis(own, order, axis=0)
         middle = np.take_along_axis(ordered, reached.argmax(axis=0)[None], axis=0)[0]
         mean = np.average(own, axis=0, weights=weights)
