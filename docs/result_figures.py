@@ -102,7 +102,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
         "profile",
         "centroids",
         "stability",
-        "own_clusters",
         "flow",
         "forest",
         "survival",

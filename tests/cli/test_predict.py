@@ -131,7 +131,7 @@ def test_without_protection_a_far_value_is_set_against_one_sd_of_the_rows(
     [
         ("impute.fc", ["age=41", "crp=3"], "male: counts as 5"),
         ("impute.fc", ["age=41", "crp=3"], "pain: counts as the shares of its levels"),
-        ("impute.fc", ["crp=3"], "age: counts as 5"),
+        ("impute.fc", ["crp=3"], "years, the mean of all sites' records"),
         ("impute.fc", ["age=130", *PATIENT[1:]], "yes: age 130 years is above the bound of 120"),
         ("impute.fc", ["age=-1", "crp=3"], "yes: age -1 years is below the bound of 0"),
         (

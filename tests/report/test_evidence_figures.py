@@ -21,9 +21,7 @@ from fedclust.result.page import html
 from fedclust.schema.evidence import (
     CloudComparison,
     PrincipalAxes,
-    SiteTransfer,
     Stability,
-    Transfer,
 )
 from fedclust.schema.result import SweepEntry
 from fedclust.wire.errors import UsageError
@@ -176,47 +174,10 @@ def test_a_break_in_the_tables_has_no_ribbons() -> None:
         Plots(facts_of(MEANS, NAMES)).flow()
 
 
-def _transfer(tables: dict[str, Any]) -> Transfer:
-    return Transfer(
-        sites={site: SiteTransfer(n_rows=200, own_table=table) for site, table in tables.items()}
-    )
-
-
-@pytest.mark.parametrize("count", [1, 2, 15])
-def test_own_clusters_have_a_panel_for_each_site(count: int) -> None:
-    names = [f"hospital {number} with a long name" for number in range(count)]
-    split = np.vstack([SPLIT, SPLIT[:1] * 0])
-    tables = {**dict.fromkeys(names, split), "nobody": split * 0, "unknown": None}
-    facts = facts_of(MEANS, NAMES, transfer=_transfer(tables))
-    figure = Plots(facts).own_clusters()
-    assert words_of(figure).count("own") == min(count, 12)
-    assert ("3 more sites are not drawn." in words_of(figure)[-1]) == (count == 15)
-    assert "nobody" not in figure.description
-    assert "<title>Each site&#x27;s own clusters" in html(facts)
-    check_drawing(figure)
-
-
-def test_an_own_cluster_that_was_not_found_leaves_a_gap() -> None:
-    table = np.array([[0, 90, 0], [0, 0, 0], [0, 10, 80]])
-    facts = facts_of(MEANS, NAMES, transfer=_transfer({"oslo": table}))
-    named = Plots(replace(facts, names={str(len(MEANS)): ("Elderly",) + ("",) * (len(MEANS) - 1)}))
-    check_drawing(named.own_clusters())
-    assert "0 (Elderly)" in words_of(named.own_clusters())
-    figure = Plots(facts).own_clusters()
-    bars = _elements(figure, "rect", width="24.0")
-    assert [each.get("fill") for each in bars] == ["#0072b2", "#009e73", "#e69f00", "#009e73"]
-    assert words_of(figure)[:4] == ["oslo", "180 persons", "own", "common"]
-    assert "of cluster 2 (90 persons) 89 % to 2, 11 % to 1" in figure.description
-    check_drawing(figure)
-
-
 def test_what_was_not_measured_is_not_drawn() -> None:
     nothing = facts_of(MEANS, NAMES, profile=None)
-    no_persons = facts_of(MEANS, NAMES, transfer=_transfer({"a": None, "b": SPLIT * 0}))
     for draw, reason in (
         (Plots(nothing).stability, "set the option `stability`"),
-        (Plots(nothing).own_clusters, "set the option `transfer`"),
-        (Plots(no_persons).own_clusters, "set the option `transfer`"),
         (Plots(nothing).profile, "no differences between clusters are known"),
         (Plots(nothing).centroids, "set the option `evidence`"),
     ):

@@ -232,10 +232,15 @@ def test_transfer_has_its_sentences_and_papers() -> None:
         "b": SiteTransfer(n_rows=30, own_ari=0.5),
     }
     facts = facts_of(result_of(transfer=Transfer(sites=sites, cramers_v=0.25)))
-    text = methods_text(facts)
+    text = methods_text(results.unprotected(facts))
     assert "was 0.50 to 0.90." in text
     assert "corrected for bias [@bergsma2013], was 0.25." in text
     assert {"hubert1985", "bergsma2013"} <= set(cited(text))
+    of_groups = methods_text(facts)
+    assert "own k-means clusters. The agreement is not given: that of groups" in of_groups
+    assert "0.9" not in of_groups
+    assert "@bergsma2013], was 0.25." in of_groups
+    assert "hubert1985" not in cited(of_groups)
 
 
 def test_outcomes_are_named_apart_with_their_noise_and_its_papers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import re
 import sys
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import pytest
 
 from fedclust import simulate
 from fedclust.result.first_screen import answer
+from fedclust.result.overview import html_overview, text_overview
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.result import Bounds, HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site import SessionStatus
@@ -21,7 +23,7 @@ from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition, ProvenanceEntry, SessionEntry, SitePresence
 from support.definitions import definition
 from support.html_page import Page
-from support.results import PROVENANCE, result_of
+from support.results import PROVENANCE, result_of, unprotected
 from support.site_rows import blobs
 
 HOSTILE = "<script>alert(1)</script>&'\""
@@ -234,7 +236,7 @@ def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.Mon
 
 
 def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
-    names = ["profile", "sizes", "mix", "centroids", "stability", "own_clusters", "forest"]
+    names = ["profile", "sizes", "mix", "centroids", "stability", "forest"]
     names += ["survival", "choice", "flow", "convergence", "tree", "trajectory"]
     assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
     assert "choice()" in repr(swept.plot)
@@ -242,3 +244,10 @@ def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
     figure = swept.plot.choice()
     assert repr(figure) == str(figure) == "Figure('Choosing the number of clusters', 720 x 260)"
     ElementTree.fromstring(figure._repr_svg_())  # noqa: S314
+
+
+def test_measures_of_quality_say_that_they_are_of_the_records() -> None:
+    said = "inertia 12.5, simplified silhouette 0.5, Davies-Bouldin 0.7"
+    for found, of in ((BIG, " of the groups' records"), (unprotected(BIG), "")):
+        assert f"{said}{of}\n" in text_overview(found)
+        assert f"<p>{said}{of}</p>" in html.unescape(html_overview(found))

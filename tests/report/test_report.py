@@ -39,7 +39,7 @@ from support.consortium import Consortium
 from support.definitions import definition
 from support.html_page import Page
 from support.local_coordinator import local_coordinator
-from support.results import PROVENANCE, result_of
+from support.results import PROVENANCE, result_of, unprotected
 from support.site_rows import blobs
 
 HOSTILE = '<script>alert("x")</script>&'
@@ -196,7 +196,9 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     assert "yes/no columns and levels the share of groups" in page["clusters"]
     assert not re.search("[Mm]eans? of|prevalence", page["clusters"])
     show_result(facts)
-    assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in printed
+    assert "the groups' records; of persons the silhouette is lower" in " ".join(printed.split())
 
 
 def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
@@ -467,7 +469,9 @@ def test_quality_says_what_it_is_measured_over() -> None:
     cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["holds"].html)
 
     assert cells[3:8] == ["persons", "12.5", "0.5", "0.7", "100"]
-    assert "records; of persons the silhouette is lower" in found["holds"].html
+    assert "records; of persons the silhouette is lower, and inertia and" in found["holds"].html
+    of_rows = sections(unprotected(Facts(result, _definition([{"name": "u"}]))))
+    assert "over the persons. A simplified" in {each.key: each for each in of_rows}["holds"].html
 
 
 def test_a_site_reads_of_its_own_sizes() -> None:

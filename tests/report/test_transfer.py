@@ -14,7 +14,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.methods_text import methods_text
 from fedclust.result.page import html, sections, transfer_sentences
 from fedclust.result.tables import json_text
-from support.results import PROVENANCE
+from support.results import PROVENANCE, unprotected
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
 FEATURES = ["age", "heart rate", "<crp>", "lactate"]
@@ -41,17 +41,10 @@ def section(facts: Facts) -> str:
     return {each.key: each.html for each in sections(facts)}["holds"]
 
 
-def test_the_table_names_the_hospital_and_the_column(found: SessionResult) -> None:
+def test_a_sentence_names_the_hospital_and_the_column(found: SessionResult) -> None:
     shown = section(facts_of(found))
-    rows = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', shown)[:5]
-    cells = {site: re.findall(r"<td[^>]*>(.*?)</td>", row) for site, row in rows}
-    assert {site: row[-1] for site, row in cells.items()} == {
-        **dict.fromkeys(("berlin", "madrid", "oslo", "porto"), "none"),
-        "riga": "&lt;crp&gt;",
-    }
-    assert cells["berlin"][0] == "120"
-    assert cells["berlin"][5] == "yes"
     assert "riga seems to code &lt;crp&gt; otherwise" in shown
+    assert shown.count("seems to code") == 1
     assert "Would each hospital have found this alone?" in html(facts_of(found))
 
 
@@ -76,8 +69,47 @@ def test_the_same_is_in_json_in_the_methods_section_and_in_a_frame(found: Sessio
     frame = found.to_frame("transfer")
     assert list(frame.index) == ["berlin", "madrid", "oslo", "porto", "riga"]
     assert frame.loc["riga", "differing_columns"] == ("<crp>",)
-    assert found.transfer_ is found.result.transfer
-    assert frame.loc["oslo", "own_ari"] == found.transfer_.sites["oslo"].own_ari
+    assert frame.loc["oslo", "own_ari"] is None
+    assert stored["own_ari"] is stored["own_table"] is found.transfer_.sites["oslo"].own_ari is None
+
+
+def test_without_protection_all_readers_have_the_agreement(found: SessionResult) -> None:
+    rows = replace(found, definition=unprotected(found).definition)
+    own = found.result.transfer.sites["oslo"]
+    assert rows.to_frame("transfer").loc["oslo", "own_ari"] == own.own_ari
+    assert rows.transfer_ is found.result.transfer
+    assert json.loads(json_text(rows))["transfer"]["sites"]["oslo"]["own_ari"] == own.own_ari
+    shown = section(rows)
+    lines = re.findall(r'<tr><th scope="row">(\w+)</th>(.*?)</tr>', shown)[:5]
+    cells = {site: re.findall(r"<td[^>]*>(.*?)</td>", line) for site, line in lines}
+    assert {site: row[-1] for site, row in cells.items()} == {
+        **dict.fromkeys(("berlin", "madrid", "oslo", "porto"), "none"),
+        "riga": "&lt;crp&gt;",
+    }
+    assert cells["berlin"][0] == "120"
+    assert cells["berlin"][5] == "yes"
+    assert "Persons by own and common clusters" in shown
+    assert "Cannot tell" not in shown
+
+
+@pytest.mark.parametrize("site", [None, "oslo"])
+def test_of_groups_no_reader_has_the_agreement(found: SessionResult, site: str | None) -> None:
+    facts = facts_of(found)
+    if site:
+        own = {"transfer": found.result.transfer.of_sites(frozenset({site}))}
+        own["site_sizes"] = {site: found.result.site_sizes[site]}
+        facts = Facts(found.result.model_copy(update=own), found.definition, PROVENANCE)
+    shown = section(facts)
+    assert f"Cannot tell whether {'your site' if site else 'a hospital'} would have" in shown
+    for words in ("ARI", "kappa", "found alone", "own and common"):
+        assert words not in shown
+    sites = facts.transfer.sites.values()
+    assert {field for own in sites for field in own.model_dump(exclude_defaults=True)} == {
+        "n_rows",
+        "differing_columns",
+    } - ({"differing_columns"} if site else set())
+    assert facts.transfer.cramers_v == found.result.transfer.cramers_v
+    assert "Hubert" not in html(facts)
 
 
 def test_without_transfer_there_is_no_section(found: SessionResult) -> None:

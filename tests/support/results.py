@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -79,3 +80,9 @@ def facts_of(means: ArrayLike, names: Sequence[str], **changes: Any) -> Facts:
     }
     declared = definition(*names, name="study", config={"n_clusters": count}, sites=["a", "b"])
     return Facts(result_of(values, 1.0, wide, **{**given, **changes}), declared)
+
+
+def unprotected(facts: Facts) -> Facts:
+    """Return the same facts of a session with ``protection: none``."""
+    policy = facts.definition.policy.model_copy(update={"protection": "none"})
+    return replace(facts, definition=facts.definition.model_copy(update={"policy": policy}))

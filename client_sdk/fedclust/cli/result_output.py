@@ -42,6 +42,8 @@ def show_result(shown: Facts) -> None:
     facts = result_facts(result)
     quality = result.quality.model_dump() if result.quality else {}
     facts |= {name: plain(value) for name, value in quality.items() if value is not None}
+    if quality:
+        facts["measured on"] = shown.measured_on
     if result.profile is not None and result.profile.all_equal:
         facts["records all equal"] = equal_text(result.profile.all_equal)
     show_facts(facts)

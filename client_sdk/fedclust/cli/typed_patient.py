@@ -171,13 +171,13 @@ class TypedPatient:
         columns, impute = self.model.columns, self.model.result.impute
         places = [j for j, column in enumerate(columns) if column.feature == name]
         known = np.zeros(len(columns)) if impute is None else impute
-        values, first = undone(columns, known[None, :])[0], columns[places[0]]
+        value, first = float(undone(columns, known[None, :])[0, places[0]]), columns[places[0]]
         if first.block is not None:
-            return f"{name}: counts as the shares of its levels over all sites"
+            return f"{name}: counts as the shares of its levels in all sites' records"
         if first.kind == "binary":
-            return f"{name}: counts as {100 * values[places[0]]:.0f} %, the share over all sites"
+            return f"{name}: counts as {100 * value:.0f} %, the share of all sites' records"
         unit = f" {first.unit}" if first.unit else ""
-        return f"{name}: counts as {short(float(values[places[0]]))}{unit}, the mean over all sites"
+        return f"{name}: counts as {short(value)}{unit}, the mean of all sites' records"
 
 
 def _read_values(features: Sequence[Feature], texts: Sequence[str]) -> dict[str, float | None]:

@@ -455,7 +455,7 @@ def _stability(facts: Facts) -> str:
 
 
 def _transfer(facts: Facts) -> str:
-    found = facts.result.transfer
+    found = facts.transfer
     if found is None:
         said = "Each site was to compare the clusters with its own, and with a model made without "
         said += "that site; the result does not hold it."
@@ -464,6 +464,8 @@ def _transfer(facts: Facts) -> str:
     rest = [each.left_out_ari for each in found.sites.values() if each.left_out_ari is not None]
     where = "" if facts.own_site is None else " at this site"
     text = "Each site compared the clusters with its own k-means clusters."
+    if facts.of_groups:
+        text += " The agreement is not given: that of groups is not that of their persons."
     if own:
         text += f" The adjusted Rand index {cite('hubert1985')} was {_range(own)}{where}."
     if rest:

@@ -78,10 +78,11 @@ def _facts(facts: Facts) -> list[str]:
     if quality is None:
         lines.append("no closing evaluation: sizes and quality are not known")
     else:
+        of = " of the groups' records" * facts.of_groups
         lines.append(
             f"inertia {short(quality.inertia)}, simplified silhouette "
             f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
-            f"{short(quality.davies_bouldin)}"
+            f"{short(quality.davies_bouldin)}{of}"
         )
     if result.likelihood is not None:
         lines.append(_likelihood(result.likelihood))
@@ -227,9 +228,9 @@ def frame(facts: Facts, table: TableName) -> Any:
         )
         return _with_names(facts, found)
     if table == "transfer":
-        if result.transfer is None:
+        if facts.transfer is None:
             raise UsageError("transfer was not measured: the option transfer asks for it")
-        sites = result.transfer.sites
+        sites = facts.transfer.sites
         rows = [[getattr(own, name) for name in _TRANSFER] for own in sites.values()]
         index = pd.Index(list(sites), name="site")
         return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))

@@ -249,7 +249,7 @@ def _holds(facts: Facts, plots: Plots) -> str:
     parts = {
         "Number of clusters": _choice(facts, plots),
         "Stability": _stability(facts),
-        _TRANSFER_TITLE: _transfer(facts, plots),
+        _TRANSFER_TITLE: _transfer(facts),
         "Bounds": _bounds(facts),
         "Likelihood": _likelihood(facts),
         "Quality": _quality(facts),
@@ -264,7 +264,7 @@ def _choice(facts: Facts, plots: Plots) -> str:
     header, rows = sweep_table(facts.result.sweep)
     table = html_table(
         "Every number of clusters that was tried. The silhouette is the simplified one, over "
-        f"{_points(facts)}.",
+        f"{facts.measured_on}.",
         header,
         [[f"{k}{' (shown here)' * (k == reported)}", *measures] for k, *measures in rows],
     )
@@ -325,11 +325,17 @@ def _stability(facts: Facts) -> str:
     return html_paragraphs([text]) + clusters
 
 
-def _transfer(facts: Facts, plots: Plots) -> str:
+def _transfer(facts: Facts) -> str:
     """Return the section's HTML; nothing in a session without transfer."""
-    found = facts.result.transfer
+    found = facts.transfer
     if found is None or not found.sites:
         return ""
+    sentences = html_paragraphs(transfer_sentences(facts))
+    if facts.of_groups:
+        who = "your site" if facts.own_site else "a hospital"
+        said = f"Cannot tell whether {who} would have found the clusters alone, or others without "
+        said += "it: groups agree with clusters more, or less, than their persons do."
+        return html_paragraphs([said]) + sentences
     none = "none" if found.compared else "–"
     rows = [
         {
@@ -352,7 +358,6 @@ def _transfer(facts: Facts, plots: Plots) -> str:
         rows,
         text=(6, 7),
     )
-    sentences = html_paragraphs(transfer_sentences(facts))
     counts = "".join(
         _contingency(
             f"{facts.site_name(site)}: persons by {what} and by common cluster.",
@@ -367,14 +372,7 @@ def _transfer(facts: Facts, plots: Plots) -> str:
         )
         if table is not None
     )
-    figure = html_figure(
-        plots.own_clusters,
-        "Where the persons of each own cluster are in the common ones. Own clusters have the "
-        "numbers of the common clusters that they were matched with; a gap is one that the site "
-        "did not find.",
-    )
-    folded = html_folded("Persons by own and common clusters", counts)
-    return f"{sentences}{table}{figure}{folded}"
+    return f"{sentences}{table}{html_folded('Persons by own and common clusters', counts)}"
 
 
 def _contingency(
@@ -386,7 +384,7 @@ def _contingency(
 
 def transfer_sentences(facts: Facts) -> tuple[str, ...]:
     """Return what a reader has to know of the table; () in a session without transfer."""
-    found = facts.result.transfer
+    found = facts.transfer
     if found is None:
         return ()
     lines = []
@@ -469,8 +467,8 @@ def _quality(facts: Facts) -> str:
     if facts.result.sweep:
         return ""
     return html_records(
-        f"Of the final clusters, over {_points(facts)}. A simplified silhouette near 1, and a low "
-        "Davies-Bouldin index, mean clusters that are well apart.",
+        f"Of the final clusters, over {facts.measured_on}. A simplified silhouette near 1, and a "
+        "low Davies-Bouldin index, mean clusters that are well apart.",
         [
             {
                 "inertia": quality.inertia,
@@ -480,13 +478,6 @@ def _quality(facts: Facts) -> str:
             }
         ],
     )
-
-
-def _points(facts: Facts) -> str:
-    """Return what measures of quality are over."""
-    if facts.definition.policy.protection == "none":
-        return "the persons"
-    return "the groups' records; of persons the silhouette is lower and the inertia higher"
 
 
 def _methods(facts: Facts) -> str:

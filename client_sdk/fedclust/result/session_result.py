@@ -242,11 +242,12 @@ class SessionResult(Facts):
 
     @property
     def transfer_(self) -> Transfer | None:
-        """Whether each site would have found the clusters alone; None if not measured.
+        """What ``transfer`` says of the persons; None in a session without it.
 
-        ``to_frame("transfer")`` is the same as a table.
+        Whether each site would have found the clusters alone is known with ``protection: none``
+        only. ``to_frame("transfer")`` is the same as a table.
         """
-        return self.result.transfer
+        return self.transfer
 
     @property
     def outcomes_(self) -> Outcomes | None:

@@ -1,17 +1,16 @@
-"""Where persons go: from K - 1 to K clusters, and from a site's own clusters to the common ones."""
+"""Where persons go from K - 1 to K clusters."""
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.result.drawing import WIDTH, Figure, clipped, ink_on, tag, text
+from fedclust.result.drawing import WIDTH, Figure, ink_on, tag, text
 from fedclust.result.facts import Facts
-from fedclust.result.figures.sizes import cluster_key, key_height, look_of
+from fedclust.result.figures.sizes import look_of
 from fedclust.result.wording import joined
 from fedclust.wire.errors import UsageError
 
@@ -21,8 +20,6 @@ Table = NDArray[np.int64]
 MOST_STAGES = 8
 #: Clusters of a stage: more ribbons would not be seen.
 _MOST_CLUSTERS = 60
-#: Sites of a figure, in the order of their names.
-MOST_SITES = 12
 _NODE, _EDGE, _HEAD = 24.0, 10.0, 24.0
 #: Least height that a cluster takes, so that numbers do not touch; least height of a number's bar.
 _SLOT, _WRITTEN = 17.0, 14.0
@@ -87,75 +84,22 @@ def draw_flow(stages: Sequence[str], tables: Sequence[Table | None], title: str)
     return Figure(parts, _HEAD + high + 32, title, described)
 
 
-def draw_own_clusters(facts: Facts) -> Figure:
-    """Draw for each site how its own clusters divide among the common ones.
-
-    Raises
-    ------
-    UsageError
-        No site compared the clusters with its own.
-    """
-    found = {} if facts.result.transfer is None else facts.result.transfer.sites
-    shown = {
-        facts.site_name(site): own.own_table
-        for site, own in found.items()
-        if own.own_table is not None
-        and own.own_table.any()
-        and len(own.own_table) <= _MOST_CLUSTERS
-    }
-    names = sorted(shown)[:MOST_SITES]
-    if not names:
-        raise UsageError("no site compared clusters of its own: set the option `transfer`")
-    across = min(3, len(names))
-    wide = WIDTH / across
-    high = max(150.0, _SLOT * max(max(shown[name].shape) for name in names))
-    step = high + _HEAD + 40
-    parts: list[str] = []
-    for number, name in enumerate(names):
-        left, top = wide * (number % across) + _EDGE + 4, step * (number // across)
-        room = wide - 2 * _EDGE - 8
-        # Bold letters are wider.
-        parts.append(text(left, top + 16, clipped(name, room / 1.1), "start", font_weight="600"))
-        size = f"{shown[name].sum()} persons"
-        parts.append(text(left + room / 2, top + 20 + _HEAD - 8, size, "middle"))
-        # The rows of a table are matched with its columns: the numbers already are in order.
-        place = (left, top + 20, room, high)
-        parts += _alluvial(place, ("own", "common"), [shown[name]], reorder=False)
-    bottom = step * math.ceil(len(names) / across)
-    more = len(shown) - len(names)
-    words = "Left: the clusters that a site finds alone. Right: the common clusters."
-    words += f" {more} more sites are not drawn." if more else ""
-    parts.append(text(_EDGE + 4, bottom + 12, words, "start"))
-    described = " ".join(f"{name}: {_in_words(shown[name])}" for name in names)
-    parts += cluster_key(facts, _EDGE + 4, bottom + 36)
-    return Figure(
-        parts,
-        bottom + 24 + key_height(facts),
-        "Each site's own clusters and the common ones",
-        described,
-    )
-
-
 def _alluvial(
     place: tuple[float, float, float, float],
     stages: Sequence[str],
     tables: Sequence[Table | None],
-    *,
-    reorder: bool = True,
 ) -> list[str]:
     """Return names, ribbons and bars in a place (left, top, width, height below the names).
 
-    With ``reorder`` clusters stand next to those that their persons come from and take the colour
-    of these, else place and colour are those of the number.
+    Clusters stand next to those that their persons come from and take the colour of these.
     """
     left, top, wide, high = place
     sizes = _sizes(len(stages), tables)
-    by_number = [list(range(len(size))) for size in sizes]
-    orders = _orders(sizes, tables) if reorder else by_number
+    orders = _orders(sizes, tables)
     scale = min((_scale(each, high) for each in sizes if each.any()), default=0.0)
     tops = [_tops(size, order, scale, high) for size, order in zip(sizes, orders, strict=True)]
     step = (wide - _NODE) / (len(stages) - 1)
-    looks = _looks(sizes, tables) if reorder else by_number
+    looks = _looks(sizes, tables)
     names: list[str] = []
     ribbons: list[tuple[float, str]] = []
     bars: list[str] = []

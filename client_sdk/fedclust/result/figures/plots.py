@@ -6,7 +6,7 @@ from contextlib import suppress
 
 from fedclust.result.drawing import ROUNDING, Figure, line_chart, short
 from fedclust.result.facts import Facts
-from fedclust.result.figures.flow import draw_own_clusters, draw_sweep_flow
+from fedclust.result.figures.flow import draw_sweep_flow
 from fedclust.result.figures.map import draw_map
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import curves_of, draw_profile
@@ -104,10 +104,6 @@ class Plots:
     def stability(self) -> Figure:
         """Draw how far each cluster is found again in resampled data, and if it stands apart."""
         return draw_stability(self._facts)
-
-    def own_clusters(self) -> Figure:
-        """Draw for each site how its own clusters divide among the common ones."""
-        return draw_own_clusters(self._facts)
 
     def forest(self, outcome: str | None = None) -> Figure:
         """Draw each cluster's effect on outcomes against the largest, over all sites and by site.
