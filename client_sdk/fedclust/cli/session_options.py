@@ -118,7 +118,7 @@ class _Shared:
     ] = None
     transfer: Annotated[
         bool | None,
-        o.opt("--transfer", "Compare the clusters with each site's own clustering.", is_flag=True),
+        o.opt("--transfer", "Say which site seems to code a column otherwise.", is_flag=True),
     ] = None
     evidence: Annotated[
         bool | None,

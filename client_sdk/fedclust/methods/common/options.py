@@ -58,8 +58,9 @@ class EvaluatedOptions(MethodOptions):
         Number of models of resampled data with which the clusters are compared, from 20 to 500;
         100 is usual. It takes one more round. 0: none.
     transfer : bool
-        Whether each site compares the clusters with its own clustering, and with a model made
-        without it. It takes the same additional round.
+        Whether the session says which site seems to code a column otherwise; with ``protection:
+        none`` also whether each site would have found the clusters alone. It takes the same
+        additional round.
     evidence : bool
         Whether the clusters are compared with one cloud without clusters. With several
         ``n_clusters`` or ``stability`` they are anyway, where the method allows it.
