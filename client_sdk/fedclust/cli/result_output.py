@@ -43,7 +43,7 @@ def show_result(shown: Facts) -> None:
     quality = result.quality.model_dump() if result.quality else {}
     facts |= {name: plain(value) for name, value in quality.items() if value is not None}
     if quality:
-        facts["measured on"] = shown.measured_on
+        facts["measured on"] = shown.measured_on.partition(";")[0]
     if result.profile is not None and result.profile.all_equal:
         facts["records all equal"] = equal_text(result.profile.all_equal)
     show_facts(facts)
