@@ -198,7 +198,7 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     show_result(facts)
     printed = capsys.readouterr().out
     assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in printed
-    assert "the groups' records; of persons the silhouette is lower" in " ".join(printed.split())
+    assert "measured on the groups' records" in " ".join(printed.split())
 
 
 def test_shares_of_levels_and_geometric_means_are_those_of_the_rows() -> None:
