@@ -25,6 +25,7 @@ from fedclust.result.session_result import SessionResult as Saved
 from fedclust.site import compute
 from fedclust.site.ledger import Ledger
 from fedclust.wire.codec import encode_model
+from fedclust.wire.errors import UsageError
 from in_process import FEATURES, OUTCOMES, SIZES, Federation, InProcessGrid, Node, context, define
 from support.method_variants import TRIED
 
@@ -161,6 +162,10 @@ def test_the_command_writes_an_app_that_flower_takes(
     source, folder = federation.place / "heart.json", federation.place / "app"
     source.write_text(json.dumps({**given, "title": 'Hearts "2026"'}))
     rows = federation.place if virtual else None
+    folder.mkdir()
+    with pytest.raises(UsageError, match="exists"):
+        commands.new(folder=folder, session="heart", definition=source, simulate=rows)
+    folder.rmdir()  # Nothing was written there.
     commands.new(folder=folder, session="heart", definition=source, simulate=rows)
 
     config, warnings = load_and_validate(folder / "pyproject.toml")

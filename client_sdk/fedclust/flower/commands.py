@@ -54,6 +54,8 @@ def new(
         "n": len(body.sites),
         "rows": simulate and str(simulate.resolve()),
     }
+    if folder.exists():
+        raise UsageError(f"{folder} exists: name another folder")
     with writing(folder):
         (folder / "session").mkdir(parents=True)
     for part in ("both", "sites" if simulate is None else "simulation"):
