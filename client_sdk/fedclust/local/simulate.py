@@ -284,7 +284,8 @@ def _collect(
     rules = collecting.Rules.of(
         plan.policy, rounds.phase(plan, task.phase), needs_all=task.needs_all
     )
-    deadline, since = now() + plan.policy.round_timeout_s, None
+    deadline = now() + plan.policy.round_timeout_s
+    since: float | None = None
     for seen in attendances:
         time_s, n_answers, n_pending = now(), len(seen.answers), len(seen.pending)
         n_gone = len(addressed) - n_answers - n_pending
@@ -293,11 +294,11 @@ def _collect(
             collecting.Turnout(n_pending, n_answers, n_full, len(addressed) - n_gone, n_gone),
             rules,
             late=time_s >= deadline,
-            overdue_for=timedelta(seconds=time_s - since) if since else None,
+            overdue_for=None if since is None else timedelta(seconds=time_s - since),
             refused=seen.refused,
         )
         if isinstance(decision, collecting.Wait):
-            since = (since or time_s) if decision.overdue else None
+            since = (time_s if since is None else since) if decision.overdue else None
             continue
         few = collecting.TurnoutFailure.TOO_FEW_CONTRIBUTORS
         if isinstance(decision, collecting.Fail) and decision.reason is not few:
