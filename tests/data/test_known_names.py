@@ -75,7 +75,7 @@ def test_how_well_a_header_fits(feature: str, header: str, score: int) -> None:
         ("died_60", "verstorben", 1),
         ("died", "verstorben 60 Tage", 1),
         ("hba1c", "HbA1c (%)", 3),
-        ("spo2", "SaO2", 2),
+        ("spo2", "SaO2", 1),
     ],
 )
 def test_an_event_within_another_time_is_another_column(
