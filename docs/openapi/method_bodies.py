@@ -69,10 +69,12 @@ class _Session:
         self, api: ApiCaller, method: str, name: str, options: dict[str, Any], **more: Any
     ) -> None:
         self.api, self.method, self.name = api, method, name
+        # Only then sites have parts of their own in the phase `resampling`.
+        protection = "none" if options.get("transfer") else "groups"
         self.definition = {
             "algorithm": method,
             "config": {"n_clusters": 2, **options},
-            "policy": {"max_rounds": TRIED[method].rounds},
+            "policy": {"max_rounds": TRIED[method].rounds, "protection": protection},
             **more,
         }
 
@@ -127,12 +129,12 @@ class _Session:
 
 
 def _refused(body: bytes) -> bytes:
-    """Return an answer with a count below the smallest one of 5, half a person, or too many."""
+    """Return an answer with a negative count, half a person, or too many."""
     answer = json.loads(body)
     if answer["phase"] == outcomes.NAME:
         answer["payload"]["cells"][0][0][0] = 1_000
     for counts in _counts_in(answer["payload"]):
-        counts[0] = 4 if isinstance(counts[0], int) else counts[0] + 0.5
+        counts[0] = -1 if isinstance(counts[0], int) else counts[0] + 0.5
     return json.dumps(answer).encode()
 
 

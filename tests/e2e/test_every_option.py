@@ -70,9 +70,12 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
     consortium: Consortium, place: Path, method: str, options: dict[str, Any]
 ) -> None:
     definition = every_option(method, options)
+    # Sites send tables for transfer without protection alone.
+    protection = "none" if method == "lloyd" else "groups"
     for most in range(1, 4):
         name = f"session-{method.replace('_', '-')}-{most}"
-        info = consortium.create(name, 0, **definition, policy={"max_rounds": most})
+        policy = {"max_rounds": most, "protection": protection}
+        info = consortium.create(name, 0, **definition, policy=policy)
         try:
             found = consortium.run(name, DATA, place)
             break
@@ -93,6 +96,9 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
     for own in every_k:
         assert (own.stability is not None) == ("stability" in config)
         assert (own.transfer is not None) == ("transfer" in config)
+        if own.transfer:
+            sent = [each.own_ari is not None for each in own.transfer.sites.values()]
+            assert sent == [protection == "none"]
 
 
 def refuse_round(monkeypatch: pytest.MonkeyPatch, number: int, site: str) -> None:

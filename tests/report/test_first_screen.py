@@ -21,7 +21,7 @@ from fedclust.schema.encoding import Column
 from fedclust.schema.evidence import CloudComparison, SiteTransfer, Transfer
 from support.drawings import check_drawing, words_of
 from support.outcome_results import DIED, RELAPSE, outcome_facts
-from support.results import facts_of, unprotected
+from support.results import facts_of
 
 NAMES = ("age", "systolic", "BNP", "sodium")
 MEANS = np.array([[50.0, 120.0, 2.0, 1.0], [80.0, 150.0, 12.0, 1.0]])
@@ -100,11 +100,11 @@ def test_a_card_counts_the_sites_that_found_the_cluster_alone() -> None:
     # Of the third table's cluster 0 only 40 of 110 persons are in both; nobody knows of the fourth.
     transfer = _alone([[90, 10], [0, 50]], [[60, 0], [0, 60]], [[40, 60], [10, 90]], None)
     facts = facts_of(MEANS, NAMES, transfer=transfer)
-    cards = html_first_screen(unprotected(facts))
+    cards = html_first_screen(facts)
     assert "found in the data of 2 of 3 single sites" in cards
     assert "found in the data of 3 of 3 single sites" in cards
-    assert "persons at 2 of 2 sites" in html_first_screen(unprotected(facts_of(MEANS, NAMES)))
-    of_groups = html_first_screen(facts)
+    assert "persons at 2 of 2 sites" in html_first_screen(facts_of(MEANS, NAMES))
+    of_groups = html_first_screen(facts_of(MEANS, NAMES, transfer=_alone(None, None)))
     assert "persons at 2 of 2 sites" in of_groups
     assert "found in" not in of_groups
 

@@ -290,14 +290,16 @@ def test_a_flow_comes_from_the_part_before_and_rests_on_enough_sites(swept):
 
 
 def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(found):
-    def fields(config):
+    def fields(config, protection="groups"):
         definition = found.definition
         asked = {**definition.config, "stability": 20, **config}
-        changed = definition.model_copy(update={"config": asked})
+        policy = definition.policy.model_copy(update={"protection": protection})
+        changed = definition.model_copy(update={"config": asked, "policy": policy})
         phases = rounds.possible_phases(plan_of(changed))[-2:]
         return {line.field: line.shape for phase in phases for line in phase.discloses}
 
-    stable, moved = fields({}), fields({"stability": 0, "transfer": True})
+    transfer = {"stability": 0, "transfer": True}
+    stable, moved = fields({}), fields(transfer, "none")
     assert stable["parts.models"] == "K x K numbers for each of 20 models, for each K"
     assert not {"parts.own", "parts.left_out"} & stable.keys()
     assert not {"parts.models", "parts.pairs"} & moved.keys()
@@ -305,3 +307,6 @@ def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(fou
     assert not any(field.startswith("cells") for field in plain)
     assert {"cells.values", "cells.middles"} <= fields({"stability": 0, "evidence": True}).keys()
     assert {"parts.own", "parts.left_out"} <= moved.keys()
+    protected = fields(transfer)
+    assert not {"parts.own", "parts.left_out"} & protected.keys()
+    assert "cells.means" in protected

@@ -109,7 +109,8 @@ def test_models_without_a_site_rest_on_enough_others() -> None:
 
 def session(sites: dict[str, NDArray[np.float64]], **more: Any) -> SessionResult:
     config = {"n_clusters": 3, "transfer": True, **more.pop("config", {})}
-    return simulate("lloyd", sites, config=config, **more)
+    policy = {"protection": "none", **more.pop("policy", {})}
+    return simulate("lloyd", sites, config=config, policy=policy, **more)
 
 
 @pytest.fixture(scope="module")
@@ -130,8 +131,7 @@ def test_a_session_says_which_hospital_would_have_found_its_clusters_alone(
 ) -> None:
     transfer = found.result.transfer
     assert transfer.compared
-    # A site with fewer persons than a group needs answers empty.
-    assert sorted(transfer.sites) == sorted(set(hospitals) - {"tiny"})
+    assert sorted(transfer.sites) == sorted(hospitals)
     for site, own in transfer.sites.items():
         assert own.n_rows == len(hospitals[site])
         assert np.array_equal(own.own_table.sum(axis=0), found.result.site_sizes[site])
@@ -140,6 +140,23 @@ def test_a_session_says_which_hospital_would_have_found_its_clusters_alone(
     others = [own for site, own in transfer.sites.items() if site != "site-3"]
     assert {own.found_alone for own in others} == {"yes"}
     assert min(own.left_out_ari for own in others) > 0.9
+    assert transfer.cramers_v < 0.3
+
+
+def test_with_protection_sites_send_no_table_and_columns_are_compared(
+    hospitals: dict[str, NDArray[np.float64]],
+) -> None:
+    result = session(hospitals, policy={"protection": "groups"})
+    assert result.history_[-1].phase == "evidence"
+    sent = [entry.payload for entry in result.trace_ if entry.phase == "evidence"]
+    assert {part.own for payload in filter(None, sent) for part in payload.parts} == {None}
+    transfer = result.result.transfer
+    # A site with fewer persons than a group needs answers empty.
+    assert sorted(transfer.sites) == sorted(set(hospitals) - {"tiny"})
+    for site, own in transfer.sites.items():
+        given = own.model_dump(exclude_defaults=True).keys() - {"differing_columns"}
+        assert given == {"n_rows"}
+        assert own.differing_columns == (("x2",) if site == "site-3" else ())
     assert transfer.cramers_v < 0.3
 
 
@@ -204,7 +221,7 @@ def test_every_number_of_clusters_has_its_own_transfer() -> None:
         ("evidence", lambda part: {"own": part.own - np.diag([0, 0, 1]) * 1000}, "smallest-count"),
         ("evidence", lambda _: {"own": None}, "own"),
         ("resampling", lambda part: {"left_out": part.left_out[:2]}, "shape"),
-        ("resampling", lambda part: {"left_out": part.left_out % 5}, "smallest-count"),
+        ("resampling", lambda part: {"left_out": part.left_out - 1000}, "smallest-count"),
         ("resampling", lambda _: {"left_out": None}, "left-out"),
     ],
 )

@@ -13,7 +13,9 @@ from support import driven
 
 
 def plan(**config: Any) -> Plan:
-    return driven.plan_for(5, {"n_clusters": 4, **config})
+    # Models without a site are made without protection.
+    policy = {"protection": "none"} if config.get("transfer") else {}
+    return driven.plan_for(5, {"n_clusters": 4, **config}, policy)
 
 
 def test_estimates_grow_with_sites_models_clusters_and_bytes() -> None:

@@ -14,7 +14,6 @@ import numpy as np
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.wording import isolated, share, without_noise, without_rest
 from fedclust.schema.encoding import Column, columns_of
-from fedclust.schema.evidence import SiteTransfer, Transfer
 from fedclust.schema.feature import clustered
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -201,22 +200,6 @@ class Facts:
             "the groups' records; of persons the silhouette is lower, and inertia and "
             "Davies-Bouldin index are higher"
         )
-
-    @functools.cached_property
-    def transfer(self) -> Transfer | None:
-        """What ``transfer`` says of the persons; None in a session without it.
-
-        Of groups only which columns differ, and Cramér's V: a site's adjusted Rand indices were up
-        to 1 from those of the rows, and no rule says where (docs/results/table_one.md).
-        """
-        found = self.result.transfer
-        if found is None or not self.of_groups:
-            return found
-        sites = {
-            site: SiteTransfer(n_rows=own.n_rows, differing_columns=own.differing_columns)
-            for site, own in found.sites.items()
-        }
-        return found.model_copy(update={"sites": sites})
 
     def few(self, k: int, j: int) -> bool:
         """Return whether too few persons have a record of a column to compare a cluster by it.

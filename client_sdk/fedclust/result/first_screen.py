@@ -145,7 +145,7 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
     if result.stability is not None:
         again = found_again(float(result.stability.recovered[k]))
         said.append(f"found again in {again} samples of the patients")
-    own = [each.own_table for each in (facts.transfer.sites.values() if facts.transfer else ())]
+    own = [each.own_table for each in result.transfer.sites.values()] if result.transfer else []
     judged = [t for t in own if t is not None and t[:, k].any()]
     if judged:
         union = [t[k].sum() + t[:, k].sum() - t[k, k] for t in judged]

@@ -455,18 +455,16 @@ def _stability(facts: Facts) -> str:
 
 
 def _transfer(facts: Facts) -> str:
-    found = facts.transfer
+    found = facts.result.transfer
     if found is None:
-        said = "Each site was to compare the clusters with its own, and with a model made without "
-        said += "that site; the result does not hold it."
+        said = "Sites were to be compared with each other; the result does not hold it."
         return said if facts.definition.config.get("transfer") else ""
     own = [each.own_ari for each in found.sites.values() if each.own_ari is not None]
     rest = [each.left_out_ari for each in found.sites.values() if each.left_out_ari is not None]
     where = "" if facts.own_site is None else " at this site"
-    text = "Each site compared the clusters with its own k-means clusters."
-    if facts.of_groups:
-        text += " The agreement is not given: that of groups is not that of their persons."
+    text = "The columns of the sites were compared." if found.compared else ""
     if own:
+        text += " Each site compared the clusters with its own k-means clusters."
         text += f" The adjusted Rand index {cite('hubert1985')} was {_range(own)}{where}."
     if rest:
         text += (

@@ -228,9 +228,9 @@ def frame(facts: Facts, table: TableName) -> Any:
         )
         return _with_names(facts, found)
     if table == "transfer":
-        if facts.transfer is None:
+        if facts.result.transfer is None:
             raise UsageError("transfer was not measured: the option transfer asks for it")
-        sites = facts.transfer.sites
+        sites = facts.result.transfer.sites
         rows = [[getattr(own, name) for name in _TRANSFER] for own in sites.values()]
         index = pd.Index(list(sites), name="site")
         return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))

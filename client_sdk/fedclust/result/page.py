@@ -327,7 +327,7 @@ def _stability(facts: Facts) -> str:
 
 def _transfer(facts: Facts) -> str:
     """Return the section's HTML; nothing in a session without transfer."""
-    found = facts.transfer
+    found = facts.result.transfer
     if found is None or not found.sites:
         return ""
     sentences = html_paragraphs(transfer_sentences(facts))
@@ -384,7 +384,7 @@ def _contingency(
 
 def transfer_sentences(facts: Facts) -> tuple[str, ...]:
     """Return what a reader has to know of the table; () in a session without transfer."""
-    found = facts.transfer
+    found = facts.result.transfer
     if found is None:
         return ()
     lines = []

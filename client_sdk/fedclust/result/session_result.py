@@ -244,10 +244,10 @@ class SessionResult(Facts):
     def transfer_(self) -> Transfer | None:
         """What ``transfer`` says of the persons; None in a session without it.
 
-        Whether each site would have found the clusters alone is known with ``protection: none``
+        Whether each site would have found the clusters alone is asked with ``protection: none``
         only. ``to_frame("transfer")`` is the same as a table.
         """
-        return self.transfer
+        return self.result.transfer
 
     @property
     def outcomes_(self) -> Outcomes | None:

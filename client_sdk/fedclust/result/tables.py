@@ -81,7 +81,7 @@ def json_text(facts: Facts) -> str:
             "recommendation": result.recommendation,
             "one_cloud": result.one_cloud,
             "stability": result.stability,
-            "transfer": facts.transfer,
+            "transfer": facts.result.transfer,
             "outcomes": result.outcomes,
             "bounds": bounds_of(result.bounds),
             "dissimilarity": facts.dissimilarity,

@@ -26,7 +26,7 @@ from fedclust.numeric.modes import CentroidRule
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation, transfer
 from fedclust.rounds.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
-from fedclust.rounds.plan import Plan, not_judged
+from fedclust.rounds.plan import Plan, finds_own_clusters, not_judged
 from fedclust.rounds.record_cells import (
     MOST_VALUES,
     N_CELLS,
@@ -95,8 +95,9 @@ class EvidencePart(Model):
         Persons by their cluster of the part before and of this one; None in the first part, and
         after a part without persons.
     own : (K, K) int64 or None
-        With ``transfer``: persons by cluster of the site's own k-means (rows) and by their cluster
-        (columns). A row of zeros stands for each cluster that the site does not find.
+        With ``transfer`` and ``protection: none``: persons by cluster of the site's own k-means
+        (rows) and by their cluster (columns). A row of zeros stands for each cluster that the site
+        does not find.
     """
 
     evaluation: Evaluation
@@ -147,7 +148,7 @@ def _local_step(task: SiteTask[EvidenceTask], site: SiteSide) -> EvidencePayload
         n_clusters, flow, own_table = len(part.centroids), None, None
         if before is not None:
             flow = contingency_table(before, labels, points.sizes, (n_before, n_clusters))
-        if own.options.transferred:
+        if finds_own_clusters(own):
             own_rng, rule = site.rng.spawn(1)[0], centroid_rule(own)
             own_table = _own_table(points, labels, n_clusters, own_rng, rule)
         measured = evaluation.local_step(part, points, own, labels)
@@ -214,8 +215,9 @@ def _check_flow(
 def _check_own_table(
     table: IntArray | None, counts: IntArray, config: RunConfig, pointer: str
 ) -> None:
-    if (table is not None) != config.options.transferred:
-        raise RuleViolation("own", "the option transfer asks for it, and nothing else", pointer)
+    if (table is not None) != finds_own_clusters(config):
+        message = "the option transfer asks for it, without protection"
+        raise RuleViolation("own", message, pointer)
     if table is not None:
         check_shape(table, (len(counts), len(counts)), pointer)
         check_table(table, None, counts, config.p, pointer)
@@ -264,7 +266,7 @@ PHASE = Phase(
         ),
         disclosure(
             "parts.own",
-            "K x K numbers, for each K, with the option transfer",
+            "K x K numbers, for each K, with transfer and without protection",
             "How many of your persons are in each pair of a cluster that you find alone and a "
             "final cluster.",
         ),
@@ -326,7 +328,7 @@ class EvidenceStage(Stage):
             return ()
         several = isinstance(plan.options.n_clusters, tuple)
         absent = {
-            "parts.own": not plan.options.transferred,
+            "parts.own": not finds_own_clusters(plan),
             "parts.flow": not several,
             "cells": not plan.sends_cells,
         }

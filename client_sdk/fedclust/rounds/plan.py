@@ -21,7 +21,7 @@ from fedclust.schema.space import Space
 
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.
-VERSION = 7
+VERSION = 8
 #: The most numbers in a task, of all models: 32 MB, as much as a message may have.
 MAX_NUMBERS = 4_000_000
 
@@ -64,7 +64,8 @@ class Plan:
         """Whether sites describe their records by cells in the closing round."""
         compared = self.options.compared_with_cloud
         compared = compared and not_judged(self.method, self.policy) is None
-        return compared or is_resampled(self)
+        options = self.options
+        return compared or (options.evaluated and options.transferred) or is_resampled(self)
 
     def config(
         self, p: int, space: Space | None, mask: BoolArray | None = None, **known: Any
@@ -110,7 +111,16 @@ def lacks_outcomes(plan: Plan, names: Sequence[str]) -> bool:
 def is_resampled(plan: Plan) -> bool:
     """Whether a round that compares the clusters with other models follows."""
     options = plan.options
-    return options.evaluated and (options.resampled_models > 0 or options.transferred)
+    return options.evaluated and (options.resampled_models > 0 or finds_own_clusters(plan))
+
+
+def finds_own_clusters(session: Plan | RunConfig) -> bool:
+    """Whether sites compare the clusters with their own, and with models made without them.
+
+    Only where points are single rows: the agreement of groups is not that of their persons
+    (docs/results/table_one.md), so with protection nobody asks for it.
+    """
+    return session.options.transferred and session.policy.protection == "none"
 
 
 def not_judged(method: AnyMethod, policy: Policy) -> str | None:

@@ -30,7 +30,12 @@ from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import cells_of, check_table
-from fedclust.rounds.plan import Plan, assigns_by_centroids, is_resampled
+from fedclust.rounds.plan import (
+    Plan,
+    assigns_by_centroids,
+    finds_own_clusters,
+    is_resampled,
+)
 from fedclust.rounds.record_cells import PooledCells, pool_cells
 from fedclust.rounds.stability import (
     count_ambiguous_pairs,
@@ -160,8 +165,8 @@ def check_task(task: SiteTask[ResamplingTask], config: RunConfig) -> None:
 
 def _check_left_out(site: Model | None, asked: ResamplingTask, config: RunConfig) -> None:
     """Refuse another number, or other shapes, of models made without the site; RuleViolation."""
-    if (site is not None) != config.options.transferred:
-        raise RuleViolation("task", "the option transfer gives each site a part of its own")
+    if (site is not None) != finds_own_clusters(config):
+        raise RuleViolation("task", "transfer without protection gives each site a part of its own")
     if site is None:
         return
     models = narrow(site, LeftOutModels).parts
@@ -288,7 +293,7 @@ PHASE = Phase(
         ),
         disclosure(
             "parts.left_out",
-            "K x K numbers, for each K, with the option transfer",
+            "K x K numbers, for each K, with transfer and without protection",
             "How many of your persons are in each pair of a cluster of the model made without you "
             "and a final cluster.",
         ),
@@ -311,10 +316,10 @@ class ResamplingStage(Stage):
         """Return the phase without what nobody sends in this session, with its number of models."""
         if not is_resampled(plan):
             return ()
-        n_models, transferred = plan.options.resampled_models, plan.options.transferred
+        n_models, own = plan.options.resampled_models, finds_own_clusters(plan)
         shapes = {"parts.models": f"K x K numbers for each of {n_models} models, for each K"}
         absent = set() if n_models else {"parts.models", "parts.pairs"}
-        absent |= set() if transferred else {"parts.left_out"}
+        absent |= set() if own else {"parts.left_out"}
         discloses = tuple(
             line.model_copy(update={"shape": shapes.get(line.field, line.shape)})
             for line in PHASE.discloses
@@ -382,7 +387,7 @@ def _left_out_parts(
     result: Result, cells: PooledCells, config: RunConfig, seed: int
 ) -> dict[str, LeftOutModels]:
     """Return the models made without each site of the roster."""
-    if not config.options.transferred:
+    if not finds_own_clusters(config):
         return {}
     by_k = [
         left_out_models(

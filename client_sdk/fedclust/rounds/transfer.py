@@ -1,6 +1,8 @@
 """Transfer: would each site have found the clusters alone, and do they hold without it?
 
 What it computes
+    The first two only with ``protection: none``.
+
     **Own clusters.** Each site clusters its own points by k-means into as many clusters as there
     are common ones, and counts its persons by both. Agreement is measured by the adjusted Rand
     index and by Cohen's kappa after matching (``numeric.agreement``).

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pydantic import ValidationError
 
 from fedclust.rounds import evidence
-from fedclust.rounds.plan import Plan
+from fedclust.rounds.plan import Plan, finds_own_clusters
 from fedclust.schema.errors import RuleViolation
 
 # Measured with 3 to 100 sites, 4 to 30 columns and K = 3 to 50, on one processor of 2024.
@@ -99,7 +99,7 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
 
 
 def _models_of_one_k(plan: Plan, n_sites: int, n_models: int) -> int:
-    return n_models + (n_sites if plan.options.transferred else 0)
+    return n_models + (n_sites if finds_own_clusters(plan) else 0)
 
 
 def _closing_seconds(plan: Plan, ks: Sequence[int], n_sites: int, n_models: int) -> float:

@@ -90,6 +90,8 @@ class PrincipalAxes(Model):
 class SiteTransfer(Model):
     """How far one site's persons bear out the common clusters.
 
+    Tables, indices and kappas are None with protection, where sites do not send them.
+
     Attributes
     ----------
     n_rows : int

@@ -59,7 +59,7 @@ class EvaluatedOptions(MethodOptions):
         100 is usual. It takes one more round. 0: none.
     transfer : bool
         Whether the session says which site seems to code a column otherwise; with ``protection:
-        none`` also whether each site would have found the clusters alone. It takes the same
+        none`` also whether each site would have found the clusters alone, which takes the same
         additional round.
     evidence : bool
         Whether the clusters are compared with one cloud without clusters. With several
