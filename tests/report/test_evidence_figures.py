@@ -73,7 +73,7 @@ def test_a_bar_stands_beside_what_the_comparison_with_one_cloud_says() -> None:
     drawn = Plots(named).stability()
     check_drawing(drawn)
     assert {"0 (Elderly)", "1", "2 (Young)"} <= set(words_of(drawn))
-    again = "found again in nearly all samples"
+    again = "found again in nearly all resampled data sets"
     assert f"Cluster 1: 0.70, {again}, does not stand apart: p = 0.3" in figure.description
     check_drawing(figure)
     page = html(facts)

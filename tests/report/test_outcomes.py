@@ -284,9 +284,9 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
             2.0,
             0.019,
             3.0,
-            "differ in died: more often in B (p = 0.038) than in A, the largest",
+            "differ in died: it is more frequent in B (p = 0.038) than in A, the largest",
         ),
-        (DIED, 0.5, 0.0001, 3.0, "differ in died: less often in B (p < 0.001) than in A"),
+        (DIED, 0.5, 0.0001, 3.0, "differ in died: it is less frequent in B (p < 0.001) than in A"),
         (
             DIED,
             2.0,
@@ -296,9 +296,15 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
         ),
         (DIED, 2.0, 0.021, None, "table cannot tell whether the clusters differ in died."),
         (DIED, 2.0, None, 3.0, "table cannot tell whether the clusters differ in died."),
-        (STAY, 0.6, 0.001, 0.9, "differ in stay: higher in B (p = 0.002) than in A"),
-        (STAY, 0.4, 0.001, 0.9, "differ in stay: lower in B (p = 0.002) than in A"),
-        (RELAPSE, 0.6, 0.001, 0.9, "differ in relapse: less often in B (p = 0.002) than in A"),
+        (STAY, 0.6, 0.001, 0.9, "differ in stay: values are higher in B (p = 0.002) than in A"),
+        (STAY, 0.4, 0.001, 0.9, "differ in stay: values are lower in B (p = 0.002) than in A"),
+        (
+            RELAPSE,
+            0.6,
+            0.001,
+            0.9,
+            "differ in relapse: the event is less frequent in B (p = 0.002) than in A",
+        ),
     ],
 )
 def test_a_sentence_says_whether_clusters_differ(
@@ -319,12 +325,12 @@ def test_a_sentence_says_whether_clusters_differ(
 def test_levels_are_named_and_exact_counts_have_no_noise() -> None:
     found = outcome_result(WARD, 2, exact=True)
     assert difference_text(found, "AB", 0).startswith(
-        "The clusters differ in ward: icu more often in B (p = 0.0012), step-down more often in B"
+        "The clusters differ in ward: icu is more frequent in B (p = 0.0012), step-down is more"
     )
     equal = tuple(each.model_copy(update={"p_value": 0.5}) for each in found.comparisons)
     found = found.model_copy(update={"comparisons": equal})
-    assert difference_text(found, "AB", 0, "the parts") == (
-        "The parts show no clear difference in ward: chance alone can give differences as large "
+    assert difference_text(found, "AB", 0) == (
+        "The clusters show no clear difference in ward: chance alone can give differences as large "
         "(p = 1)."
     )
 
@@ -336,7 +342,7 @@ def test_the_card_of_a_cluster_has_one_line_for_each_outcome(facts: Facts) -> No
         "died: <b>22.3 % (10.0 to 30.0)</b>",
         "ward, home: <b>",
         "stay, 14 and more days: <b>",
-        "relapse, without the event at 36 months: <b>",
+        "relapse, still without the event after 36 months: <b>",
     ):
         assert words in cards
     assert cards.count("stay, ") == len(facts.clusters)

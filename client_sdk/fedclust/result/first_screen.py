@@ -10,8 +10,8 @@ from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, mean_of, pr
 from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_warning
 from fedclust.result.one_cloud import apart_text, n_apart, recommended, shown_text, tied_text
 from fedclust.result.outcomes import (
-    FOREST,
     difference_text,
+    forest_text,
     headed,
     headline,
     outcome_sentences,
@@ -51,7 +51,8 @@ def answer(facts: Facts) -> list[str]:
     if cloud is not None and cloud.p is not None and cloud.p > CLEAR:
         said = (
             f"No separate groups were found among {who}: artificial patients without groups give "
-            f"clusters as clear ({p_text(cloud.p)})."
+            f"clusters as clear as these in {100 * cloud.p:.0f} of 100 tries ({p_text(cloud.p)}). "
+            "The clusters below are parts of one whole."
         )
     else:
         n = len(result.centroids)
@@ -67,8 +68,7 @@ def answer(facts: Facts) -> list[str]:
             )
     if outcomes is not None and outcomes.results and outcomes.results[0].clusters:
         first, names = outcomes.results[0], facts.cluster_names
-        which = "the parts below" if apart == 0 else "the clusters"
-        said += f" {difference_text(first, names, outcomes.reference, which)}"
+        said += f" {difference_text(first, names, outcomes.reference)}"
         said += f" {range_text(first, names)}"
     lines = [said]
     if result.sweep:
@@ -144,7 +144,7 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
         said.append(apart_text(result, k))
     if result.stability is not None:
         again = found_again(float(result.stability.recovered[k]))
-        said.append(f"found again in {again} samples of the patients")
+        said.append(f"found again in {again} resampled data sets")
     own = [each.own_table for each in result.transfer.sites.values()] if result.transfer else []
     judged = [t for t in own if t is not None and t[:, k].any()]
     if judged:
@@ -169,11 +169,11 @@ def _figures(facts: Facts) -> str:
         left_out += " A trajectory is one row: a curve, over the colour of each time."
     heat = html_figure(
         plots.profile,
-        f"Value of each column and cluster. Colour, and the number below: by {about}how many "
-        "standard deviations it is below all persons (blue) or above (red). Grey: cannot tell."
-        f"{left_out}",
+        f"The value of each column in each cluster. The number below it: by {about}how many "
+        "standard deviations it is above all persons (red) or below (blue, −). Grey: cannot tell. "
+        f"The largest gap is between two clusters.{left_out}",
     )
     forest = ""
     if outcomes is not None and outcomes.results:
-        forest = html_figure(lambda: plots.forest(outcomes.results[0].name), FOREST)
+        forest = html_figure(lambda: plots.forest(outcomes.results[0].name), forest_text(facts))
     return f'<div class="pair">{heat}{forest}</div>' if forest else heat

@@ -43,10 +43,6 @@ _TESTS = (
     "Compared with the largest cluster, within sites. The last column tests whether the effect is "
     "the same at all sites."
 )
-FOREST = (
-    "Effect of each cluster against the largest one, with 95 % intervals; an arrow is an open "
-    "interval. A site has its own line where noise does not hide its effect."
-)
 _SURVIVAL = (
     "Share without the event by cluster, with 95 % intervals, and the persons still at risk, over "
     "all sites. Intervals of one time stand next to each other."
@@ -206,13 +202,12 @@ def headed(found: OutcomeResult) -> str:
     """Return what :func:`headline` is of."""
     line, unit = headline(found, found.clusters[0]), f" {found.unit}" if found.unit else ""
     if found.kind == "time":
-        return f"{isolated(found.name)}, without the event at {(found.edges or (0,))[-1]:g}{unit}"
+        end = f"{(found.edges or (0,))[-1]:g}{unit}"
+        return f"{isolated(found.name)}, still without the event after {end}"
     return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
 
 
-def difference_text(
-    found: OutcomeResult, names: Sequence[str], reference: int, which: str = "the clusters"
-) -> str:
+def difference_text(found: OutcomeResult, names: Sequence[str], reference: int) -> str:
     """Return whether clusters differ in an outcome; "" for a single cluster.
 
     P-values are multiplied by the number of comparisons (Bonferroni). So where no clusters differ
@@ -224,33 +219,44 @@ def difference_text(
     names : sequence of str, length K
     reference : int
         The cluster that the others are compared with.
-    which : str
-        What the sentence calls the clusters.
     """
     compared = [each for each in found.comparisons if each.measure == found.comparisons[0].measure]
     ps = [None if each.p_value is None else each.p_value * len(compared) for each in compared]
     name, parts = isolated(found.name), dict[str, list[str]]()
-    words = ("lower", "higher") if found.kind == "ordered" else ("less often", "more often")
+    what = {"ordered": "values are", "time": "the event is"}.get(found.kind, "it is")
+    words = ("lower", "higher") if found.kind == "ordered" else ("less frequent", "more frequent")
     for each, p in zip(compared, ps, strict=True):
         if p is not None and p <= _DIFFERENT and each.estimate.value is not None:
             null = 0.5 if each.measure == "superiority" else 1.0
-            level = f"{isolated(each.level)} " if each.level else ""
-            where = parts.setdefault(level + words[each.estimate.value > null], [])
+            what = f"{isolated(each.level)} is" if each.level else what
+            where = parts.setdefault(f"{what} {words[each.estimate.value > null]}", [])
             where.append(f"{isolated(names[each.cluster])} ({named_p(p)})")
     if parts:
         said = ", ".join(f"{side} in {and_text(where)}" for side, where in parts.items())
         than = f"than in {isolated(names[reference])}, the largest one"
-        return f"{which[0].upper()}{which[1:]} differ in {name}: {said} {than}."
+        return f"The clusters differ in {name}: {said} {than}."
     known = [p for p in ps if p is not None]
     closed = all(None not in vars(each.estimate).values() for each in compared)
     if not compared:
         return ""
     if not closed or len(known) < len(ps):
-        return f"{CANNOT_TELL[0].upper()}{CANNOT_TELL[1:]} whether {which} differ in {name}."
+        return f"{CANNOT_TELL[0].upper()}{CANNOT_TELL[1:]} whether the clusters differ in {name}."
     least, noise = min(1.0, *known), " and noise" * bool(found.sigma)
     return (
-        f"{which[0].upper()}{which[1:]} show no clear difference in {name}: chance{noise} alone "
-        f"can give differences as large ({named_p(least)})."
+        f"The clusters show no clear difference in {name}: chance{noise} alone can give "
+        f"differences as large ({named_p(least)})."
+    )
+
+
+def forest_text(facts: Facts) -> str:
+    """Return the caption of a forest plot."""
+    found = facts.result.outcomes
+    largest = "the largest cluster"
+    if found is not None:
+        largest = f"{isolated(facts.cluster_names[found.reference])}, {largest}"
+    return (
+        f"Each cluster against {largest}, with 95 % intervals. An arrow: the interval has no end "
+        "there. A site has its own line where noise does not hide its effect."
     )
 
 
@@ -405,7 +411,7 @@ def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
         if number and found is not None:  # The first screen has those of the first outcome.
             said = difference_text(each, facts.cluster_names, found.reference)
             content += html_paragraphs([said] if said else [])
-            content += html_figure(functools.partial(forest, each.name), FOREST)
+            content += html_figure(functools.partial(forest, each.name), forest_text(facts))
         if each.comparisons:
             content += html_table(_TESTS, COMPARED, comparison_rows(each, facts.labels), text=(1,))
         content += _html_counts(facts, each)

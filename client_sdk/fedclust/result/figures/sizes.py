@@ -151,7 +151,9 @@ def draw_stability(facts: Facts) -> Figure:
         value, says = float(found.jaccard[k]), apart_text(facts.result, k)
         bars.append(_Bar(label, [(value, look_of(0), "")], f"{value:.2f}, {says}"))
         again = found_again(float(found.recovered[k]))
-        described.append(f"Cluster {label}: {value:.2f}, found again in {again} samples, {says}")
+        described.append(
+            f"Cluster {label}: {value:.2f}, found again in {again} resampled data sets, {says}"
+        )
     x = Axis(0.0, 1.0, _room(facts), WIDTH - RIGHT - _VERDICT)
     parts, bottom = _bars(bars, x, "mean Jaccard index of each cluster in resampled data")
     return Figure(parts, bottom + 48, "How far clusters are found again", joined(described))
