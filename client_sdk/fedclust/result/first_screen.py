@@ -138,9 +138,10 @@ def _side(entry: ClusterColumn) -> tuple[str, str]:
 
 
 def _how_sure(facts: Facts, k: int) -> list[str]:
-    """Return what supports a cluster: one cloud, samples found again, hospitals."""
+    """Return what supports a cluster: one cloud, resampled data, hospitals."""
     result, said = facts.result, []
-    if result.one_cloud is not None:
+    # Where no cluster stands apart, the answer above says so.
+    if result.one_cloud is not None and n_apart(result) != 0:
         said.append(apart_text(result, k))
     if result.stability is not None:
         again = found_again(float(result.stability.recovered[k]))
