@@ -85,7 +85,7 @@ def tell(study: Study, out: Path) -> None:
     result = result.at(study.said["K"])
     title("5. The clusters that the protocol asked for")
     print(result)
-    print(result.to_frame("transfer").iloc[:, :6].round(2).to_string())
+    print(result.to_frame("transfer")[["n_rows", "differing_columns"]].to_string())
     title("6. The outcomes")
     frame = result.to_frame("outcomes")
     shown = frame[frame["site"] == "all sites"].set_index(["outcome", "what", "cluster"])

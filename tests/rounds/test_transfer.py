@@ -15,6 +15,7 @@ from fedclust.definition import plan_of
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.rounds import resampling
+from fedclust.rounds.checks import refuse_unconsented
 from fedclust.rounds.column_differences import differing_columns
 from fedclust.rounds.record_cells import PooledCells, cluster_records
 from fedclust.rounds.transfer import left_out_models
@@ -143,14 +144,18 @@ def test_a_session_says_which_hospital_would_have_found_its_clusters_alone(
     assert transfer.cramers_v < 0.3
 
 
+@pytest.fixture(scope="module")
+def protected(hospitals: dict[str, NDArray[np.float64]]) -> SessionResult:
+    return session(hospitals, policy={"protection": "groups"})
+
+
 def test_with_protection_sites_send_no_table_and_columns_are_compared(
-    hospitals: dict[str, NDArray[np.float64]],
+    protected: SessionResult, hospitals: dict[str, NDArray[np.float64]]
 ) -> None:
-    result = session(hospitals, policy={"protection": "groups"})
-    assert result.history_[-1].phase == "evidence"
-    sent = [entry.payload for entry in result.trace_ if entry.phase == "evidence"]
+    assert protected.history_[-1].phase == "evidence"
+    sent = [entry.payload for entry in protected.trace_ if entry.phase == "evidence"]
     assert {part.own for payload in filter(None, sent) for part in payload.parts} == {None}
-    transfer = result.result.transfer
+    transfer = protected.result.transfer
     # A site with fewer persons than a group needs answers empty.
     assert sorted(transfer.sites) == sorted(set(hospitals) - {"tiny"})
     for site, own in transfer.sites.items():
@@ -158,6 +163,25 @@ def test_with_protection_sites_send_no_table_and_columns_are_compared(
         assert given == {"n_rows"}
         assert own.differing_columns == (("x2",) if site == "site-3" else ())
     assert transfer.cramers_v < 0.3
+
+
+def test_with_protection_a_table_is_refused_and_so_is_the_question(
+    protected: SessionResult, found: SessionResult
+) -> None:
+    plan = plan_of(protected.definition)
+    entry = next(each for each in protected.trace_ if each.phase == "evidence" and each.payload)
+    (part,) = entry.payload.parts
+    rounds.check(plan, entry.task, entry.payload, p=5, size_band=None)
+    table = part.model_copy(update={"own": np.diag(part.evaluation.counts)})
+    sent = entry.payload.model_copy(update={"parts": (table,)})
+    with pytest.raises(RuleViolation, match="without protection"):
+        rounds.check(plan, entry.task, sent, p=5, size_band=None)
+    asked = next(each.task for each in found.trace_ if each.phase == "resampling")
+    config = plan.config(5, asked.space)
+    with pytest.raises(RuleViolation, match="provides for no phase 'resampling'"):
+        refuse_unconsented(plan, asked, config, {}, first=False)
+    with pytest.raises(RuleViolation, match="a part of its own"):
+        resampling.check_task(asked, config)
 
 
 def test_without_enough_other_sites_no_model_is_made_and_no_column_named() -> None:

@@ -60,6 +60,13 @@ def test_what_would_take_too_long_is_refused_with_what_fits(
         check_workload(plan(**{**config, "stability": n}), 50, most)
 
 
+def test_with_protection_transfer_makes_no_model_and_is_not_what_takes_long() -> None:
+    asked = {"n_clusters": 4, "evidence": True, "transfer": True}
+    with pytest.raises(RuleViolation, match=r"^for evidence with 50 sites") as refused:
+        check_workload(driven.plan_for(5, asked), 50, 0.1)
+    assert refused.value.pointer == "/evidence"
+
+
 def test_where_nothing_fits_it_is_to_be_left_out() -> None:
     with pytest.raises(RuleViolation, match=r"50 models.*Leave it out"):
         check_workload(plan(stability=20, n_clusters=[2, 9], transfer=True), 5, 0.1)

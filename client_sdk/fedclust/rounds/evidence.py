@@ -3,8 +3,9 @@
 Every session with ``evaluate`` ends its method's rounds with it. A site measures the clusters of
 every K (``rounds.evaluation``) and counts the persons who move between one K and the next. Where
 the clusters are compared with one cloud (``rounds.reference``) or with models of resampled data
-(``rounds.resampling``), it also describes its records by cells. The clusters are sorted before, so
-that everything is in their final order.
+(``rounds.resampling``), or the sites' columns with each other (``rounds.transfer``), it also
+describes its records by cells. The clusters are sorted before, so that everything is in their final
+order.
 """
 
 from __future__ import annotations

@@ -30,12 +30,7 @@ from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import cells_of, check_table
-from fedclust.rounds.plan import (
-    Plan,
-    assigns_by_centroids,
-    finds_own_clusters,
-    is_resampled,
-)
+from fedclust.rounds.plan import Plan, assigns_by_centroids, finds_own_clusters, is_resampled
 from fedclust.rounds.record_cells import PooledCells, pool_cells
 from fedclust.rounds.stability import (
     count_ambiguous_pairs,

@@ -85,7 +85,7 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
     elif wanted is not None:
         several = _largest(len(ks), lambda n: fits(ks[:n], n_sites, n_models))
         fitting += [f"n_clusters {list(ks[:several])}"] if several > 1 else []
-    names = ["stability"] * bool(n_models) + ["transfer"] * plan.options.transferred
+    names = ["stability"] * bool(n_models) + ["transfer"] * finds_own_clusters(plan)
     names = names or ["n_clusters" if len(ks) > 1 else "evidence"]
     count = len(ks) * _models_of_one_k(plan, n_sites, n_models)
     advice = f"At most {', or '.join(fitting)} would fit" if fitting else "Leave it out"
