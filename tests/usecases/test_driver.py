@@ -470,6 +470,30 @@ def test_a_database_that_is_away_fails_nothing(
     assert direct.votes("heart")[0].tolist() == [1, 1, 1]
 
 
+@pytest.mark.parametrize("refused", ["fedclust-aggregation", "fedclust-heartbeat"])
+def test_a_system_that_starts_no_thread_loses_no_round(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    direct.session(rounds=1)
+    direct.answer_all("heart")
+    real, tried = threading.Thread.start, []
+
+    def start(thread: threading.Thread) -> None:
+        if thread.name == refused and not tried:
+            tried.append(thread)
+            raise RuntimeError("can't start new thread")
+        real(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    direct.co.driver.start()
+    eventually(lambda: tried)
+    clock.advance(LIMITS.lease_s)
+    eventually(lambda: direct.info("heart").state == "completed")
+    direct.co.driver.ask_to_stop()
+    direct.co.driver.join(TIMEOUT_S)
+
+
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR])
 def test_a_failing_database_is_no_defect_of_a_round(
     direct: DirectApi, monkeypatch: pytest.MonkeyPatch, code: int

@@ -167,7 +167,12 @@ class Driver(BackgroundThread):
             target=self._carry_out_here, args=(work,), name="fedclust-aggregation", daemon=True
         )
         self._working.add(thread)
-        thread.start()
+        try:
+            thread.start()
+        except RuntimeError:  # the system starts no other thread
+            self._working.discard(thread)
+            self._forget(work)
+            raise
         return self._crowded
 
     def _has_place(self, pooled: bool) -> bool:
@@ -206,8 +211,8 @@ class Driver(BackgroundThread):
         heart = threading.Thread(
             target=self._heartbeat, args=(work, beating), name="fedclust-heartbeat", daemon=True
         )
-        heart.start()
         try:
+            heart.start()
             with structlog.contextvars.bound_contextvars(**_log_fields(work)):
                 self._finish(work, self._aggregate(work))
         except ProcessLost:
@@ -221,10 +226,15 @@ class Driver(BackgroundThread):
                 commit(self._co, "driver.died", functools.partial(self._count_death, work))
         finally:
             beating.set()
-            # A renewal under way would keep the lease of a lost process alive once more.
-            heart.join()
-            with self._lock:
-                self._taken_rounds.pop(work.round.id, None)
+            if heart.ident is not None:  # it was started
+                # A renewal under way would keep the lease of a lost process alive once more.
+                heart.join()
+            self._forget(work)
+
+    def _forget(self, work: _Work) -> None:
+        """Let the round be taken again once its lease has run out."""
+        with self._lock:
+            self._taken_rounds.pop(work.round.id, None)
 
     def _take(self, has_place: Callable[[bool], bool]) -> _Work | None:
         if self._co.clock.fault is ClockFault.DATABASE:
