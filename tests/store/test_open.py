@@ -230,6 +230,19 @@ def test_a_link_to_a_file_is_the_same_file(
     first.close()
 
 
+def test_a_file_with_two_names_is_refused(
+    sqlite_url: str, clock: ManualClock, tmp_path: Path
+) -> None:
+    other = tmp_path / "elsewhere" / "hard.db"
+    other.parent.mkdir()
+    os.link(path_of(sqlite_url), other)
+    for url in (sqlite_url, f"sqlite:///{other}"):
+        with pytest.raises(Unwritable, match="hard link"):
+            Store.open(url, clock, serving=True)
+    other.unlink()
+    Store.open(sqlite_url, clock, serving=True).close()
+
+
 def test_several_servers_share_postgres(postgres_url: str, clock: ManualClock) -> None:
     stores = [Store.open(postgres_url, clock, serving=True) for _ in range(2)]
     for store in stores:

@@ -14,6 +14,9 @@ from fedclust_service.store.errors import StoreLocked, Unwritable
 
 def serving_lock(database: Path) -> FileLock:
     """Return a held lock next to a database file; StoreLocked or Unwritable."""
+    if database.exists() and database.stat().st_nlink > 1:
+        # SQLite names its log after the file: through each name it would write another log.
+        raise Unwritable(f"{database} is a hard link: copy it, then remove the other names")
     lock = FileLock(database.with_name(database.name + ".lock"))
     try:
         lock.acquire()
