@@ -343,6 +343,8 @@ class _Site(threading.Thread):
             view: Mapping[str, Any] = {}
             if answer is not None and answer.status_code == 200:
                 view, etag = codec.decode(answer.content), answer.headers["ETag"]
+                # The task has changed, so the session goes on, however slow the machine is.
+                give_up = time.monotonic() + TIMEOUT_S
             status = None if answer is None else answer.status_code
             self._note("task", began, status, round=view.get("round"), state=view.get("status"))
             if view.get("status") == "ended":
