@@ -388,10 +388,10 @@ def test_readiness_says_what_is_wrong(live: Running, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(co.store, "expected_migration", lambda: "another")
     assert "db upgrade" in problem(live.api.request("GET", "/readyz"), "unavailable").detail
 
-    def lost() -> None:
+    def lost() -> str:
         raise StoreUnavailable("lost")
 
-    monkeypatch.setattr(co.store, "ping", lost)
+    monkeypatch.setattr(co.store, "migration_head", lost)
     assert "database" in problem(live.api.request("GET", "/readyz"), "unavailable").detail
     assert live.api.request("GET", "/healthz").status_code == 200
     monkeypatch.undo()

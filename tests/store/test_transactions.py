@@ -400,18 +400,17 @@ def test_no_error_repeats_what_a_row_held(store: Store) -> None:
         assert marker not in "".join(traceback.format_exception(caught.value))
 
 
-def test_ping_and_migrations_answer(store: Store) -> None:
-    store.ping()
+def test_the_migration_is_the_one_of_the_program(store: Store) -> None:
     assert store.migration_head() == store.expected_migration()
 
 
-def test_ping_fails_when_the_database_is_gone(
+def test_asking_for_the_migration_fails_when_the_database_is_gone(
     postgres: Store, postgres_url: str, postgres_server: PostgresServer
 ) -> None:
     name = make_url(postgres_url).database or ""
     postgres_server.drop(name)
     try:
         with pytest.raises(StoreUnavailable):
-            postgres.ping()
+            postgres.migration_head()
     finally:
         postgres_server._execute(f'CREATE DATABASE "{name}"')  # the fixture drops it again

@@ -39,7 +39,6 @@ def faults(co: Coordinator) -> list[str]:
     if not co.alive:
         reasons.append("thread-ended")
     try:
-        co.store.ping()
         if co.store.migration_head() != co.store.expected_migration():
             reasons.append("database-schema")
     except Exception as error:

@@ -28,6 +28,8 @@ from fedclust.durable_files import reason
 from fedclust_service.store.errors import Unwritable, UrlRefused
 
 POOL_TIMEOUT_S = 30
+#: Connections that stay open; under load four times as many more are made.
+_POOL_SIZE = 5
 _FORMS = "sqlite:///path/to/file.db or postgresql+psycopg://user@host/name"
 
 
@@ -71,13 +73,13 @@ def sqlite_file(url: URL) -> Path | None:
     return Path(url.database or "").expanduser().resolve()
 
 
-def build_engines(url: URL, *, busy_timeout_s: float, pool_size: int) -> Engines:
+def build_engines(url: URL, *, busy_timeout_s: float) -> Engines:
     """Make the engines; for SQLite also the file, which only its owner can read."""
     path = sqlite_file(url)
     if path is None:
-        return _postgres(url, busy_timeout_s, pool_size)
+        return _postgres(url, busy_timeout_s)
     _make_file(path)
-    return _sqlite(path, busy_timeout_s, pool_size)
+    return _sqlite(path, busy_timeout_s)
 
 
 def _make_file(path: Path) -> None:
@@ -91,7 +93,7 @@ def _make_file(path: Path) -> None:
         raise Unwritable(f"cannot write in {path.parent}: SQLite keeps its log in that folder")
 
 
-def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:
+def _sqlite(path: Path, busy_timeout_s: float) -> Engines:
     url = URL.create("sqlite", database=str(path))
     common: dict[str, Any] = {
         "poolclass": QueuePool,
@@ -103,7 +105,7 @@ def _sqlite(path: Path, busy_timeout_s: float, pool_size: int) -> Engines:
     write = create_engine(url, pool_size=1, max_overflow=0, **common)
     # The connection that was used last has the current pages and statements in its cache.
     read = create_engine(
-        url, pool_size=pool_size, max_overflow=4 * pool_size, pool_use_lifo=True, **common
+        url, pool_size=_POOL_SIZE, max_overflow=4 * _POOL_SIZE, pool_use_lifo=True, **common
     )
 
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
@@ -139,7 +141,7 @@ def _begin_reading(connection: Connection) -> None:
     driver.execute("BEGIN")
 
 
-def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
+def _postgres(url: URL, busy_timeout_s: float) -> Engines:
     try:
         import psycopg  # noqa: F401  # in the extra [postgres]
     except ImportError:
@@ -166,8 +168,8 @@ def _postgres(url: URL, busy_timeout_s: float, pool_size: int) -> Engines:
     }
     write = create_engine(
         url,
-        pool_size=pool_size,
-        max_overflow=4 * pool_size,
+        pool_size=_POOL_SIZE,
+        max_overflow=4 * _POOL_SIZE,
         pool_timeout=POOL_TIMEOUT_S,
         isolation_level="READ COMMITTED",
         **common,

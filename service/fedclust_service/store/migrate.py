@@ -145,4 +145,4 @@ def _alembic_config() -> Config:
 
 
 def _engines(url: str) -> engines.Engines:
-    return engines.build_engines(engines.parse_url(url), busy_timeout_s=10.0, pool_size=1)
+    return engines.build_engines(engines.parse_url(url), busy_timeout_s=10.0)

@@ -98,7 +98,6 @@ class Store:
         serving: bool = False,
         create: bool = True,
         busy_timeout_s: float = 10.0,
-        pool_size: int = 5,
         pause: Callable[[float], None] = time.sleep,
         check_wait_s: float = 10.0,
     ) -> Store:
@@ -117,8 +116,6 @@ class Store:
             Whether to create the tables in an empty database.
         busy_timeout_s : float
             How long a statement waits for a lock.
-        pool_size : int
-            Connections kept open; under load up to four times as many more are made.
         pause : callable
             Waits between two tries.
         check_wait_s : float
@@ -133,7 +130,7 @@ class Store:
         parsed = engines.parse_url(url)
         file = engines.sqlite_file(parsed)
         lock: FileLock | None = None
-        made = engines.build_engines(parsed, busy_timeout_s=busy_timeout_s, pool_size=pool_size)
+        made = engines.build_engines(parsed, busy_timeout_s=busy_timeout_s)
         try:
             if serving and file:
                 lock = serving_lock(file)
@@ -244,12 +241,8 @@ class Store:
         with self._metrics_lock:
             return dict(self._metrics)
 
-    def ping(self) -> None:
-        """Ask the database for an answer; StoreError if there is none."""
-        self._direct("ping", lambda connection: connection.execute(text("SELECT 1")).scalar())
-
     def migration_head(self) -> str | None:
-        """Return the database's migration; None if it has no tables of fedclust."""
+        """Ask the database for its migration; None if it has no tables of fedclust."""
         return self._direct("migration_head", migrations.revision_of)
 
     def expected_migration(self) -> str:
