@@ -132,6 +132,55 @@ def test_the_log_stays_until_a_state_that_is_kept_open_is_closed(tmp_path: Path)
     assert not log.exists()
 
 
+def test_blocks_share_the_connection_of_a_state_that_is_kept_open(tmp_path: Path) -> None:
+    state, other = SiteState(tmp_path), SiteState(tmp_path)
+    document = StateDocument(state, "counts", Counts)
+    document.update(lambda _: Counts(n=1))
+
+    def fail() -> None:
+        with state.write():
+            document.update(lambda _: Counts(n=2))
+            raise KeyError
+
+    with state.kept_open():
+        with state.read() as first:
+            pass
+        with state.write() as second:
+            assert second is first
+        with pytest.raises(KeyError):
+            fail()
+        assert document.read() == Counts(n=1)
+        # A reader that is left open holds up nobody, and a block that reads sees one moment.
+        left = state.rows("SELECT name FROM documents")
+        assert next(left)
+        with state.read():
+            StateDocument(other, "counts", Counts).read()
+            document.update(lambda was: Counts(n=was.n + 2))
+            assert document.read() == Counts(n=1)
+        writer = threading.Thread(target=document.update, args=(lambda was: Counts(n=was.n + 4),))
+        writer.start()
+        writer.join(TIMEOUT_S)
+        document.update(lambda was: Counts(n=was.n + 8))
+        assert document.read() == Counts(n=15)
+    assert document.read() == Counts(n=15)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
+def test_a_database_that_replaces_the_one_kept_open_is_written(tmp_path: Path) -> None:
+    state, restored = SiteState(tmp_path / "a"), SiteState(tmp_path / "b")
+    for each in (state, restored):
+        StateDocument(each, "counts", Counts).update(lambda was: Counts(n=was.n + 1))
+    document = StateDocument(state, "counts", Counts)
+    with state.kept_open():
+        document.update(lambda was: Counts(n=was.n + 1))
+        for left in state.files[1:]:
+            left.unlink(missing_ok=True)
+        restored.path.replace(state.path)
+        document.update(lambda was: Counts(n=was.n + 10))
+        assert document.read() == Counts(n=11)
+    assert document.read() == Counts(n=11)
+
+
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may write it")
 def test_a_directory_that_cannot_be_written(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)

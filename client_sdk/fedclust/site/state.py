@@ -85,9 +85,13 @@ M = TypeVar("M", bound=Model)
 
 
 class _Open(threading.local):
-    """The connections with which this thread is reading or writing, by path of the database."""
+    """This thread's connections by path of the database: that of the innermost block of its kind.
+
+    A kept one has the identity of its file, which is replaced when a state is restored.
+    """
 
     def __init__(self) -> None:
+        self.kept: dict[Path, tuple[sqlite3.Connection, tuple[int, int]]] = {}
         self.reading: dict[Path, sqlite3.Connection] = {}
         self.writing: dict[Path, sqlite3.Connection] = {}
 
@@ -158,6 +162,11 @@ class SiteState:
         """
         # Not a block of its own: a generator may be left open while others begin and end.
         found = _OPEN.find(self.path)
+        if found is None and (kept := self._kept()):
+            with self.errors():
+                rows = kept.execute(statement, values).fetchall()
+            yield from rows
+            return
         with nullcontext(found) if found else self._snapshot() as connection:
             yield from connection.execute(statement, values)
 
@@ -176,28 +185,34 @@ class SiteState:
         if writing := _OPEN.writing.get(self.path):
             yield writing
             return
-        with self.errors():
-            self.refuse_unusable()
-            self._make()
-            with closing(self._connect()) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-                _OPEN.writing[self.path] = connection
-                try:
-                    yield connection
-                finally:
-                    del _OPEN.writing[self.path]
-                connection.execute("COMMIT")
+        with self.errors(), self._opened(make=True) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            _OPEN.writing[self.path] = connection
+            try:
+                yield connection
+            finally:
+                del _OPEN.writing[self.path]
+            connection.execute("COMMIT")
 
     @contextmanager
     def kept_open(self) -> Iterator[None]:
-        """Keep the database open, if there is one: each write of the block then costs half.
+        """Keep the database open, if there is one: this thread's blocks then share a connection.
 
         When its last connection is closed, SQLite copies the log into the database and removes it.
         """
-        with self.errors():
-            connection = self._connect() if self.path.exists() else _empty()
-        with closing(connection):
+        # Before it is opened: whoever replaces the file then opens another one.
+        identity = self._identity()
+        if identity is None or self.path in _OPEN.kept:
             yield
+            return
+        with self.errors():
+            connection = self._connect()
+        with closing(connection):
+            _OPEN.kept[self.path] = connection, identity
+            try:
+                yield
+            finally:
+                del _OPEN.kept[self.path]
 
     def lock(self, *names: str) -> FileLock:
         """Return the lock of something that runs for long, such as a session or the agent.
@@ -266,11 +281,38 @@ class SiteState:
 
     @contextmanager
     def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        with self.errors():
-            self.refuse_unusable()
-            with closing(self._connect() if self.path.exists() else _empty()) as connection:
-                connection.execute("BEGIN")
-                yield connection
+        with self.errors(), self._opened() as connection:
+            connection.execute("BEGIN")
+            yield connection
+
+    @contextmanager
+    def _opened(self, *, make: bool = False) -> Iterator[sqlite3.Connection]:
+        """Yield the connection that is kept open, or another one; end its transaction."""
+        if kept := self._kept():
+            try:
+                yield kept
+            finally:
+                kept.rollback()
+            return
+        self.refuse_unusable()
+        if make:
+            self._make()
+        with closing(self._connect() if self.path.exists() else _empty()) as connection:
+            yield connection
+
+    def _kept(self) -> sqlite3.Connection | None:
+        """Return the connection that is kept open if it is idle, and its file still the state's."""
+        connection, identity = _OPEN.kept.get(self.path, (None, None))
+        if connection is None or connection.in_transaction or identity != self._identity():
+            return None
+        return connection
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = self.path.stat()
+        except OSError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _connect(self) -> sqlite3.Connection:
         connection = sqlite3.connect(self.path, timeout=self._patience_s, isolation_level=None)
