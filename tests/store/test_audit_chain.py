@@ -302,6 +302,7 @@ def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: Man
     def late() -> None:
         def work(tx: Tx) -> None:
             tx.audit.append("site:a", "late", "heart", {}, clock.now())
+            tx.write_audit()
             written.set()
             assert go_on.wait(TIMEOUT_S)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 
 import pytest
+from sqlalchemy import event
 
 from fedclust_service.domain.access import Role, Token
 from fedclust_service.domain.round import RoundState
@@ -315,6 +316,28 @@ def test_scrubbing_forgets_payloads_and_states_and_keeps_receipts(store: Store) 
 def test_the_audit_trail_has_no_way_to_change_it(store: Store) -> None:
     public = store.read("dir", lambda tx: {n for n in dir(tx.audit) if not n.startswith("_")})
     assert public == {"append", "began", "list"}
+
+
+def test_the_entries_of_a_transaction_are_written_in_order_in_one_statement(store: Store) -> None:
+    def append(tx: Tx, *actions: str) -> None:
+        for action in actions:
+            tx.audit.append("site:zurich", action, "heart", {"why": action}, EPOCH)
+
+    def fail(tx: Tx) -> None:
+        append(tx, "lost")
+        raise KeyError
+
+    run: list[str] = []
+    engine = store._engines.write
+    event.listen(engine, "before_cursor_execute", lambda *given: run.append(given[2]))
+    store.run_tx("append", lambda tx: append(tx, "first", "second", "third"))
+    with pytest.raises(KeyError):
+        store.run_tx("fail", fail)
+    assert [each.partition(" (")[0] for each in run] == ["INSERT INTO audit"]
+    found = store.read("list", lambda tx: tx.audit.list(9))
+    assert [(each.action, each.details) for each in reversed(found)] == [
+        (action, {"why": action}) for action in ("first", "second", "third")
+    ]
 
 
 def test_times_come_back_aware_in_utc_to_the_microsecond(store: Store) -> None:

@@ -15,6 +15,7 @@ from sqlalchemy import (
     Connection,
     CursorResult,
     Executable,
+    Insert,
     Label,
     Select,
     Table,
@@ -83,18 +84,15 @@ class Repository:
             raise AlreadyExists(there)
 
     def _added(
-        self,
-        table: Table,
-        values: Mapping[str, Any],
-        key: tuple[str, ...],
-        there: str,
-        get: Callable[[], T | None],
-    ) -> T:
-        """Insert a row as `_insert` does, and return what ``get`` reads: it has the new id."""
-        self._insert(table, {n: value for n, value in values.items() if n != "id"}, key, there)
-        added = get()
-        assert added is not None  # noqa: S101  # inserted in this transaction
-        return added
+        self, table: Table, values: Mapping[str, Any], key: tuple[str, ...], there: str
+    ) -> int:
+        """Insert a row as `_insert` does, without the ``id`` in ``values``; return its new id."""
+        statement = _insert_and_return_id(self._connection.dialect.name, table, key)
+        given = {name: value for name, value in values.items() if name != "id"}
+        found: int | None = self._connection.execute(statement, given).scalar_one_or_none()
+        if found is None:
+            raise AlreadyExists(there)
+        return found
 
     def _readable(
         self,
@@ -139,11 +137,16 @@ class Ending(Repository):
 
 
 @functools.cache
-def _insert_statement(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
+def _insert_statement(dialect: str, table: Table, key: tuple[str, ...]) -> Insert:
     build = postgresql.insert if dialect == "postgresql" else sqlite.insert
     statement = build(table).on_conflict_do_nothing(index_elements=list(key)).inline()
     # SQLAlchemy keeps the row count of an INSERT only with this option.
     return statement.execution_options(preserve_rowcount=True)
+
+
+@functools.cache
+def _insert_and_return_id(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
+    return _insert_statement(dialect, table, key).returning(table.c.id)
 
 
 def unindexed(column: ColumnElement[str]) -> ColumnElement[str]:

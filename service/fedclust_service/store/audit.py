@@ -30,8 +30,8 @@ from fedclust_service.store.errors import StoreError
 _A, _C = tables.audit.c, tables.audit_chain.c
 _ONE = 1
 _PAGE = 2000
-# Inline: SQLAlchemy does not read the new entry's key.
-_APPEND = insert(tables.audit).inline()
+#: Inline: SQLAlchemy does not read the new entry's key.
+APPEND = insert(tables.audit).inline()
 _MARK = update(tables.audit).where(_A.id == bindparam("row"))
 _MARK = _MARK.values(number=bindparam("n"), hash=bindparam("h"))
 # These run several times a second. Building a statement costs more than running it. An UPDATE sets
@@ -43,7 +43,14 @@ _MOVE = update(tables.audit_chain).where(_C.id == _ONE)
 
 
 class Audit(Repository):
-    """The entries of the audit trail. They can be appended and read, never changed or removed."""
+    """The entries of the audit trail. They can be appended and read, never changed or removed.
+
+    ``appended`` collects the new ones: `Tx.write_audit` writes them, and until then none is read.
+    """
+
+    def __init__(self, connection: Connection, appended: list[dict[str, Any]]) -> None:
+        super().__init__(connection)
+        self._appended = appended
 
     def append(
         self,
@@ -54,8 +61,8 @@ class Audit(Repository):
         at: datetime,
     ) -> None:
         """Append an entry. ``details`` MUST NOT hold a payload, a token or a record."""
-        facts = dict(details)
-        self._all(_APPEND, at=at, actor=actor, action=action, subject=subject, details=facts)
+        entry = {"at": at, "actor": actor, "action": action, "subject": subject}
+        self._appended.append({**entry, "details": dict(details)})
 
     def list(
         self, limit: int, after: int | None = None, search: AuditSearch | None = None

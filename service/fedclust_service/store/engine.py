@@ -109,7 +109,7 @@ def _sqlite(path: Path, busy_timeout_s: float) -> Engines:
     )
 
     def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        # The driver must not begin transactions: the event "begin" below does.
+        # The driver must not begin transactions: the dialect does, below.
         connection.isolation_level = None
         cursor = connection.cursor()
         try:
@@ -130,15 +130,17 @@ def _sqlite(path: Path, busy_timeout_s: float) -> Engines:
     event.listen(write, "connect", prepare)
     event.listen(read, "connect", prepare)
     event.listen(read, "connect", forbid_writing)
-    event.listen(write, "begin", lambda c: c.exec_driver_sql("BEGIN IMMEDIATE"))
-    event.listen(read, "begin", _begin_reading)
+    # Not in an event "begin": with it, each connection and statement would look for listeners.
+    _begin_with(write, "BEGIN IMMEDIATE")
+    _begin_with(read, "BEGIN")
     return Engines(write, read, None, path)
 
 
-def _begin_reading(connection: Connection) -> None:
-    # Directly to the driver, for speed: every request runs this, and it cannot fail.
-    driver: Any = connection.connection.dbapi_connection
-    driver.execute("BEGIN")
+def _begin_with(engine: Engine, statement: str) -> None:
+    def begin(dbapi_connection: Any) -> None:
+        dbapi_connection.execute(statement)
+
+    engine.dialect.do_begin = begin  # type: ignore[method-assign]
 
 
 def _postgres(url: URL, busy_timeout_s: float) -> Engines:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -29,17 +30,10 @@ class Principals(Repository):
 
     def add(self, role: Role, name: str, title: str, email: str | None = None) -> Principal:
         """Register a principal, enabled; AlreadyExists when the role has one of that name."""
-        values = {
-            "role": role,
-            "name": name,
-            "title": title,
-            "email": email,
-            "disabled": False,
-            "created_at": self._now,
-        }
+        new = Principal(0, role, name, title, disabled=False, created_at=self._now, email=email)
         there = f"a principal with role {role} has that name"
-        key = ("role", "name")
-        return self._added(tables.principals, values, key, there, lambda: self.get(role, name))
+        added = self._added(tables.principals, vars(new), ("role", "name"), there)
+        return replace(new, id=added)
 
     def get(self, role: Role, name: str) -> Principal | None:
         """Return the principal of a role by its name."""

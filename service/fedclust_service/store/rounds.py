@@ -6,8 +6,8 @@ once, one gets True and the others get False.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
@@ -88,14 +88,13 @@ class Rounds(Repository):
         """Store a round for the sites it addresses; AlreadyExists if the number is taken.
 
         The database gives the ids: ``id`` and ``round_id`` of the parameters are ignored. Returns
-        the round as stored.
+        the round with its id.
         """
         lease = _lease_values(new.lease) if new.lease else _NO_LEASE
         values = {**vars(new), **lease}
         del values["lease"]
         key, there = ("session_id", "number"), "the session has a round of that number"
-        get = functools.partial(self.get, new.session_id, new.number)
-        added = self._added(tables.rounds, values, key, there, get)
+        added = replace(new, id=self._added(tables.rounds, values, key, there))
         if addressees:
             self._connection.execute(
                 insert(tables.addressees),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from sqlalchemy import Connection, Select, bindparam, delete, func, select, update
@@ -19,8 +20,7 @@ _LOCK_BY_NAME = _BY_NAME.with_for_update(key_share=True)
 _LOCK_BY_ID = _BY_ID.with_for_update(key_share=True)
 _UPDATE = update(tables.sessions).where(_S.id == bindparam("session_id"))
 _CHANGING = ("state", "started_at", "held_at", "deaths", "ended_at", "stopped_because", "failure")
-_TOUCH = _UPDATE.values(version=_S.version + 1)
-_VERSION = select(_S.name, _S.version).where(_S.id == bindparam("id"))
+_TOUCH = _UPDATE.values(version=_S.version + 1).returning(_S.name, _S.version)
 _OF_SESSION = select(tables.participations).where(_P.session_id == bindparam("session_id"))
 _PARTICIPATIONS = _OF_SESSION.order_by(_P.site)
 _PARTICIPATION = _OF_SESSION.where(_P.site == bindparam("site"))
@@ -41,7 +41,7 @@ class Sessions(Repository):
     def add(self, new: Session) -> Session:
         """Store a session and return it with the database's id; AlreadyExists for a taken name."""
         there = "a session has that name"
-        return self._added(tables.sessions, vars(new), ("name",), there, lambda: self.get(new.name))
+        return replace(new, id=self._added(tables.sessions, vars(new), ("name",), there))
 
     def get(self, name: str) -> Session | None:
         """Return a session by name, without locking it."""
@@ -74,8 +74,7 @@ class Sessions(Repository):
 
         KeyError if there is no such session.
         """
-        self._all(_TOUCH, session_id=session_id)
-        row = self._all(_VERSION, id=session_id).one_or_none()
+        row = self._all(_TOUCH, session_id=session_id).one_or_none()
         if row is None:
             raise KeyError(session_id)
         self._touched[row.name] = row.version

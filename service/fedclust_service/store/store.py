@@ -8,7 +8,7 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
@@ -356,6 +356,7 @@ class Store:
             transaction = connection.begin()
             tx = Tx(connection, self.clock.now())
             value = fn(tx)
+            tx.write_audit()
             if not engines.is_intact(connection):
                 # The commit would silently do nothing.
                 raise StoreError(f"{name}: the transaction hid an error of the database")
@@ -386,8 +387,7 @@ class Store:
     def _count(self, name: str, attempts: int, failed: bool, seconds: float) -> None:
         with self._metrics_lock:
             old = self._metrics.get(name, TxMetrics())
-            self._metrics[name] = replace(
-                old,
+            self._metrics[name] = TxMetrics(
                 calls=old.calls + 1,
                 failures=old.failures + failed,
                 attempts=old.attempts + attempts,

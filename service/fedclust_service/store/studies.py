@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from sqlalchemy import delete, func, insert, select
 
@@ -21,7 +22,7 @@ class Studies(Repository):
     def add(self, new: Study, sites: Collection[str]) -> Study:
         """Store a study and return it with the database's id; AlreadyExists for a taken name."""
         there = "a study has that name"
-        added = self._added(tables.studies, vars(new), ("name",), there, lambda: self.get(new.name))
+        added = replace(new, id=self._added(tables.studies, vars(new), ("name",), there))
         rows = [{"study_id": added.id, "site": site} for site in sorted(sites)]
         self._connection.execute(insert(tables.study_sites), rows)
         return added

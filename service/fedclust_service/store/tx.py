@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from sqlalchemy import Connection
 
-from fedclust_service.store.audit import Audit, AuditChain
+from fedclust_service.store.audit import APPEND, Audit, AuditChain
 from fedclust_service.store.notifications import Notifications
 from fedclust_service.store.overview import OverviewQueries
 from fedclust_service.store.principals import Principals, Tokens
@@ -31,6 +32,7 @@ class Tx:
         self._touched: dict[str, int] = {}
         self._scrubbed: list[int] = []
         self._heads: list[int] = []
+        self._entries: list[dict[str, Any]] = []
         self.now = now
         self.principals = Principals(connection, now)
         self.tokens = Tokens(connection)
@@ -44,10 +46,16 @@ class Tx:
         self.submissions = Submissions(connection, self._scrubbed)
         self.states = States(connection)
         self.results = Results(connection)
-        self.audit = Audit(connection)
+        self.audit = Audit(connection, self._entries)
         self.chain = AuditChain(connection, self._heads)
         self.overview = OverviewQueries(connection)
         self.notifications = Notifications(connection)
+
+    def write_audit(self) -> None:
+        """Write the appended entries of the audit trail in one statement, before the commit."""
+        if self._entries:
+            self._connection.execute(APPEND, self._entries)
+            self._entries.clear()
 
     @property
     def touched(self) -> list[tuple[str, int]]:

@@ -183,22 +183,23 @@ def update_round(
     elif isinstance(decision, Fail):
         fail_session(uow, session, decision.reason)
     else:
-        _stop_collecting(uow, session, current, decision, actor)
+        return _stop_collecting(uow, session, current, decision, actor)
     return tx.rounds.get_by_id(current.id) or current
 
 
 def _stop_collecting(
     uow: UnitOfWork, session: Session, current: Round, decision: Aggregate, actor: Actor | str
-) -> None:
+) -> Round:
     tx, reason = uow.tx, decision.reason.value
     target = next_state(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
     if not tx.rounds.transition(current.id, current.state, target, close_reason=reason):
-        return
+        return current
     # This wakes the sites that need not answer any more. The others wait for the next round.
     if decision.reason is not CollectedReason.ALL_ANSWERED:
         tx.sessions.touch(session.id)
     uow.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
     uow.wake_driver()
+    return dataclasses.replace(current, state=target, close_reason=reason)
 
 
 def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDamaged) -> None:
