@@ -69,6 +69,18 @@ def commits(direct: DirectApi) -> int:
     return direct.store.metrics()["submission.store"].calls
 
 
+def test_what_is_refused_is_no_reason_to_commit_the_others_one_by_one(both: DirectApi) -> None:
+    both.session(sites=SITES)
+    bodies = {name: both.body("heart", name) for name in SITES}
+    with held(both):
+        sent = [send(both, name, bodies[name]) for name in SITES]
+        other = send(both, SITES[0], bodies[SITES[0]] + b" ")
+    assert all(each.result(TIMEOUT_S).created for each in sent)
+    assert slug(other) == "submission-differs"
+    assert stored(both) == set(SITES)
+    assert commits(both) == 2, "the one that held the writer, and all the others"
+
+
 def test_what_waits_is_committed_at_once_and_acknowledged_after_it(both: DirectApi) -> None:
     both.session(sites=SITES)
     bodies = {name: both.body("heart", name) for name in SITES}

@@ -137,7 +137,11 @@ def submit(
 
     def write(uow: UnitOfWork) -> Submitted | Refusal:
         # Checks (1) to (4) again: the round may have stopped collecting since.
-        admitted = _admit(uow.tx, site_view(uow.tx, actor, session, number, lock=True), digest)
+        try:
+            admitted = _admit(uow.tx, site_view(uow.tx, actor, session, number, lock=True), digest)
+        except Refusal as refusal:
+            # Nothing is to be undone, so the rest of the batch is stored with it.
+            return refusal
         if isinstance(admitted, Submitted):
             return admitted
         return _store(uow, actor, admitted, checked)
