@@ -73,11 +73,8 @@ class Metrics(Observer):
             ("action",),
             registry=self._registry,
         )
-        self._takeovers = Counter(
-            "fedclust_lease_takeovers",
-            "Rounds that this process took over from one that had not finished them.",
-            registry=self._registry,
-        )
+        # From 0 on: an alert sees a rise only between two values.
+        self._events.labels("round.taken_over")
         self._aggregations = Histogram(
             "fedclust_aggregation_seconds",
             "Time that an aggregation computed, by method and by what became of it.",
@@ -117,8 +114,6 @@ class Metrics(Observer):
     def happened(self, action: str) -> None:
         """Count an entry of the audit trail."""
         self._events.labels(action).inc()
-        if action == "round.taken_over":
-            self._takeovers.inc()
 
     def aggregated(self, method: str, end: AggregationEnd, seconds: float) -> None:
         """Count an aggregation."""

@@ -60,8 +60,8 @@ def test_leases_and_takeovers(both: DirectApi, clock: ManualClock) -> None:
     held, expired = seen
     assert (held["fedclust_leases"], held["fedclust_rounds_waiting"]) == (1, 0)
     assert (expired["fedclust_leases"], expired["fedclust_rounds_waiting"]) == (0, 1)
-    assert read(others)["fedclust_lease_takeovers_total"] == 1
+    assert read(others)["fedclust_events_total.round.taken_over"] == 1
     assert read(others)["fedclust_aggregation_seconds_count.written.counting"] == 1
-    assert read(mine)["fedclust_lease_takeovers_total"] == 0
+    assert read(mine)["fedclust_events_total.round.taken_over"] == 0
     assert read(mine)["fedclust_aggregation_seconds_count.lost.counting"] == 1
     assert read(mine)["fedclust_rounds_waiting"] == 0
