@@ -23,8 +23,8 @@ REASONS = {
     "disk-full": "The last write failed: the database's disk is full.",
     "disk-error": "The last write failed: reading or writing the database failed.",
     "database-silent": "The database does not answer.",
-    "database-schema": "The database's schema is not this program's: run fedclust-service db "
-    "upgrade.",
+    "database-schema": "The database's schema was changed while this process ran: restart it with "
+    "the version that changed it. After a restore, run fedclust-service db upgrade.",
 }
 
 
