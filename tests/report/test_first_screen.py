@@ -67,11 +67,15 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
         for each in (None, CloudComparison(n_draws=20, p=0.74))
     ]
     # Of three comparisons: .0004 times three.
-    differ = "The clusters differ in died: it is more frequent in cluster 1 (p = 0.0012) than in "
+    differ = (
+        "The clusters differ in died: died = yes is more frequent in cluster 1 (p = 0.0012) than "
+        "in "
+    )
     for lines in said:
         assert f" {differ}cluster 0, the largest one. died: from 12.3 %" in lines[0]
     assert said[1][0].startswith("No separate groups were found among 400 persons")
     assert "clusters as clear as these in 74 of 100 tries (p = 0.74)." in said[1][0]
+    assert "The clusters below are parts that border on each other." in said[1][0]
 
 
 def test_a_card_says_in_words_what_sets_a_cluster_apart() -> None:

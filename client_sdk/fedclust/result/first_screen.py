@@ -52,7 +52,7 @@ def answer(facts: Facts) -> list[str]:
         said = (
             f"No separate groups were found among {who}: artificial patients without groups give "
             f"clusters as clear as these in {100 * cloud.p:.0f} of 100 tries ({p_text(cloud.p)}). "
-            "The clusters below are parts of one whole."
+            "The clusters below are parts that border on each other."
         )
     else:
         n = len(result.centroids)
@@ -140,12 +140,15 @@ def _side(entry: ClusterColumn) -> tuple[str, str]:
 def _how_sure(facts: Facts, k: int) -> list[str]:
     """Return what supports a cluster: one cloud, resampled data, hospitals."""
     result, said = facts.result, []
+    cloud = result.one_cloud
+    clear = cloud is not None and cloud.cluster_p is not None and cloud.cluster_p[k] <= CLEAR
     # Where no cluster stands apart, the answer above says so.
-    if result.one_cloud is not None and n_apart(result) != 0:
-        said.append(apart_text(result, k))
+    if cloud is not None and n_apart(result) != 0:
+        said.append(f"compared with its neighbours, {apart_text(result, k)}")
     if result.stability is not None:
         again = found_again(float(result.stability.recovered[k]))
-        said.append(f"found again in {again} resampled data sets")
+        also = "" if clear else " (parts of one cloud can be, too)"
+        said.append(f"found again in {again} resampled data sets{also}")
     own = [each.own_table for each in result.transfer.sites.values()] if result.transfer else []
     judged = [t for t in own if t is not None and t[:, k].any()]
     if judged:
@@ -172,7 +175,7 @@ def _figures(facts: Facts) -> str:
         plots.profile,
         f"The value of each column in each cluster. The number below it: by {about}how many "
         "standard deviations it is above all persons (red) or below (blue, −). Grey: cannot tell. "
-        f"The largest gap is between two clusters.{left_out}",
+        f"Largest gap: between the lowest and the highest cluster.{left_out}",
     )
     forest = ""
     if outcomes is not None and outcomes.results:
