@@ -74,8 +74,8 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
     for lines in said:
         assert f" {differ}cluster 0, the largest one. died: from 12.3 %" in lines[0]
     assert said[1][0].startswith("No separate groups were found among 400 persons")
-    assert "clusters as clear as these in 74 of 100 tries (p = 0.74)." in said[1][0]
-    assert "The clusters below are parts that border on each other." in said[1][0]
+    assert "clusters as clear as these in about 74 of 100 tries (p = 0.74)." in said[1][0]
+    assert "The clusters below are parts of one whole." in said[1][0]
 
 
 def test_a_card_says_in_words_what_sets_a_cluster_apart() -> None:

@@ -51,8 +51,8 @@ def answer(facts: Facts) -> list[str]:
     if cloud is not None and cloud.p is not None and cloud.p > CLEAR:
         said = (
             f"No separate groups were found among {who}: artificial patients without groups give "
-            f"clusters as clear as these in {100 * cloud.p:.0f} of 100 tries ({p_text(cloud.p)}). "
-            "The clusters below are parts that border on each other."
+            f"clusters as clear as these in about {100 * cloud.p:.0f} of 100 tries "
+            f"({p_text(cloud.p)}). The clusters below are parts of one whole."
         )
     else:
         n = len(result.centroids)
@@ -144,7 +144,7 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
     clear = cloud is not None and cloud.cluster_p is not None and cloud.cluster_p[k] <= CLEAR
     # Where no cluster stands apart, the answer above says so.
     if cloud is not None and n_apart(result) != 0:
-        said.append(f"compared with its neighbours, {apart_text(result, k)}")
+        said.append(apart_text(result, k))
     if result.stability is not None:
         again = found_again(float(result.stability.recovered[k]))
         also = "" if clear else " (parts of one cloud can be, too)"

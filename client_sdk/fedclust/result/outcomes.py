@@ -255,7 +255,7 @@ def forest_text(facts: Facts) -> str:
     if found is not None:
         largest = f"{isolated(facts.cluster_names[found.reference])}, {largest}"
     return (
-        f"Each cluster against {largest}, with 95 % intervals. An arrow: the interval goes on "
+        f"Each cluster against {largest}, with 95 % intervals. An arrow: the interval has no end "
         "there. “At least” or “at most”: only this limit is known. A site has its own line where "
         "noise does not hide its effect."
     )
