@@ -31,12 +31,12 @@ from fedclust.rounds import preparation
 from fedclust.rounds.record_cells import find_cells
 from fedclust.rounds.reference import compare_with_cloud
 from fedclust.rounds.site_points import complete_points, scaled_points
+from fedclust.schema.encoding import Space
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, SiteSide, SiteTask
 
 LEVEL = 0.05

@@ -27,10 +27,10 @@ from fedclust import SessionResult, simulate
 from fedclust.methods import ward
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.distances import nearest_centroid
+from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution
 
 FloatArray = NDArray[np.float64]

@@ -24,9 +24,12 @@ from dataclasses import replace
 import numpy as np
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.cluster_sums import cluster_sums
-from fedclust.methods.common.kmeans_rounds import disclosure
-from fedclust.methods.common.local_kmeans import local_kmeans, local_starts
+from fedclust.methods.common.kmeans_rounds import (
+    cluster_sums,
+    disclosure,
+    local_kmeans,
+    local_starts,
+)
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method

@@ -16,8 +16,7 @@ import numpy as np
 from pydantic import FiniteFloat
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import CellsTask, Steps
+from fedclust.methods.common.kmeans_rounds import CellsTask, Steps, check_sizes
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shape

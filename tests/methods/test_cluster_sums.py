@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.methods.common import cluster_sums as module
-from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
+from fedclust.methods.common import kmeans_rounds as module
+from fedclust.methods.common.kmeans_rounds import check_sizes, cluster_sums
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import Points

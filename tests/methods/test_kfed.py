@@ -12,15 +12,15 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust import rounds, simulate
 from fedclust.methods import kfed
-from fedclust.methods.common import kmeans_rounds, local_kmeans
+from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.kfed import local_cells
 from fedclust.rounds import Plan
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from support.driven import drive, plan_for
 from support.points import answer_task, check_answer, config_of
@@ -444,5 +444,5 @@ def test_the_default_is_better_than_the_paper_on_uneven_sites() -> None:
 
 
 def test_a_large_site_makes_fewer_restarts() -> None:
-    assert local_kmeans.local_restarts(100, 30, 8) == 10
-    assert local_kmeans.local_restarts(1_000_000, 100, 80) == 2
+    assert kmeans_rounds.local_restarts(100, 30, 8) == 10
+    assert kmeans_rounds.local_restarts(1_000_000, 100, 80) == 2

@@ -20,13 +20,14 @@ from fedclust.methods.mixture.classes import Classes
 from fedclust.methods.mixture.loss import loss_warning
 from fedclust.methods.mixture.messages import Config, EMTask, Partition, PartitionTask, Weighted
 from fedclust.numeric.random import site_rng
-from fedclust.rounds.stages import check_method_task
+from fedclust.rounds.site import check_method_task
+from fedclust.rounds.stages import phase as find_phase
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Next, SiteTask
 from support.points import answer_task, check_answer, config_of, of_rows
 
@@ -169,7 +170,8 @@ def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Rounds:
     config = replace(config, roster=tuple(names))
     for number in range(n):
         asked = SiteTask(task.phase, task.common)
-        check_method_task(METHOD, asked, config, 0, first=number == 0)
+        phase = find_phase(METHOD, asked.phase)
+        check_method_task(METHOD, phase, asked, config, 0, first=number == 0)
         sent = []
         for place, name in enumerate(names):
             rng = site_rng(0, name, number)
@@ -483,5 +485,6 @@ def test_a_size_band_holds_for_the_totals() -> None:
 )
 def test_a_task_that_is_no_mixture_is_refused(change: dict[str, Any]) -> None:
     asked = EM.common.model_copy(update=change)
+    phase = find_phase(METHOD, "em")
     with pytest.raises(RuleViolation):
-        check_method_task(METHOD, SiteTask("em", asked), CONFIG, 0, first=False)
+        check_method_task(METHOD, phase, SiteTask("em", asked), CONFIG, 0, first=False)

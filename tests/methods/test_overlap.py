@@ -16,12 +16,12 @@ from fedclust.methods.common import own_features
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.rounds import Plan
 from fedclust.rounds.preparation import SiteMoments
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask
 from support.driven import site_step
 from support.points import answer_task, check_answer, config_of

@@ -23,12 +23,12 @@ from fedclust.methods.overlap_oneshot.agglomeration import (
 )
 from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.rounds import Plan, evaluation, evidence
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
 from support.driven import site_step
 from support.points import answer_task, config_of

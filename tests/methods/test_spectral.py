@@ -11,18 +11,18 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.manifold import spectral_embedding
 
-from fedclust import SessionResult, simulate
+from fedclust import SessionResult, rounds, simulate
 from fedclust.methods import spectral
 from fedclust.methods.spectral import METHOD, embedding, landmark_clustering, messages
 from fedclust.methods.spectral import graph as spectral_graph
 from fedclust.methods.spectral.landmark_clustering import cluster_landmarks, is_dense, matched_share
-from fedclust.rounds.stages import check_method_task
+from fedclust.rounds.site import check_method_task
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, SiteTask
 from support.points import answer_task, check_answer, config_of
 from support.site_rows import breast_cancer
@@ -386,6 +386,10 @@ def _eigen_task(n: int, k: int = 2) -> messages.EigenTask:
     return messages.EigenTask(anchors=np.zeros((n, 2)), vectors=np.zeros((n, k)))
 
 
+def _check_task(task: SiteTask, config: RunConfig) -> None:
+    check_method_task(METHOD, rounds.phase(METHOD, task.phase), task, config, 0, first=False)
+
+
 @pytest.mark.parametrize(
     ("options", "phase", "task"),
     [
@@ -401,7 +405,7 @@ def test_a_task_beyond_the_definition_is_refused(
     options: dict[str, Any], phase: str, task: Any
 ) -> None:
     with pytest.raises(RuleViolation) as refused:
-        check_method_task(METHOD, SiteTask(phase, task), _config(**options), 0, first=False)
+        _check_task(SiteTask(phase, task), _config(**options))
     assert refused.value.rule in ("task", "shape")
 
 
@@ -409,9 +413,9 @@ def test_a_task_beyond_the_definition_is_refused(
 def test_the_tasks_of_a_definition_are_accepted(alignment: str) -> None:
     config = _config(alignment=alignment)
     _, task = spectral.start(config, 0)
-    check_method_task(METHOD, SiteTask(task.phase, task.common), config, 0, first=False)
+    _check_task(SiteTask(task.phase, task.common), config)
     if alignment in ("sign", "procrustes"):
-        check_method_task(METHOD, SiteTask("eigen", _eigen_task(1)), config, 0, first=False)
+        _check_task(SiteTask("eigen", _eigen_task(1)), config)
 
 
 def _anchors(counts: Any, means: Any, vectors: Any) -> messages.Anchors:

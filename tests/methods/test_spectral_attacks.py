@@ -10,9 +10,9 @@ import pytest
 from fedclust.methods import spectral
 from fedclust.methods.spectral.messages import AnchorPart, AnchorsTask, Config, EigenTask
 from fedclust.rounds import Plan
+from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
-from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask
 from support.driven import data_of, site_step
 

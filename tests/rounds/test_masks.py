@@ -20,13 +20,13 @@ from fedclust.methods.registry import METHODS
 from fedclust.numeric.arrays import BoolMatrix
 from fedclust.numeric.distances import masked_squared_distances, nearest_centroid
 from fedclust.rounds import evaluation
+from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution
 from fedclust.wire import codec
 

@@ -13,12 +13,12 @@ from hypothesis.extra.numpy import arrays
 
 from fedclust.rounds import preparation
 from fedclust.rounds.site_points import complete_points
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, SiteSide, SiteTask
 from support.points import config_of, repeated, weighted
 

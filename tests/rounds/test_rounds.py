@@ -23,12 +23,12 @@ from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng, site_rng
 from fedclust.rounds import EngineState, Plan, evaluation, evidence, preparation, sweep
 from fedclust.rounds.sweep import SweepTask
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rule
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import ClusterProfile, Result
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
 from fedclust.wire import codec
 from support.driven import data_of, drive, plan_for, site_step

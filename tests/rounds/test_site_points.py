@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedclust.rounds.site_points import complete_points, released_points, scaled_points
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points, row_points, total_variances
-from fedclust.schema.space import Space
 from support.points import config_of, of_rows, repeated, weighted
 
 

@@ -17,12 +17,12 @@ from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd import Config
 from fedclust.rounds import Plan, coordinator, evidence, sweep
 from fedclust.schema import errors
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.feature import Feature
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Done, SiteSide
 from fedclust.wire.codec import encode_model
 from support import driven
@@ -155,7 +155,7 @@ def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> N
     """After a few steps there is nothing that a site may tell of the largest K."""
 
     def local_step(task: Any, site: SiteSide) -> Any:
-        answer = LLOYD.phase(task.phase).local_step(task, site)
+        answer = rounds.phase(LLOYD, task.phase).local_step(task, site)
         site.memory["steps"] = site.memory.get("steps", 0) + 1
         return None if site.memory["steps"] > most else answer
 

@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 
 from fedclust import SessionResult, rounds, simulate
 from fedclust.definition import plan_of
-from fedclust.methods.common.kmeans_rounds import Cells
-from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.common.kmeans_rounds import Cells, local_kmeans
 from fedclust.rounds import resampling
-from fedclust.rounds.checks import refuse_unconsented
 from fedclust.rounds.column_differences import differing_columns
 from fedclust.rounds.record_cells import PooledCells, cluster_records
+from fedclust.rounds.site import refuse_unconsented
 from fedclust.rounds.transfer import left_out_models
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import row_points

@@ -24,8 +24,8 @@ from fedclust.methods.fkm import CandidatesTask, SeedsTask
 from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import EvidenceTask
 from fedclust.rounds.preparation import PreparationTask
+from fedclust.schema.encoding import Space
 from fedclust.schema.model import Model
-from fedclust.schema.space import Space
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import refuse_foreign
 from fedclust.site.state import SiteState

@@ -443,7 +443,7 @@ def test_an_answer_that_breaks_a_rule_stays_here(
         return sound(*args, **kwargs)
 
     def leaky(task: SiteTask, site: SiteSide) -> Any:
-        payload = method.phase(task.phase).local_step(task, site)
+        payload = rounds.phase(method, task.phase).local_step(task, site)
         if asked[-1] == "me":
             counts = np.array(payload.counts)
             counts[0] = 1

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedclust import rounds
+from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory
 from fedclust.schema.points import Points
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import SiteSide, SiteTask
 from support.driven import data_of, plan_for
 
@@ -53,7 +54,7 @@ def answer_task(
     """Return a site's answer to a task of a method, checked; ``memory`` gets what it remembers."""
     kept = {} if memory is None else memory
     site = SiteSide(points, config, rng or np.random.default_rng(0), kept)
-    payload = method.phase(task.phase).local_step(task, site)
+    payload = rounds.phase(method, task.phase).local_step(task, site)
     if payload is not None:
         check_answer(method, task, payload, config)
     return payload
@@ -61,7 +62,7 @@ def answer_task(
 
 def check_answer(method: AnyMethod, task: SiteTask, payload: Any, config: RunConfig) -> None:
     """Check an answer to a task of a method; RuleViolation."""
-    method.phase(task.phase).check(task, payload, config)
+    rounds.phase(method, task.phase).check(task, payload, config)
 
 
 def weighted(X: ArrayLike, sizes: ArrayLike | int = 5) -> Points:

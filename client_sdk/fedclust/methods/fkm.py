@@ -22,13 +22,23 @@ import numpy as np
 from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.cluster_sums import cluster_sums
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
-from fedclust.methods.common.kmeans_rounds import Cells, CellsTask, Steps, disclosure
-from fedclust.methods.common.local_kmeans import local_starts
-from fedclust.methods.common.options import Restarts, SweptOptions, Tolerance, variants
-from fedclust.methods.common.task_checks import refuse_dissimilarity
+from fedclust.methods.common.kmeans_rounds import (
+    Cells,
+    CellsTask,
+    Steps,
+    cluster_sums,
+    disclosure,
+    local_starts,
+)
+from fedclust.methods.common.options import (
+    Restarts,
+    SweptOptions,
+    Tolerance,
+    refuse_dissimilarity,
+    variants,
+)
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
 from fedclust.numeric.canonical import round_to_tolerance, tolerant_argmax, tolerant_argsort

@@ -28,8 +28,8 @@ from fedclust.methods.common.kmeans_rounds import (
     best_centroids,
     collect_cells,
     combine_steps,
+    local_starts,
 )
-from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Tolerance
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix

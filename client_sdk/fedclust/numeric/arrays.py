@@ -66,7 +66,7 @@ class _ArrayOf:
             raise PydanticCustomError("ragged_array", "rows must be equally long") from None
         if array.size == 0 and array.ndim < self.ndim:
             array = array.reshape((0,) * self.ndim)
-        return self._finish(array)
+        return self._from_array(array)
 
     def _from_array(self, value: Any) -> NDArray[Any]:
         if not isinstance(value, np.ndarray):
@@ -80,10 +80,7 @@ class _ArrayOf:
             )
         if self.kind == "f" and not np.isfinite(value).all():
             raise PydanticCustomError("finite_number", "every number must be finite")
-        return self._finish(value.astype(_DTYPES[self.kind]))
-
-    def _finish(self, array: NDArray[Any]) -> NDArray[Any]:
-        array = np.ascontiguousarray(array)
+        array = value.astype(_DTYPES[self.kind], order="C")
         array.flags.writeable = False
         return array
 

@@ -16,9 +16,6 @@ from fedclust.numeric.array_types import FloatArray
 #: Values count as equal if they differ by at most this, relative to the largest magnitude.
 #: Rounding errors are about 1e-15; results are promised to 1e-9.
 TIE_TOLERANCE = 1e-11
-#: The same for squared distances to centroids, relative to the squared width of all centroids. A
-#: larger value would treat centroids as equal that are a millionth of the width apart.
-_NEAREST_TIE_TOLERANCE = 1e-14
 #: Coordinates count as equal if they differ by at most this, relative to the width of all points.
 #: Larger than TIE_TOLERANCE: they accumulate the rounding errors of a round or an eigensolver.
 COORDINATE_TOLERANCE = 1e-9
@@ -98,19 +95,6 @@ def break_distance_ties(points: FloatArray) -> FloatArray:
     for j, factor in enumerate(factors):
         position[:, 0] += (points[:, j] - points[:, j].min()) * (factor / width)
     return np.asarray(points + step * (position**2 * square + position**3 * cube))
-
-
-def nearest_tie_offsets(squared_norms: FloatArray) -> FloatArray:
-    """Return offsets (K,) that, added to squared distances, let the first centroid win ties.
-
-    Parameters
-    ----------
-    squared_norms : (K,) float64
-        The centroids' squared lengths. The offsets are far above rounding errors and far below
-        differences between distinct centroids.
-    """
-    scale = _NEAREST_TIE_TOLERANCE * squared_norms.max(initial=0.0)
-    return np.asarray(scale * np.arange(len(squared_norms)))
 
 
 def canonical_eigenbasis(

@@ -5,12 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.numeric.canonical import nearest_tie_offsets, tolerant_argmin
+from fedclust.numeric.canonical import tolerant_argmin
 
 #: Rows per matrix product where memory is the limit. Does not affect results.
 ROW_BLOCK = 8192
 #: Rows per step in nearest_centroid: its buffers stay in the second-level cache.
 _CACHE_ROWS = 1024
+#: Squared distances to centroids count as equal if they differ by at most this, relative to the
+#: squared width of all centroids. A larger value would treat centroids as equal that are a
+#: millionth of the width apart.
+_NEAREST_TIE_TOLERANCE = 1e-14
 
 
 def squared_distances(X: FloatArray, centroids: FloatArray) -> FloatArray:
@@ -66,6 +70,19 @@ def first_occurrences(centroids: FloatArray) -> IntArray:
     for k, centroid in enumerate(centroids + 0.0):
         first.setdefault(centroid.tobytes(), k)
     return np.array(list(first.values()), dtype=np.int64)
+
+
+def nearest_tie_offsets(squared_norms: FloatArray) -> FloatArray:
+    """Return offsets (K,) that, added to squared distances, let the first centroid win ties.
+
+    Parameters
+    ----------
+    squared_norms : (K,) float64
+        The centroids' squared lengths. The offsets are far above rounding errors and far below
+        differences between distinct centroids.
+    """
+    scale = _NEAREST_TIE_TOLERANCE * squared_norms.max(initial=0.0)
+    return np.asarray(scale * np.arange(len(squared_norms)))
 
 
 def nearest_centroid(

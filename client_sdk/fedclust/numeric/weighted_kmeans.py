@@ -22,11 +22,10 @@ from fedclust.numeric.canonical import (
     break_distance_ties,
     canonical_eigenbasis,
     coordinate_tolerance,
-    nearest_tie_offsets,
     tolerant_argmax,
     tolerant_argmin,
 )
-from fedclust.numeric.distances import ROW_BLOCK
+from fedclust.numeric.distances import ROW_BLOCK, nearest_tie_offsets
 from fedclust.numeric.modes import CentroidRule, keep_means
 from fedclust.numeric.threads import one_thread
 from fedclust.numeric.ward import affordable_points, ward_means

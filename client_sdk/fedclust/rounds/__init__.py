@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fedclust.rounds.checks import MAX_COUNT, check
 from fedclust.rounds.coordinator import advance, check_roster, start
 from fedclust.rounds.plan import (
     VERSION,
@@ -14,7 +13,15 @@ from fedclust.rounds.plan import (
 )
 from fedclust.rounds.site import label, local_step, probabilities
 from fedclust.rounds.stage import EngineState
-from fedclust.rounds.stages import CLOSING_PHASES, all_phases, most_rounds, phase, possible_phases
+from fedclust.rounds.stages import (
+    CLOSING_PHASES,
+    MAX_COUNT,
+    all_phases,
+    check,
+    most_rounds,
+    phase,
+    possible_phases,
+)
 from fedclust.rounds.tasks import TaskCommon, TaskSpace, read_task, task_document, write_task
 from fedclust.rounds.workload import aggregation_seconds, check_workload
 

@@ -27,10 +27,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.methods.common.cluster_sums import ClusterSums, check_sizes, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
-from fedclust.methods.common.kmeans_rounds import disclosure
-from fedclust.methods.common.task_checks import check_centroids
+from fedclust.methods.common.kmeans_rounds import (
+    ClusterSums,
+    check_centroids,
+    check_sizes,
+    cluster_sums,
+    disclosure,
+)
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import (
     BoolMatrix,

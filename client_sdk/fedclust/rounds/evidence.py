@@ -17,8 +17,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.methods.common.finalize import complete_result, sort_clusters
-from fedclust.methods.common.kmeans_rounds import disclosure
-from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
+from fedclust.methods.common.kmeans_rounds import disclosure, local_kmeans, local_restarts
 from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.array_types import IntArray
 from fedclust.numeric.arrays import IntMatrix, IntVector

@@ -18,7 +18,7 @@ from fedclust.methods.common.kmeans_rounds import disclosure
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
-from fedclust.rounds.plan import Plan, is_exact
+from fedclust.rounds.plan import Plan
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
     clusterings,
@@ -201,7 +201,7 @@ class OutcomesStage(Stage):
     def phases(self, plan: Plan) -> tuple[Phase, ...]:
         if not (plan.options.evaluated and plan.outcomes):
             return ()
-        return (_phase_of(plan.outcomes, exact=is_exact(plan)),)
+        return (_phase_of(plan.outcomes, exact=plan.policy.protection == "none"),)
 
     def task(self, before: Round) -> tuple[EngineState, Task | None]:
         plan, state, result = before.plan, before.state, before.state.found
@@ -238,7 +238,7 @@ class OutcomesStage(Stage):
             },
             plan.outcomes,
             {site: np.asarray(row) for site, row in about.site_sizes.items()},
-            exact=is_exact(plan),
+            exact=plan.policy.protection == "none",
             min_sites=plan.policy.min_sites,
             silent=closing.config.silent,
         )

@@ -10,20 +10,21 @@ from typing import Any, Literal
 import numpy as np
 
 from fedclust.numeric.array_types import BoolArray
-from fedclust.schema.encoding import Column, columns_of
+from fedclust.schema.encoding import Column, Space, columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.
 VERSION = 8
 #: The most numbers in a task, of all models: 32 MB, as much as a message may have.
 MAX_NUMBERS = 4_000_000
+#: With these, a value missing of a feature that a site has is imputed with the federated mean.
+IMPUTES = ("impute", "mask")
 
 
 @dataclass(frozen=True)
@@ -83,7 +84,7 @@ class Plan:
             outcomes_k=self.outcomes_k,
             prototypes=self.method.by_prototypes,
             sends_cells=self.sends_cells,
-            p=1 if is_exact(self) else max(p, self.policy.min_group_size),
+            p=1 if self.policy.protection == "none" else max(p, self.policy.min_group_size),
             space=space or Space.identity(len(every)),
             mask=every if mask is None else mask,
             **{"roster": (), **known},
@@ -106,6 +107,13 @@ def has_features(plan: Plan, names: Sequence[str]) -> BoolArray:
 def lacks_outcomes(plan: Plan, names: Sequence[str]) -> bool:
     """Whether a session has outcomes, and a site that names these features has none of them."""
     return bool(plan.outcomes) and not any(each.name in names for each in plan.outcomes)
+
+
+def is_prepared(plan: Plan) -> bool:
+    """Whether a session begins with a preparation round, which finds its scaled space."""
+    policy = plan.policy
+    unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
+    return policy.scaling == "standard" or policy.missing in IMPUTES or unknown_gamma
 
 
 def is_resampled(plan: Plan) -> bool:
@@ -188,8 +196,3 @@ def _check_model_count(config: RunConfig) -> None:
     if n_models > most:
         message = "so many models of these clusters and columns are too large: at most {}"
         raise RuleViolation("evidence", message.format(max(most, 0)), "/stability")
-
-
-def is_exact(plan: Plan) -> bool:
-    """Whether the points are single rows."""
-    return plan.policy.protection == "none"

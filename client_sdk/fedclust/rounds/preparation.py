@@ -32,10 +32,10 @@ from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatVector, IntVector
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.protection.message_checks import check_moments, check_shape
-from fedclust.schema.encoding import feature_names
+from fedclust.rounds.plan import IMPUTES
+from fedclust.schema.encoding import Space, feature_names
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.model import Model
-from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import (
     CONSTANT,
@@ -47,7 +47,6 @@ from fedclust.schema.scaling import (
     with_categories,
 )
 from fedclust.schema.size_bands import check_not_above
-from fedclust.schema.space import Space
 from fedclust.schema.task import (
     Contribution,
     Phase,
@@ -63,8 +62,6 @@ _APART, _FEWEST_SITES = 10.0, 3
 #: How many standard deviations a value lies from the mean at most: where the sites agree, and
 #: where one stands apart.
 _LIMIT, _LIMIT_APART = 100.0, 3.0
-#: With these, a value missing of a feature that a site has is imputed with the federated mean.
-_IMPUTES = ("impute", "mask")
 
 
 class PreparationTask(Model):
@@ -92,12 +89,6 @@ class SiteMoments(Model):
 
 #: From this share of imputed values on the result warns.
 _MUCH_IMPUTED = 0.1
-
-
-def needed(policy: Policy) -> bool:
-    """Return whether a session has a preparation round."""
-    unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
-    return policy.scaling == "standard" or policy.missing in _IMPUTES or unknown_gamma
 
 
 def task() -> Task:
@@ -148,7 +139,7 @@ def check(_task: SiteTask, payload: SiteMoments, config: RunConfig) -> None:
         feature = int(foreign[0])
         message = f"feature {feature}: the site joined without it"
         raise RuleViolation("mask", message, f"/observed/{feature}")
-    if config.policy.missing not in _IMPUTES and (payload.observed != payload.n).any():
+    if config.policy.missing not in IMPUTES and (payload.observed != payload.n).any():
         feature = int(np.flatnonzero(payload.observed != payload.n)[0])
         raise RuleViolation(
             "complement",
@@ -230,7 +221,7 @@ def merge(
             "feature_without_values",
             f"no site has enough values of {names}: leave it out, or invite a site that has it",
         )
-    impute = mean if config.policy.missing in _IMPUTES else None
+    impute = mean if config.policy.missing in IMPUTES else None
     warnings = (*_apart_warnings(sent, apart, config), *_imputed_warning(sent, config))
     if config.policy.scaling != "standard":
         declared = replace(declared_space(config.columns, config.policy), impute=impute)

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.methods.common.kmeans_rounds import Cells, check_cells, count_sent_cells
-from fedclust.methods.common.local_kmeans import local_restarts
+from fedclust.methods.common.kmeans_rounds import (
+    Cells,
+    check_cells,
+    count_sent_cells,
+    local_restarts,
+)
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
 from fedclust.numeric.canonical import tolerant_argmax

@@ -13,8 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.methods.common.cluster_sums import check_sizes
-from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.methods.common.kmeans_rounds import check_sizes, disclosure
 from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import (
@@ -30,7 +29,7 @@ from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import cells_of, check_table
-from fedclust.rounds.plan import Plan, assigns_by_centroids, finds_own_clusters, is_resampled
+from fedclust.rounds.plan import Plan, finds_own_clusters, is_resampled
 from fedclust.rounds.record_cells import PooledCells, pool_cells
 from fedclust.rounds.stability import (
     count_ambiguous_pairs,
@@ -52,7 +51,6 @@ from fedclust.rounds.sweep import (
 from fedclust.rounds.transfer import add_left_out, left_out_models
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.evidence import Stability
-from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
@@ -303,9 +301,7 @@ class ResamplingStage(Stage):
     """The comparison with resampled models, and with models made without a site."""
 
     name = "resample"
-
-    def every_phase(self, method: AnyMethod) -> tuple[Phase, ...]:
-        return (PHASE,) if assigns_by_centroids(method) else ()
+    own_phases = (PHASE,)
 
     def phases(self, plan: Plan) -> tuple[Phase, ...]:
         """Return the phase without what nobody sends in this session, with its number of models."""

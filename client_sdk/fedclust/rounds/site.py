@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Iterator
+from dataclasses import replace
+from hashlib import sha256
+from typing import Any
+
 import numpy as np
 from pydantic import ValidationError
 
@@ -11,23 +17,28 @@ from fedclust.methods.common.assign import (
     label_by_probability,
     probabilities_of_rows,
 )
+from fedclust.methods.common.kmeans_rounds import check_centroids
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.numeric.canonical import coordinate_tolerance, tolerant_argmax
 from fedclust.numeric.random import site_rng
 from fedclust.numeric.threads import one_thread
-from fedclust.rounds import preparation
-from fedclust.rounds.checks import refuse_unconsented, refuse_uncountable
-from fedclust.rounds.plan import Plan
+from fedclust.rounds.plan import Plan, is_prepared, max_rounds
 from fedclust.rounds.site_points import complete_points, scaled_points
-from fedclust.rounds.sweep import memory_of
-from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import AnyMethod
-from fedclust.schema.model import Memory, Model
+from fedclust.rounds.stages import METHOD_STAGE, STAGES, all_phases, refuse_uncountable
+from fedclust.rounds.sweep import memory_of, split_task
+from fedclust.schema.encoding import Space
+from fedclust.schema.errors import RuleViolation, broken_task_rule
+from fedclust.schema.method import AnyMethod, Probabilities
+from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import Assign, RunConfig
-from fedclust.schema.space import Space
-from fedclust.schema.task import Count, SiteSide, SiteTask
+from fedclust.schema.run_config import RunConfig
+from fedclust.schema.scaling import declared_space
+from fedclust.schema.task import CentroidTask, Count, Phase, SiteSide, SiteTask
+
+#: No number of an honest task is larger: sums of squares over the largest values that a site reads
+#: (1e50) and the most persons (1e11). Its own square, added up over all persons, is still finite.
+_LARGEST = 1e140
 
 
 # What a step depends on; all but the first three are named.
@@ -79,15 +90,11 @@ def local_step(
     RuleViolation
         The rows, the task or the answer break a rule; names column and count, never a value.
     """
+    soft = plan.method.probabilities
+    assign = None if soft is None else functools.partial(_assign, soft, memory)
     with one_thread(), np.errstate(over="ignore", invalid="ignore"):
-        config = plan.config(
-            p,
-            task.space,
-            mask,
-            size_band=size_band,
-            assign=_assigner(plan.method, memory),
-        )
-        first = round_number == 1 + preparation.needed(plan.policy)
+        config = plan.config(p, task.space, mask, size_band=size_band, assign=assign)
+        first = round_number == 1 + is_prepared(plan)
         try:
             phase, memory = refuse_unconsented(plan, task, config, memory, first=first)
             kept = _usable_points(points, task.space, config)
@@ -104,20 +111,15 @@ def local_step(
         return payload, memory
 
 
-def _assigner(method: AnyMethod, memory: Memory) -> Assign | None:
-    """Return what assigns points in the closing rounds; None: the nearest centroid does."""
-    probabilities = method.probabilities
-    if probabilities is None:
-        return None
-
-    def assign(result: Result, X: FloatArray) -> IntArray:
-        try:
-            found = probabilities(result, X, memory_of(result, memory))
-        except RuleViolation as broken:  # what describes the clusters came with the task
-            raise RuleViolation("task", broken.message, f"/parameters{broken.pointer}") from None
-        return tolerant_argmax(found).astype(np.int64)
-
-    return assign
+def _assign(
+    probabilities: Probabilities, memory: Memory, result: Result, X: FloatArray
+) -> IntArray:
+    """Return the most probable cluster (n,) of each point, for the closing rounds."""
+    try:
+        found = probabilities(result, X, memory_of(result, memory))
+    except RuleViolation as broken:  # what describes the clusters came with the task
+        raise RuleViolation("task", broken.message, f"/parameters{broken.pointer}") from None
+    return tolerant_argmax(found).astype(np.int64)
 
 
 def _payload_fault(method: AnyMethod, phase: str, error: ValidationError) -> RuleViolation:
@@ -146,6 +148,128 @@ def _usable_points(points: Points, space: Space | None, config: RunConfig) -> Po
         scaled = scaled_points(complete_points(points, config), space, config)
         known = points.derived["scaled"] = asked, scaled
     return known[1]
+
+
+# --- A task: a site answers what was consented to -------------------------------------------------
+
+
+def refuse_unconsented(
+    plan: Plan, task: SiteTask, config: RunConfig, memory: Memory, *, first: bool
+) -> tuple[Phase, Memory]:
+    """Return a task's phase and the memory of it; refuse what the definition does not provide for.
+
+    A phase that comes once comes before all that are listed after it, and the method's rounds are
+    no more than the definition allows. The rule of every violation is one of ``TASK_RULES``.
+    ``first``: whether this is the method's first round.
+    """
+    _refuse_not_finite(task)
+    before = memory.get("progress", {"phase": -1, "rounds": 0})
+    phases = all_phases(plan.method)
+    place = [each.name for each in phases].index(task.phase)
+    asked = phases[place]
+    stage = next((each for each in STAGES if asked in each.own_phases), METHOD_STAGE)
+    if task.phase not in [each.name for each in stage.phases(plan)]:
+        message = f"the definition provides for no phase {task.phase!r}"
+        raise RuleViolation("task-phase", message, "/phase")
+    closing = 1 + len(plan.method.phases)
+    if before["phase"] >= (place if asked.once else closing):
+        message = f"the phase {task.phase!r} is over in this session"
+        raise RuleViolation("task-phase", message, "/phase")
+    own = 0 < place < closing
+    rounds = before["rounds"] + own
+    if rounds > max_rounds(plan):
+        message = f"the definition allows {max_rounds(plan)} rounds of the method"
+        raise RuleViolation("task-rounds", message, "/phase")
+    try:
+        if own:
+            check_method_task(plan.method, asked, task, config, plan.seed, first=first)
+        elif asked.check_task is not None:
+            asked.check_task(task, config)
+    except RuleViolation as broken:
+        rule = broken_task_rule(broken) or "task"
+        raise RuleViolation(rule, broken.message, broken.pointer) from None
+    space = _refuse_other_space(plan, task.space, before.get("space"))
+    progress = {"phase": max(place, before["phase"]), "rounds": rounds, "space": space}
+    return asked, {**memory, "progress": progress}
+
+
+def _refuse_not_finite(task: SiteTask) -> None:
+    """Refuse NaN, infinite numbers, and numbers whose squares could not be added up."""
+    parts = {"parameters": task.common, "site": task.site, "space": task.space}
+    for pointer, numbers in _numbers(parts):
+        if not (np.abs(numbers) <= _LARGEST).all():
+            message = f"every number of a task is finite and at most {_LARGEST:.0e}"
+            raise RuleViolation("task", message, pointer)
+
+
+def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, FloatArray]]:
+    """Yield all floats in a task, each array or number with its place."""
+    if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
+        yield pointer, np.asarray(value)
+    elif isinstance(value, tuple):
+        for i, each in enumerate(value):
+            yield from _numbers(each, f"{pointer}/{i}")
+    elif isinstance(value, Model | Space | dict):
+        for name, each in (value if isinstance(value, dict) else vars(value)).items():
+            yield from _numbers(each, f"{pointer}/{name}")
+
+
+def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> str | None:
+    """Refuse another scaled space than the definition's or the session's; return its digest."""
+    if space is None:
+        return known
+    parts = (space.center, space.scale, space.impute, space.limit)
+    digest = sha256(b"".join(b"-" if each is None else each.tobytes() for each in parts))
+    found = digest.hexdigest()
+    other = known is not None and found != known
+    if not is_prepared(plan):
+        declared = declared_space(plan.columns, plan.policy)
+        other |= not np.array_equal(space.center, declared.center)
+        other |= not np.array_equal(space.scale, declared.scale)
+    if other:
+        raise RuleViolation("task-space", "the session has another scaled space", "/space")
+    return found
+
+
+def check_method_task(
+    method: AnyMethod, asked: Phase, task: SiteTask, config: RunConfig, seed: int, *, first: bool
+) -> None:
+    """Refuse a task of the method's rounds that the definition does not provide for.
+
+    The site computes the first task as the coordinator does. A phase that comes once is compared
+    in every round: a site may have joined later.
+    """
+    if first or asked.once:
+        # No part of a site's own is compared, so it does not matter which sites there are.
+        _, expected = method.start(replace(config, roster=("",)), seed)
+        if task.phase == expected.phase and _differs(task.common, expected.common):
+            raise RuleViolation("task", "the definition asks for another first task", "/parameters")
+    for one, own in split_task(task, config):
+        if isinstance(one.common, CentroidTask):
+            check_centroids(one.common, own)
+        if asked.check_task is not None:
+            asked.check_task(one, own)
+
+
+def _differs(found: Any, expected: Any) -> bool:
+    """Return whether two parts of tasks differ by more than rounding."""
+    if isinstance(expected, Model):
+        names = type(expected).model_fields
+        return not isinstance(found, type(expected)) or any(
+            _differs(getattr(found, name), getattr(expected, name)) for name in names
+        )
+    if isinstance(expected, tuple):
+        same = isinstance(found, tuple) and len(found) == len(expected)
+        return not same or any(map(_differs, found, expected))
+    if expected is None or found is None:
+        return found is not expected
+    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
+        return not np.array_equal(found, expected)
+    tolerance = coordinate_tolerance(expected)
+    return found.shape != expected.shape or bool((np.abs(found - expected) > tolerance).any())
+
+
+# --- Rows -----------------------------------------------------------------------------------------
 
 
 def label(

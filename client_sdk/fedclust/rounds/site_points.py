@@ -15,12 +15,11 @@ import numpy as np
 from fedclust.methods.common.assign import refuse_infinite
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.table import within_shares
-from fedclust.schema.encoding import columns_of, transformed
+from fedclust.schema.encoding import Space, columns_of, transformed
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 
 
 def released_points(

@@ -13,12 +13,11 @@ from typing import ClassVar, Literal, TypeAlias
 
 from fedclust.numeric.arrays import FloatVector
 from fedclust.rounds.plan import Plan
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.space import Space
 from fedclust.schema.task import Contribution, Phase, Task
 
 StageName: TypeAlias = Literal["prepare", "method", "evidence", "resample", "outcomes"]
@@ -156,16 +155,11 @@ class Stage(ABC):
     name : str
         As in :class:`EngineState`.
     own_phases : tuple of Phase
-        The engine's own.
+        The engine's own; none of the method's stage.
     """
 
     name: ClassVar[StageName]
     own_phases: ClassVar[tuple[Phase, ...]] = ()
-
-    def every_phase(self, method: AnyMethod) -> tuple[Phase, ...]:
-        """Return the phases that some session of this method has here, in order."""
-        del method
-        return self.own_phases
 
     @abstractmethod
     def phases(self, plan: Plan) -> tuple[Phase, ...]:

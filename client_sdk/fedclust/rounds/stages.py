@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from fedclust.methods.common.task_checks import check_centroids
-from fedclust.numeric.canonical import coordinate_tolerance
+from fedclust.numeric.array_types import BoolArray
 from fedclust.rounds import evidence, outcomes, preparation, resampling
-from fedclust.rounds.plan import Plan, max_rounds
+from fedclust.rounds.plan import Plan, assigns_by_centroids, is_prepared, max_rounds
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
-from fedclust.rounds.sweep import split_task
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
-from fedclust.schema.task import CentroidTask, Done, Phase, SiteTask, Task
+from fedclust.schema.task import Done, Phase, SiteTask, Task
 
+#: No site has more rows; and ten thousand of them still add up exactly as floats.
+MAX_COUNT = 10**11
 #: After the method's rounds; the same for every method.
 CLOSING_PHASES = (evidence.PHASE, resampling.PHASE, outcomes.PHASE)
 
@@ -30,11 +28,11 @@ class _Preparation(Stage):
     own_phases = (preparation.PHASE,)
 
     def phases(self, plan: Plan) -> tuple[Phase, ...]:
-        return self.own_phases if preparation.needed(plan.policy) else ()
+        return self.own_phases if is_prepared(plan) else ()
 
     def task(self, before: Round) -> tuple[EngineState, Task | None]:
         plan = before.plan
-        if preparation.needed(plan.policy):
+        if is_prepared(plan):
             return before.state, preparation.task()
         return before.state.with_space(declared_space(plan.columns, plan.policy)), None
 
@@ -85,12 +83,12 @@ class _Method(Stage):
     def give_up(self, closing: Round) -> Closed:
         """Complete the session with what it has found, where the open phase allows it."""
         method, state = closing.plan.method, closing.state
-        phase = method.phase(state.phase)
-        if not (phase.ends_with_site or phase.optional):
+        open_phase = phase(method, state.phase)
+        if not (open_phase.ends_with_site or open_phase.optional):
             return super().give_up(closing)
         raw = method.finish(method.state.model_validate(state.method), closing.config)
         update: dict[str, Any] = {"stopped_because": "site_left"}
-        if phase.optional:
+        if open_phase.optional:
             warning = (
                 f"{closing.answered} sites answered round {state.round} with something, "
                 f"{closing.plan.policy.min_sites} are needed: the result is that of the rounds "
@@ -111,69 +109,28 @@ def _with_raw(state: EngineState, raw: Result) -> EngineState:
     return state.with_result(raw.model_copy(update={"warnings": warnings}))
 
 
-def check_method_task(
-    method: AnyMethod, task: SiteTask, config: RunConfig, seed: int, *, first: bool
-) -> None:
-    """Refuse a task of the method's rounds that the definition does not provide for.
-
-    The site computes the first task as the coordinator does. A phase that comes once is compared
-    in every round: a site may have joined later.
-    """
-    phase = method.phase(task.phase)
-    if first or phase.once:
-        # No part of a site's own is compared, so it does not matter which sites there are.
-        _, expected = method.start(replace(config, roster=("",)), seed)
-        if task.phase == expected.phase and _differs(task.common, expected.common):
-            raise RuleViolation("task", "the definition asks for another first task", "/parameters")
-    for one, own in split_task(task, config):
-        if isinstance(one.common, CentroidTask):
-            check_centroids(one.common, own)
-        phase.check_task(one, own)
-
-
-def _differs(found: Any, expected: Any) -> bool:
-    """Return whether two parts of tasks differ by more than rounding."""
-    if isinstance(expected, Model):
-        names = type(expected).model_fields
-        return not isinstance(found, type(expected)) or any(
-            _differs(getattr(found, name), getattr(expected, name)) for name in names
-        )
-    if isinstance(expected, tuple):
-        same = isinstance(found, tuple) and len(found) == len(expected)
-        return not same or any(map(_differs, found, expected))
-    if expected is None or found is None:
-        return found is not expected
-    if not isinstance(expected, np.ndarray) or expected.dtype.kind != "f":
-        return not np.array_equal(found, expected)
-    tolerance = coordinate_tolerance(expected)
-    return found.shape != expected.shape or bool((np.abs(found - expected) > tolerance).any())
-
-
 # --- The list -------------------------------------------------------------------------------------
 
+METHOD_STAGE = _Method()
 STAGES: tuple[Stage, ...] = (
     _Preparation(),
-    _Method(),
+    METHOD_STAGE,
     evidence.EvidenceStage(),
     resampling.ResamplingStage(),
     outcomes.OutcomesStage(),
 )
 
 
+def all_phases(method: AnyMethod) -> tuple[Phase, ...]:
+    """Return every phase that a session of this method may have, in order."""
+    resampled = (resampling.PHASE,) if assigns_by_centroids(method) else ()
+    return (preparation.PHASE, *method.phases, evidence.PHASE, *resampled, outcomes.PHASE)
+
+
 def phase(plan_or_method: Plan | AnyMethod, name: str) -> Phase:
     """Return the phase called ``name``, the engine's own included; KeyError where there is none."""
     method = plan_or_method.method if isinstance(plan_or_method, Plan) else plan_or_method
     return {each.name: each for each in all_phases(method)}[name]
-
-
-def staged_phases(method: AnyMethod) -> list[tuple[Stage, Phase]]:
-    """Return every phase that a session of this method may have, in order, with its stage."""
-    return [(stage, each) for stage in STAGES for each in stage.every_phase(method)]
-
-
-def all_phases(method: AnyMethod) -> tuple[Phase, ...]:
-    """Return every phase that a session of this method may have, in order."""
-    return tuple(each for _, each in staged_phases(method))
 
 
 def possible_phases(plan: Plan) -> tuple[Phase, ...]:
@@ -185,3 +142,44 @@ def most_rounds(plan: Plan) -> int:
     """Return how many rounds a session may take, with the preparation and the closing rounds."""
     others = [each for each in possible_phases(plan) if each not in plan.method.phases]
     return max_rounds(plan) + len(others)
+
+
+# --- An answer, at both ends ----------------------------------------------------------------------
+
+
+def check(
+    plan: Plan,
+    task: SiteTask,
+    payload: Model | None,
+    *,
+    p: int,
+    size_band: str | None,
+    mask: BoolArray | None = None,
+) -> None:
+    """Check an answer against its task, at either end; RuleViolation. None always passes."""
+    if payload is None:
+        return
+    refuse_uncountable(payload)
+    # Numbers near the largest float overflow in the checks' own arithmetic: not within bounds.
+    with np.errstate(over="ignore", invalid="ignore"):
+        config = plan.config(p, task.space, mask, size_band=size_band)
+        phase(plan, task.phase).check(task, payload, config)
+
+
+def refuse_uncountable(payload: Model, at: str = "") -> None:
+    """Raise RuleViolation where a count is more than any site can have."""
+    for name, value in payload:
+        pointer = f"{at}/{name}"
+        if isinstance(value, Model):
+            refuse_uncountable(value, pointer)
+            continue
+        if isinstance(value, tuple):
+            for i, part in enumerate(value):
+                if isinstance(part, Model):
+                    refuse_uncountable(part, f"{pointer}/{i}")
+            continue
+        whole = isinstance(value, int)
+        if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size:
+            whole, value = True, int(value.max())
+        if whole and value > MAX_COUNT:
+            raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)

@@ -8,9 +8,9 @@ from fedclust.numeric.arrays import FloatVector
 from fedclust.rounds import preparation
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.stages import phase
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model, Slug, Tree
-from fedclust.schema.space import Space
 from fedclust.schema.task import SiteTask, Task
 from fedclust.wire.codec import task_digest
 from fedclust.wire.models import TaskDocument

@@ -3,7 +3,7 @@
 A number becomes one column, after its transform; a yes/no feature one of 0 and 1; a categorical
 feature one of 0 and 1 for each of its levels, called ``feature=level``. Every site encodes in the
 same way, from the session's definition. Methods see only columns, d of them. This module also
-converts their results back to the declared units.
+converts their results back to the declared units, and scales columns.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 if TYPE_CHECKING:
     from fedclust.schema.feature import Feature
 
+#: Rows per step: they stay in the cache.
 _TILE = 512
 _FORTH = {"log": np.log, "log1p": np.log1p}
 _BACK = {"log": np.exp, "log1p": np.expm1}
@@ -61,6 +62,45 @@ class Column:
     transform: Literal["none", "log", "log1p"] = "none"
     weight: float = 1.0
     block: int | None = None
+
+
+@dataclass(frozen=True)
+class Space:
+    """The map between a column's own units and the scaled space of the method.
+
+    ``center`` and ``scale`` have shape (d,); ``impute`` (d,), in own units, or None. Own units are
+    those after the feature's transform. A feature's weight is part of ``scale``. ``limit`` (d,) or
+    None: scaled values count as at most so far from 0.
+    """
+
+    center: FloatArray
+    scale: FloatArray
+    impute: FloatArray | None = None
+    limit: FloatArray | None = None
+
+    @classmethod
+    def identity(cls, d: int) -> Space:
+        return cls(np.zeros(d), np.ones(d))
+
+    def to_scaled(self, rows: FloatArray) -> FloatArray:
+        """Map rows (n, d) in own units to the scaled space, within its limit."""
+        if rows.ndim != 2 or len(rows) <= _TILE:
+            scaled = (rows - self.center) / self.scale
+        else:
+            # Blocks of rows stay in the cache; tiled operands are faster than broadcast ones.
+            center, scale = (np.tile(part, (_TILE, 1)) for part in (self.center, self.scale))
+            scaled = np.empty(rows.shape)
+            for start in range(0, len(rows), _TILE):
+                part = scaled[start : start + _TILE]
+                np.subtract(rows[start : start + _TILE], center[: len(part)], out=part)
+                np.divide(part, scale[: len(part)], out=part)
+        if self.limit is not None:
+            np.clip(scaled, -self.limit, self.limit, out=scaled)
+        return scaled
+
+    def to_original(self, rows: FloatArray) -> FloatArray:
+        """Map rows or centroids (n, d) of the scaled space to own units."""
+        return rows * self.scale + self.center
 
 
 def columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:

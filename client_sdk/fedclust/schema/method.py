@@ -120,10 +120,6 @@ class Method(Generic[OptionsT, StateT]):
         """Whether a site may join while the session runs: not where a phase needs all sites."""
         return not any(phase.needs_all for phase in self.phases)
 
-    def phase(self, name: str) -> Phase:
-        """Return the phase called ``name``; KeyError where there is none."""
-        return {phase.name: phase for phase in self.phases}[name]
-
 
 #: A method of the registry: no type says which options and state belong together.
 AnyMethod: TypeAlias = Method[Any, Any]

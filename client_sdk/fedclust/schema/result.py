@@ -9,10 +9,10 @@ from pydantic import Field
 
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix, IntVector
+from fedclust.schema.encoding import Space
 from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability, Transfer
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.space import Space
 
 
 class Quality(Model):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeAlias
@@ -11,12 +10,11 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.schema.encoding import Column, columns_of
+from fedclust.schema.encoding import Column, Space, columns_of
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.space import Space
 
 #: In annotations, a bare ``RunConfig`` is one of any method.
 OptionsT_co = TypeVar("OptionsT_co", bound=MethodOptions, covariant=True, default=MethodOptions)
@@ -33,7 +31,7 @@ class RunConfig(Generic[OptionsT_co]):
     options : MethodOptions
         What the method's ``Config`` has read.
     features : tuple of Feature
-        As declared, in the session's order. Methods look at ``columns`` (d,), which they become.
+        As declared, in the session's order.
     policy : Policy
     roster : tuple of str
         Site names that the next round would address, sorted.
@@ -65,6 +63,8 @@ class RunConfig(Generic[OptionsT_co]):
     assign : callable or None
         At a site, of a method with soft clusters: ``(result, scaled rows) -> labels`` by the most
         probable cluster. None: by the nearest centroid.
+    columns : tuple of Column, length d
+        What the features become: the columns of every matrix.
     """
 
     options: OptionsT_co
@@ -83,12 +83,9 @@ class RunConfig(Generic[OptionsT_co]):
     prototypes: bool = False
     sends_cells: bool = False
     assign: Assign | None = None
+    columns: tuple[Column, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "columns", columns_of(self.features))
         if self.mask.shape != (len(self.columns),):
             object.__setattr__(self, "mask", np.ones(len(self.columns), dtype=np.bool_))
-
-    @functools.cached_property
-    def columns(self) -> tuple[Column, ...]:
-        """What the features become: the columns of every matrix; d is their number."""
-        return columns_of(self.features)

@@ -10,11 +10,11 @@ import numpy as np
 from typing_extensions import TypeVar
 
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
+from fedclust.schema.encoding import Space
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import OptionsT_co, RunConfig
-from fedclust.schema.space import Space
 
 Count: TypeAlias = Callable[[Result, Memory], Model | None]
 KindT = TypeVar("KindT")
@@ -96,10 +96,6 @@ class SiteSide(Generic[OptionsT_co]):
     count: Count | None = None
 
 
-def _allow_task(_task: SiteTask, _config: RunConfig) -> None:
-    """Accept every task."""
-
-
 @dataclass(frozen=True)
 class Phase(Generic[TaskT, PayloadT]):
     """A kind of round: its task, its answer, what the answer discloses, and what a site does.
@@ -114,7 +110,7 @@ class Phase(Generic[TaskT, PayloadT]):
     check : (task, payload, config) -> None
         Raises :class:`RuleViolation`. Runs at the site before sending and at the coordinator
         before storing.
-    check_task : (task, config) -> None
+    check_task : (task, config) -> None, optional
         Raises :class:`RuleViolation` where a task asks for more than the definition says. Runs at
         the site before the local step. The engine itself compares the first task with that of
         ``start``, and checks centroids (:class:`CentroidTask`), the order of phases (by ``once``)
@@ -141,7 +137,7 @@ class Phase(Generic[TaskT, PayloadT]):
     discloses: tuple[Disclosure, ...]
     local_step: Callable[[SiteTask[TaskT], SiteSide[Any]], PayloadT | None]
     check: Callable[[SiteTask[TaskT], PayloadT, RunConfig[Any]], None]
-    check_task: Callable[[SiteTask[TaskT], RunConfig[Any]], None] = _allow_task
+    check_task: Callable[[SiteTask[TaskT], RunConfig[Any]], None] | None = None
     site_part: type[Model] | None = None
     needs_all: bool = False
     ends_with_site: bool = False

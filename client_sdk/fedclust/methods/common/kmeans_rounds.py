@@ -1,17 +1,16 @@
-"""Rounds of weighted k-means that several methods share: local cells, and exact Lloyd steps."""
+"""Weighted k-means that several methods share: local cells, sums over clusters, Lloyd steps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
-from fedclust.methods.common.cluster_sums import check_sizes, cluster_sums
 from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.common.finalize import no_centroids
-from fedclust.methods.common.local_kmeans import local_kmeans
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import (
     FloatMatrix,
@@ -22,18 +21,24 @@ from fedclust.numeric.arrays import (
 )
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.gower import MedianRule, nearest_by_gower, own_dissimilarities
+from fedclust.numeric.modes import CentroidRule, keep_means
+from fedclust.numeric.weighted_kmeans import restart_count, weighted_kmeans
 from fedclust.protection.message_checks import (
     SLACK,
     check_costs,
+    check_counts,
     check_empty,
     check_means,
     check_shape,
 )
+from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
+from fedclust.schema.options import MAX_FOUND_CLUSTERS
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule, median_rule, scaled_bounds
+from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.task import (
     CentroidTask,
     Contribution,
@@ -44,6 +49,10 @@ from fedclust.schema.task import (
     payloads_of,
     with_payload,
 )
+
+#: Points per step: they stay in the second-level cache.
+_CACHE_POINTS = 4096
+_MAX_LOCAL_RESTARTS = 10
 
 # --- Messages -------------------------------------------------------------------------------------
 
@@ -127,6 +136,21 @@ def disclosure(field: str, shape: str, meaning: str, identifies: str = GROUP_SUM
     return Disclosure(field=field, shape=shape, meaning=meaning, identifies=identifies)
 
 
+def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -> None:
+    """Check a site's counts (K,): each is 0 or at least p, and their sum fits its size band.
+
+    Raises
+    ------
+    RuleViolation
+        Also if all counts are 0: a site without persons answers empty.
+    """
+    check_counts(counts, config.p, pointer)
+    if not counts.any():
+        raise RuleViolation("empty", "a site that counts no persons answers empty", pointer)
+    if config.size_band is not None:
+        check_not_above(sum(int(count) for count in counts), config.size_band, pointer)
+
+
 def check_cells(payload: Cells, n_cells: int, config: RunConfig) -> None:
     """Raise RuleViolation unless ``payload`` holds ``n_cells`` valid local cells."""
     check_shape(payload.counts, (n_cells,), "/counts")
@@ -157,11 +181,41 @@ def check_cell_values(
         )
 
 
+def check_centroids(task: CentroidTask, config: RunConfig) -> None:
+    """Check centroids (..., K, d), and their mask if they have one, that a task brings.
+
+    Raises
+    ------
+    RuleViolation
+        There are no centroids, or more than the definition allows, or they have other columns, or a
+        mask without ``missing: mask``.
+    """
+    shape, most = task.centroids.shape, MAX_FOUND_CLUSTERS
+    if isinstance(config.options.n_clusters, int):
+        # With ``missing: mask`` the features may fall into parts that no site connects, at most one
+        # for each feature, and each part may have K centroids.
+        parts = len(config.features) if config.policy.missing == "mask" else 1
+        most = config.options.n_clusters * parts
+    if 0 in shape:
+        raise RuleViolation("task", "a task names at least one centroid", "/parameters/centroids")
+    if shape[-2] > most:
+        message = f"the definition provides for {most} clusters"
+        raise RuleViolation("task", message, "/parameters/centroids")
+    check_shape(task.centroids, (*shape[:-1], len(config.columns)), "/parameters/centroids")
+    mask = getattr(task, "mask", None)
+    if mask is not None:
+        check_shape(mask, shape, "/parameters/mask")
+        if not mask.all() and config.policy.missing != "mask":
+            message = "no site lacks features in this session"
+            raise RuleViolation("task", message, "/parameters/mask")
+
+
 def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
     """Raise RuleViolation unless ``payload`` is a valid Lloyd step from ``centroids`` (K, d)."""
     rule = median_rule(config)
     check_shape(payload.counts, (len(centroids),), "/counts")
-    check_shape(payload.sums, (len(centroids), step_width(config)), "/sums")
+    width = len(config.columns) if rule is None else rule.width
+    check_shape(payload.sums, (len(centroids), width), "/sums")
     check_shape(payload.costs, (len(centroids),), "/costs")
     check_sizes(payload.counts, config)
     check_empty(payload.counts, payload.sums, "/sums")
@@ -183,7 +237,9 @@ def check_steps(payload: Steps, candidates: FloatArray, config: RunConfig) -> No
     """Raise RuleViolation unless ``payload`` is a valid step from each candidate (c, K, d)."""
     n_candidates, n_clusters, _ = candidates.shape
     check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
-    check_shape(payload.sums, (n_candidates, n_clusters, step_width(config)), "/sums")
+    rule = median_rule(config)
+    width = len(config.columns) if rule is None else rule.width
+    check_shape(payload.sums, (n_candidates, n_clusters, width), "/sums")
     check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
     for i, centroids in enumerate(candidates):
         try:
@@ -195,13 +251,114 @@ def check_steps(payload: Steps, candidates: FloatArray, config: RunConfig) -> No
             ) from None
 
 
-def step_width(config: RunConfig) -> int:
-    """Return how many sums a Lloyd step has for each cluster: d, more with Gower's."""
-    rule = median_rule(config)
-    return len(config.columns) if rule is None else rule.width
-
-
 # --- At a site ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ClusterSums:
+    """Sums over the points of each cluster, weighted by their persons, in the scaled space.
+
+    Attributes
+    ----------
+    counts : (K,) int64
+        Persons.
+    offsets : (K, d) float64
+        Sums of the points' differences from their centroid.
+    costs : (K,) float64
+        Sums of squared distances from the centroid.
+    centroids : (K, d) float64
+        The origins of the offsets.
+    """
+
+    counts: IntArray
+    offsets: FloatArray
+    costs: FloatArray
+    centroids: FloatArray
+
+    @property
+    def sums(self) -> FloatArray:
+        """Sums of the points (K, d); 0 in an empty cluster."""
+        return self.offsets + self.counts[:, None] * self.centroids
+
+    @property
+    def means(self) -> FloatArray:
+        """Means of the points (K, d); 0 in an empty cluster."""
+        shift = self.offsets / np.maximum(self.counts, 1)[:, None]
+        return np.where(self.counts[:, None] > 0, self.centroids + shift, 0.0)
+
+
+def cluster_sums(points: Points, labels: IntArray, centroids: FloatArray) -> ClusterSums:
+    """Sum up points by cluster, relative to the centroid of each.
+
+    Sums of offsets keep digits that sums of points far from the origin lose. The order of addition
+    is fixed.
+
+    Parameters
+    ----------
+    points : Points
+    labels : (m,) int64
+        The cluster of each point; -1 leaves it out.
+    centroids : (K, d) float64
+    """
+    # Imported here: it takes a while.
+    from scipy.sparse import csc_array
+
+    n_clusters = len(centroids)
+    counts, costs = np.zeros(n_clusters), np.zeros(n_clusters)
+    offsets = np.zeros(centroids.shape)
+    for start in range(0, len(labels), _CACHE_POINTS):
+        chosen = start + np.flatnonzero(labels[start : start + _CACHE_POINTS] >= 0)
+        own, sizes = labels[chosen], points.sizes[chosen].astype(np.float64)
+        differences = points.X[chosen] - centroids[own]
+        squares = np.einsum("ij,ij->i", differences, differences)
+        counts += np.bincount(own, weights=sizes, minlength=n_clusters)
+        costs += np.bincount(own, weights=sizes * squares, minlength=n_clusters)
+        # Unlike a dense product, a sparse one adds in the order of the points on every processor.
+        shape = (n_clusters, len(chosen))
+        offsets += csc_array((sizes, own, np.arange(len(chosen) + 1)), shape=shape) @ differences
+    return ClusterSums(counts.astype(np.int64), offsets, costs, centroids)
+
+
+def local_kmeans(
+    points: Points,
+    n_clusters: int,
+    n_init: int,
+    rng: np.random.Generator,
+    rule: CentroidRule = keep_means,
+) -> ClusterSums:
+    """Cluster a site's scaled points by weighted k-means.
+
+    Parameters
+    ----------
+    points : Points
+    n_clusters : int
+    n_init : int
+        Random restarts, in addition to a farthest-first start.
+    rng : numpy.random.Generator
+    rule : CentroidRule
+
+    Returns
+    -------
+    ClusterSums
+        Of ``n_clusters`` cells, or of as many as there are distinct points if these are fewer.
+    """
+    weights = points.sizes.astype(np.float64)
+    centres = weighted_kmeans(points.X, weights, n_clusters, rng, n_restarts=n_init, rule=rule)
+    return cluster_sums(points, nearest_centroid(points.X, centres), centres)
+
+
+def local_restarts(n_points: int, n_features: int, n_cells: int) -> int:
+    """Return the default restarts of a site's k-means: 10, fewer at a large site, at least 2."""
+    return min(restart_count(n_points, n_features, n_cells), _MAX_LOCAL_RESTARTS)
+
+
+def local_starts(n_init: int | None) -> str:
+    """Return from where a site's weighted k-means starts, for a method's description."""
+    if n_init is None:
+        number = "10 random starts (fewer at a large site, at least 2)"
+    else:
+        number = counted(n_init, "random start")
+    return f"{number} and one farthest-first start"
 
 
 def find_cells(task: SiteTask[CellsTask], site: SiteSide) -> Cells:
@@ -319,8 +476,10 @@ def combine_steps(
     metrics : dict
         ``inertia`` and ``centroid_shift``.
     """
+    rule = median_rule(config) or centroid_rule(config)
     counts = np.zeros(len(centroids), dtype=np.int64)
-    sums = np.zeros((len(centroids), step_width(config)))
+    width = rule.width if isinstance(rule, MedianRule) else len(config.columns)
+    sums = np.zeros((len(centroids), width))
     costs: dict[str, float | None] = {}
     for contribution in with_payload(contributions, Step):
         sent = contribution.payload
@@ -330,7 +489,6 @@ def combine_steps(
             sums += sent.sums
     moved = centroids.copy()
     filled = counts > 0
-    rule = median_rule(config) or centroid_rule(config)
     moved[filled] = rule(sums[filled] / counts[filled, None])
     metrics = {
         "inertia": float(sum(cost or 0.0 for cost in costs.values())),

@@ -19,7 +19,9 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from fedclust.schema.errors import RuleViolation
 from fedclust.schema.options import MethodOptions
+from fedclust.schema.run_config import RunConfig
 
 #: The most numbers of clusters of a sweep: every message has a part for each.
 MAX_SWEEP_SIZE = 20
@@ -216,3 +218,14 @@ def select_variant_model(
 
 def _variant_name(model: type[MethodOptions], by: str) -> Any:
     return get_args(model.model_fields[by].annotation)[0]
+
+
+def refuse_dissimilarity(config: RunConfig) -> None:
+    """Raise RuleViolation unless the session's dissimilarity is Euclidean: ``variant: paper``."""
+    if config.policy.dissimilarity != "euclidean":
+        raise RuleViolation(
+            "variant",
+            "variant: paper is Euclidean, as published; variant: default takes "
+            f"{config.policy.dissimilarity}",
+            "/variant",
+        )

@@ -8,9 +8,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedclust.methods.common.cluster_sums import ClusterSums
-from fedclust.methods.common.kmeans_rounds import Cells
-from fedclust.methods.common.local_kmeans import local_kmeans, local_restarts
+from fedclust.methods.common.kmeans_rounds import Cells, ClusterSums, local_kmeans, local_restarts
 from fedclust.methods.common.partial_features import LocalCentroids, connected_components
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.canonical import tolerant_argmax

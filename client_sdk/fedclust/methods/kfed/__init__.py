@@ -24,12 +24,16 @@ from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.assign import label_by_cells
-from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.finalize import no_centroids, raw_result
-from fedclust.methods.common.kmeans_rounds import Cells, StepTask
-from fedclust.methods.common.local_kmeans import local_restarts, local_starts
-from fedclust.methods.common.options import Restarts, SweptOptions, variants
-from fedclust.methods.common.task_checks import refuse_dissimilarity
+from fedclust.methods.common.kmeans_rounds import (
+    Cells,
+    ClusterSums,
+    StepTask,
+    cluster_sums,
+    local_restarts,
+    local_starts,
+)
+from fedclust.methods.common.options import Restarts, SweptOptions, refuse_dissimilarity, variants
 from fedclust.methods.kfed.local_cells import algorithm_1, lloyd_to_convergence, restarted_cells
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix

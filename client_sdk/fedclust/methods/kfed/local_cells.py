@@ -11,8 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
-from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.common.kmeans_rounds import ClusterSums, cluster_sums, local_kmeans
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, canonical_eigenbasis, tolerant_argmin
 from fedclust.numeric.distances import nearest_centroid, squared_distances

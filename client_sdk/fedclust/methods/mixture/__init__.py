@@ -22,8 +22,13 @@ import numpy as np
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import merge_equal_centroids, no_centroids, raw_result
 from fedclust.methods.common.given_start import check_given_centroids, given_centroids
-from fedclust.methods.common.kmeans_rounds import CELLS, CellsTask, collect_cells, disclosure
-from fedclust.methods.common.local_kmeans import local_starts
+from fedclust.methods.common.kmeans_rounds import (
+    CELLS,
+    CellsTask,
+    collect_cells,
+    disclosure,
+    local_starts,
+)
 from fedclust.methods.mixture.artificial import draw_persons
 from fedclust.methods.mixture.classes import (
     NUMBER,

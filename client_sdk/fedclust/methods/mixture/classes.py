@@ -8,9 +8,8 @@ import numpy as np
 
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector
-from fedclust.schema.encoding import Column
+from fedclust.schema.encoding import Column, Space
 from fedclust.schema.model import Model
-from fedclust.schema.space import Space
 
 #: Kinds of columns.
 NUMBER, YES_NO, LEVEL = 0, 1, 2

@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common.cluster_sums import check_sizes
 from fedclust.methods.common.given_start import StartOptions
+from fedclust.methods.common.kmeans_rounds import check_sizes
 from fedclust.methods.common.options import Tolerance
 from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
 from fedclust.numeric.array_types import BoolArray, FloatArray

@@ -22,16 +22,17 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.finalize import no_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import (
     GROUP_SUMS,
     Cells,
+    ClusterSums,
     check_cells,
+    cluster_sums,
     count_sent_cells,
     disclosure,
+    local_starts,
 )
-from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
 from fedclust.methods.common.own_features import (
     SINGLE_SITE_NOTE,

@@ -31,8 +31,8 @@ from fedclust.methods.common.kmeans_rounds import (
     check_cells,
     count_sent_cells,
     disclosure,
+    local_starts,
 )
-from fedclust.methods.common.local_kmeans import local_starts
 from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
 from fedclust.methods.common.own_features import (
     SINGLE_SITE_NOTE,

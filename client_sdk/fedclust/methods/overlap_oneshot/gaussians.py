@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedclust.methods.common.cluster_sums import ClusterSums
+from fedclust.methods.common.kmeans_rounds import ClusterSums
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.errors import RuleViolation

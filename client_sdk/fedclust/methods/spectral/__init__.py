@@ -29,10 +29,14 @@ from typing import Literal
 import numpy as np
 
 from fedclust.methods.common.assign import check_mapping, label_by_centroid, scale_rows
-from fedclust.methods.common.cluster_sums import ClusterSums, cluster_sums
 from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
-from fedclust.methods.common.kmeans_rounds import GROUP_SUMS, disclosure
-from fedclust.methods.common.local_kmeans import local_kmeans
+from fedclust.methods.common.kmeans_rounds import (
+    GROUP_SUMS,
+    ClusterSums,
+    cluster_sums,
+    disclosure,
+    local_kmeans,
+)
 from fedclust.methods.spectral.embedding import (
     Embedding,
     align_by_rotation,
