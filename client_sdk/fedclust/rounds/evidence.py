@@ -528,8 +528,9 @@ def _with_transfer(closing: Round, result: Result, cells: PooledCells) -> Result
             return {}
         sent = payloads_of(part_of(closing.contributions, EvidencePayload, place), EvidencePart)
         counts = {site: part.evaluation.counts for site, part in sent.items()}
+        groups = {site: part.evaluation.points for site, part in sent.items()}
         tables = {site: part.own for site, part in sent.items()}
-        plan = closing.plan
-        return {"transfer": transfer.summarise(counts, tables, cells, closing.config, plan.seed)}
+        config, seed = closing.config, closing.plan.seed
+        return {"transfer": transfer.summarise(counts, groups, tables, cells, config, seed)}
 
     return update_each(result, summarised)

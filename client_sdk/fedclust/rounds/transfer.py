@@ -10,7 +10,8 @@ What it computes
     **Leave one site out.** The coordinator fits k-means to the cells of all other sites. The site
     counts its persons by that model and by the common clusters.
 
-    **Sites and clusters.** Cramer's V of the sizes of the clusters by site.
+    **Sites and clusters.** Cramer's V of the groups by cluster and site. The persons of a group go
+    together: counted one by one they make sites seem to differ where they do not.
 
     **Columns.** Which site codes a column otherwise: ``rounds.column_differences``.
 """
@@ -76,6 +77,7 @@ def left_out_models(
 
 def summarise(
     counts: Mapping[str, IntArray],
+    groups: Mapping[str, IntArray],
     tables: Mapping[str, IntArray | None],
     cells: PooledCells,
     config: RunConfig,
@@ -87,6 +89,8 @@ def summarise(
     ----------
     counts : mapping of site to (K,) int64
         The persons that each site measured in the clusters of one K; sorted by site.
+    groups : mapping of site to (K,) int64
+        Its groups in these clusters.
     tables : mapping of site to (K, K) int64 or None
         Persons by cluster of the site's own k-means (rows) and by these clusters (columns).
     cells : PooledCells
@@ -125,7 +129,7 @@ def summarise(
     several = len(sites) > 1
     return Transfer(
         sites=sites,
-        cramers_v=cramers_v(np.stack(list(counts.values()))) if several else None,
+        cramers_v=cramers_v(np.stack(list(groups.values()))) if several else None,
         compared=compared,
     )
 
