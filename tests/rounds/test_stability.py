@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import combinations
-
 import numpy as np
 import pytest
 
@@ -12,7 +10,6 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.rounds import stability
 from fedclust.rounds.record_cells import PooledCells
 from fedclust.rounds.stability import (
-    count_ambiguous_pairs,
     found_again,
     resampled_models,
     summarise,
@@ -34,10 +31,9 @@ def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -
     """Return the stability of the model of all cells, on the cells themselves."""
     cells = PooledCells(means, counts, sites, ())
     models = resampled_models(cells, k, n_models=40, min_sites=2, seed=1)
-    labels = [nearest_centroid(means, model) for model in models]
     final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
-    tables = [contingency_table(final, each, counts, (k, k)) for each in labels]
-    return summarise(np.array(tables), count_ambiguous_pairs(np.array(labels), counts))
+    labels = [nearest_centroid(means, model) for model in models]
+    return summarise(np.array([contingency_table(final, x, counts, (k, k)) for x in labels]))
 
 
 def test_clusters_that_are_there_are_found_again_and_others_are_not() -> None:
@@ -48,9 +44,7 @@ def test_clusters_that_are_there_are_found_again_and_others_are_not() -> None:
     assert (right.recovered == 1.0).all()
     assert (right.dissolved == 0.0).all()
     assert right.consensus == pytest.approx(np.eye(4), abs=0.01)
-    assert right.ambiguous_share == 0.0
     assert np.sort(split.jaccard)[:2].max() < 0.85
-    assert split.ambiguous_share > 0.01
 
 
 def test_every_k_is_measured_on_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -89,27 +83,6 @@ def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:
     cells = PooledCells(np.array([[0.0], [1.0]]), np.array([9, 9]), np.array([0, 1]), ())
     models = resampled_models(cells, 4, n_models=3, min_sites=2, seed=0)
     assert models[:, :, 0].tolist() == [[0.0, 1.0, 1.0, 1.0]] * 3
-
-
-def test_pairs_are_those_of_a_loop_over_persons(monkeypatch: pytest.MonkeyPatch) -> None:
-    rng = np.random.default_rng(3)
-    clear = rng.integers(3, size=15)
-    labels = np.where(rng.random((20, 15)) < 0.07, rng.integers(3, size=(20, 15)), clear)
-    sizes = rng.integers(1, 4, 15)
-    persons = np.repeat(np.arange(15), sizes)
-    expected = [0, 0, 0]
-    for i, j in combinations(persons, 2):
-        joined = int((labels[:, i] == labels[:, j]).sum())
-        expected[0 if joined <= 2 else 2 if joined >= 18 else 1] += 1
-    assert min(expected) > 0
-    assert count_ambiguous_pairs(labels, sizes).tolist() == expected
-    monkeypatch.setattr(stability, "_PAIR_BLOCK", 7)
-    assert count_ambiguous_pairs(labels, sizes).tolist() == expected
-    many = np.tile(labels, 4), np.tile(sizes, 4)
-    monkeypatch.setattr(stability, "_MAX_PAIRED", 15)
-    chosen = np.arange(15) * 60 // 15
-    found = count_ambiguous_pairs(*many)
-    assert found.tolist() == count_ambiguous_pairs(many[0][:, chosen], many[1][chosen]).tolist()
 
 
 def test_words_say_in_how_many_samples_a_cluster_is_found_again() -> None:

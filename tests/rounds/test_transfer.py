@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedclust import SessionResult, rounds, simulate
 from fedclust.definition import plan_of
 from fedclust.methods.common.kmeans_rounds import Cells, local_kmeans
+from fedclust.numeric.agreement import cramers_v
 from fedclust.rounds import resampling
 from fedclust.rounds.column_differences import differing_columns
 from fedclust.rounds.record_cells import PooledCells, cluster_records
@@ -161,6 +162,9 @@ def test_with_protection_sites_send_no_table_and_columns_are_compared(
         given = own.model_dump(exclude_defaults=True).keys() - {"differing_columns"}
         assert given == {"n_rows"}
         assert own.differing_columns == (("x2",) if site == "site-3" else ())
+    # The persons of a group go together, so groups are counted.
+    groups = [p.parts[0].evaluation.points for p in sent if p is not None]
+    assert transfer.cramers_v == cramers_v(np.stack(groups))
     assert transfer.cramers_v < 0.3
 
 

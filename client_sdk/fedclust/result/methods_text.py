@@ -439,19 +439,12 @@ def _stability(facts: Facts) -> str:
         f"{value:.2f} (cluster {cluster.number})"
         for cluster, value in zip(facts.clusters, found.jaccard.tolist(), strict=True)
     )
-    text = (
+    return (
         f"Stability was measured with {found.n_models} k-means models of bootstrap samples: sites "
         "drawn with replacement and, within cells of each site's records, persons drawn with "
         "replacement. The mean Jaccard index of each cluster with the most similar cluster of a "
         f"model {cite('hennig2007')} was {jaccard}."
     )
-    if found.ambiguous_share is not None:
-        text += (
-            f" Of the pairs of persons of one site, {100 * found.ambiguous_share:.0f} % were "
-            "ambiguous: together in more than a tenth and less than nine tenths of the models "
-            f"{cite('senbabaoglu2014')}."
-        )
-    return text
 
 
 def _transfer(facts: Facts) -> str:

@@ -142,7 +142,9 @@ def _tree(facts: Facts, plots: Plots) -> str:
         plots.tree,
         f"The last {len(tree.heights)} merges of {tree.n_cells} groups of persons (cells). Height: "
         "the root of twice the inertia that a merge adds, as R's ward.D2 has it. Dashed: where "
-        "the tree is cut for each number of clusters.",
+        "the tree is cut for each number of clusters."
+        + " Of the groups' records: heights of the persons differ."
+        * facts.of_groups,
     )
     n_leaves = len(tree.sizes)
     merges = html_table(
@@ -308,7 +310,7 @@ def _stability(facts: Facts) -> str:
         }
         for k in range(len(facts.clusters))
     ]
-    clusters = html_records(
+    return html_records(
         f"Each cluster in {found.n_models} models of resampled sites and persons. Jaccard: how far "
         "the most similar cluster of a model holds the same persons, 1 where all are the same. "
         "Pieces of one cloud are found again too: only the comparison with one cloud tells whether "
@@ -316,13 +318,6 @@ def _stability(facts: Facts) -> str:
         rows,
         text=(1,),
     )
-    if found.ambiguous_share is None:
-        return clusters
-    text = (
-        f"Ambiguous pairs: {percent(found.ambiguous_share)} of the pairs of persons of one site "
-        "are together in more than a tenth and less than nine tenths of the models."
-    )
-    return html_paragraphs([text]) + clusters
 
 
 def _transfer(facts: Facts) -> str:

@@ -19,7 +19,6 @@ from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import (
     FloatMatrix,
     FloatTensor3,
-    FloatVector,
     IntMatrix,
     IntTensor3,
     IntVector,
@@ -31,12 +30,7 @@ from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import cells_of, check_table
 from fedclust.rounds.plan import Plan, finds_own_clusters, is_resampled
 from fedclust.rounds.record_cells import PooledCells, pool_cells
-from fedclust.rounds.stability import (
-    count_ambiguous_pairs,
-    paired_points,
-    resampled_models,
-    summarise,
-)
+from fedclust.rounds.stability import resampled_models, summarise
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
     cluster_counts,
@@ -122,16 +116,12 @@ class ResamplingTables(Model):
     ----------
     models : (B, K, K) int64
         Persons by their final cluster and that of each model.
-    pairs : (3,) float64
-        Pairs of persons by how many models put both into one cluster: at most a tenth of them, in
-        between, at least nine tenths. As floats: they can be more than a count may be.
     left_out : (K, K) int64 or None
         Persons by their cluster in the model made without the site (rows) and by their final
         cluster (columns).
     """
 
     models: IntTensor3
-    pairs: FloatVector
     left_out: IntMatrix | None = None
 
 
@@ -204,19 +194,9 @@ def _compare(
     def table(rows: IntArray, columns: IntArray) -> IntArray:
         return contingency_table(rows, columns, points.sizes, shape)
 
-    # One model after the other: a site may have 200,000 points.
-    models, compared = [], paired_points(len(points.X))
-    by_model = np.empty((len(part.models), len(compared)), dtype=np.int64)
-    for b, centroids in enumerate(part.models):
-        found = nearest_centroid(points.X, centroids)
-        models.append(table(labels, found))
-        by_model[b] = found[compared]
-    pairs = np.zeros(3)
-    if models:
-        pairs = count_ambiguous_pairs(by_model, points.sizes[compared]).astype(np.float64)
+    models = [table(labels, nearest_centroid(points.X, each)) for each in part.models]
     return ResamplingTables(
         models=np.array(models, dtype=np.int64).reshape(-1, k, k),
-        pairs=pairs,
         left_out=None if without is None else table(nearest_centroid(points.X, without), labels),
     )
 
@@ -242,12 +222,6 @@ def _check_tables(
     """Check a site's numbers about one K."""
     k = len(about.clusters.centroids)
     check_shape(part.models, (len(about.models), k, k), f"{at}/models")
-    check_shape(part.pairs, (3,), f"{at}/pairs")
-    if (part.pairs < 0).any():
-        raise RuleViolation("count-range", "no count is negative", f"{at}/pairs")
-    n_persons = sum(map(int, part.models[:1].ravel()))
-    if part.pairs.sum() > n_persons * (n_persons - 1) / 2:
-        raise RuleViolation("count-range", "more pairs than persons have", f"{at}/pairs")
     persons: IntArray | None = None
     for table in part.models:
         check_table(table, persons, None, config.p, f"{at}/models")
@@ -280,11 +254,6 @@ PHASE = Phase(
             "How many of your persons are in each pair of a final cluster and a model's cluster.",
         ),
         disclosure(
-            "parts.pairs",
-            "3 numbers, for each K",
-            "How many pairs of your persons few, some or nearly all models put together.",
-        ),
-        disclosure(
             "parts.left_out",
             "K x K numbers, for each K, with transfer and without protection",
             "How many of your persons are in each pair of a cluster of the model made without you "
@@ -309,7 +278,7 @@ class ResamplingStage(Stage):
             return ()
         n_models, own = plan.options.resampled_models, finds_own_clusters(plan)
         shapes = {"parts.models": f"K x K numbers for each of {n_models} models, for each K"}
-        absent = set() if n_models else {"parts.models", "parts.pairs"}
+        absent = set() if n_models else {"parts.models"}
         absent |= set() if own else {"parts.left_out"}
         discloses = tuple(
             line.model_copy(update={"shape": shapes.get(line.field, line.shape)})
@@ -409,7 +378,4 @@ def _stability(
     if not has_enough(sent, config) or not config.options.resampled_models:
         return None
     tables = payloads_of(sent, ResamplingTables).values()
-    return summarise(
-        np.sum([each.models for each in tables], axis=0, dtype=np.int64),
-        np.sum([each.pairs for each in tables], axis=0),
-    )
+    return summarise(np.sum([each.models for each in tables], axis=0, dtype=np.int64))

@@ -14,8 +14,6 @@ References
 ----------
 Hennig, "Cluster-wise assessment of cluster stability", Computational Statistics & Data Analysis 52,
 2007.
-Senbabaoglu, Michailidis & Li, "Critical limitations of consensus clustering in class discovery",
-Scientific Reports 4, 2014.
 Davison & Hinkley, "Bootstrap methods and their application", Cambridge University Press, 1997.
 Hanley & MacGibbon, "Creating non-parametric bootstrap samples using Poisson frequencies", Computer
 Methods and Programs in Biomedicine 83, 2006.
@@ -41,11 +39,6 @@ _MAX_DRAWS = 20
 _RECOVERED, _DISSOLVED = 0.75, 0.5
 #: In how many samples a cluster is found again, by the least share of models that recover it.
 FOUND_AGAIN = {"nearly all": 0.9, "most": 0.5, "some": 0.1, "few": 0.0}
-#: Points of a site whose pairs are counted.
-_MAX_PAIRED = 2_000
-#: Columns of a block of the indicator matrix that counts pairs.
-_PAIR_BLOCK = 4_096
-
 
 # --- models of resampled data, at the coordinator -------------------------------------------------
 
@@ -131,65 +124,16 @@ def _centroids(
     return np.pad(found, ((0, n_clusters - len(found)), (0, 0)), mode="edge")
 
 
-# --- pairs of persons, at a site ------------------------------------------------------------------
-
-
-def paired_points(n_points: int) -> IntArray:
-    """Return the points whose pairs count: all, or 2,000 that are evenly spaced."""
-    n_paired = min(n_points, _MAX_PAIRED)
-    return np.arange(n_paired) * n_points // max(n_paired, 1)
-
-
-def count_ambiguous_pairs(labels: IntArray, sizes: IntArray) -> IntArray:
-    """Return how many pairs of a site's persons the models keep apart, disagree on, or join.
-
-    A pair is apart if at most a tenth of the models put both persons into one cluster, joined if
-    at least nine tenths do (Senbabaoglu, Michailidis & Li 2014). Two persons of one point are
-    always joined. Of more than 2,000 points only 2,000 count, evenly spaced in their order.
-
-    Parameters
-    ----------
-    labels : (B, m) int64
-        The cluster of each point in each model.
-    sizes : (m,) int64
-        Persons at each point.
-
-    Returns
-    -------
-    (3,) int64
-        Pairs that are apart, between, and joined.
-    """
-    chosen = paired_points(labels.shape[1])
-    labels, sizes, n_points = labels[:, chosen], sizes[chosen], len(chosen)
-    n_models, n_clusters = len(labels), int(labels.max(initial=0)) + 1
-    together = np.zeros((n_points, n_points), dtype=np.float32)
-    block = max(1, _PAIR_BLOCK // n_clusters)
-    for begin in range(0, n_models, block):
-        part = labels[begin : begin + block]
-        # Counts of models, below 2**24: single precision is exact.
-        indicators = np.zeros((n_points, len(part), n_clusters), dtype=np.float32)
-        indicators[np.arange(n_points), np.arange(len(part))[:, None], part] = 1.0
-        flat = indicators.reshape(n_points, -1)
-        together += flat @ flat.T
-    pairs = np.triu(np.outer(sizes, sizes), 1)
-    apart = int(pairs[10 * together <= n_models].sum())
-    joined = int(pairs[10 * together >= 9 * n_models].sum())
-    between = int(pairs.sum()) - apart - joined
-    return np.array([apart, between, joined + int((sizes * (sizes - 1) // 2).sum())])
-
-
 # --- what the tables say --------------------------------------------------------------------------
 
 
-def summarise(models: IntArray, pairs: FloatArray | IntArray) -> Stability:
+def summarise(models: IntArray) -> Stability:
     """Return the stability of a clustering from all sites' tables.
 
     Parameters
     ----------
     models : (B, K, K) int64
         Persons by final cluster and by each resampled model's cluster.
-    pairs : (3,) float64 or int64
-        Sums of :func:`count_ambiguous_pairs`.
     """
     jaccard = np.array([jaccard_by_cluster(table) for table in models])
     return Stability(
@@ -198,7 +142,6 @@ def summarise(models: IntArray, pairs: FloatArray | IntArray) -> Stability:
         recovered=(jaccard >= _RECOVERED).mean(axis=0),
         dissolved=(jaccard < _DISSOLVED).mean(axis=0),
         consensus=consensus(models),
-        ambiguous_share=float(pairs[1] / pairs.sum()) if pairs.any() else None,
     )
 
 

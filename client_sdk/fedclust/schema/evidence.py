@@ -27,9 +27,6 @@ class Stability(Model):
     consensus : (K, K) float64
         The probability that a model puts two persons into one cluster, by their clusters: one of
         cluster k and one of cluster l.
-    ambiguous_share : float or None
-        The share of pairs of persons of one site whom more than a tenth and less than nine tenths
-        of the models put into one cluster (Senbabaoglu, Michailidis & Li, 2014).
     """
 
     n_models: int
@@ -37,7 +34,6 @@ class Stability(Model):
     recovered: FloatVector
     dissolved: FloatVector
     consensus: FloatMatrix
-    ambiguous_share: float | None = None
 
 
 class CloudComparison(Model):
