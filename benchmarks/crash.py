@@ -30,12 +30,19 @@ SWEEP = {"n_clusters": [2, 3, 5]}
 STABLE = {"stability": 20}
 MOVED = {"transfer": True}
 FEW, ONE, MASK = {"max_rounds": 3}, {"max_rounds": 1}, {"missing": "mask"}
+#: Without protection transfer has a round, in which each site has a task of its own.
+EXACT = {**FEW, "protection": "none"}
 #: Method, options, policy, and whether there is an outcome. Most stop at max_rounds.
 SESSIONS: dict[str, tuple[str, dict[str, Any], dict[str, Any], bool]] = {
     "lloyd": ("lloyd", {}, FEW, False),
     "lloyd stability": ("lloyd", STABLE, ONE, False),
     "lloyd outcome": ("lloyd", {}, FEW, True),
-    "lloyd sweep stability transfer": ("lloyd", {**SWEEP, **STABLE, **MOVED}, FEW, False),
+    "lloyd sweep stability transfer": (
+        "lloyd",
+        {**SWEEP, **STABLE, **MOVED},
+        EXACT,
+        False,
+    ),
     "lloyd sweep outcome stability": ("lloyd", {**SWEEP, **STABLE}, ONE, True),
     "fkm": ("fkm", {}, FEW, False),
     "fkm stability": ("fkm", STABLE, ONE, False),

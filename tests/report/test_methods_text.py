@@ -232,12 +232,12 @@ def test_transfer_has_its_sentences_and_papers() -> None:
     facts = facts_of(result_of(transfer=Transfer(sites=sites, cramers_v=0.25)))
     text = methods_text(facts)
     assert "own k-means clusters. The adjusted Rand index [@hubert1985] was 0.50 to 0.90." in text
-    assert "corrected for bias [@bergsma2013], was 0.25." in text
+    assert "corrected for bias [@bergsma2013]) was 0.25." in text
     assert {"hubert1985", "bergsma2013"} <= set(cited(text))
     bare = Transfer(sites={site: SiteTransfer(n_rows=40) for site in sites}, cramers_v=0.25)
     of_groups = methods_text(facts_of(result_of(transfer=bare)))
     assert "own k-means clusters" not in of_groups
-    assert "@bergsma2013], was 0.25." in of_groups
+    assert "cluster of groups (corrected for bias [@bergsma2013]) was 0.25." in of_groups
     assert "hubert1985" not in cited(of_groups)
 
 

@@ -466,13 +466,13 @@ def _transfer(facts: Facts) -> str:
         )
     if found.cramers_v is not None:
         text += (
-            f" Cramér's V between site and cluster, corrected for bias {cite('bergsma2013')}, was "
-            f"{found.cramers_v:.2f}."
+            f" Cramér's V between site and cluster {'of groups ' * facts.of_groups}"
+            f"(corrected for bias {cite('bergsma2013')}) was {found.cramers_v:.2f}."
         )
     differing = sum(bool(each.differing_columns) for each in found.sites.values())
     if found.compared and facts.own_site is None:
         text += f" Sites that seemed to code a column otherwise than the others: {differing}."
-    return text
+    return text.strip()
 
 
 def _range(values: list[float]) -> str:

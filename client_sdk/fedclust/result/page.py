@@ -400,9 +400,10 @@ def transfer_sentences(facts: Facts) -> tuple[str, ...]:
         lines.append(f"Columns were not compared: it takes at least {least} sites with persons.")
     if found.cramers_v is not None:
         degree = next(word for least, word in _PREDICTS if found.cramers_v >= least)
+        of = " of groups" * facts.of_groups
         lines.append(
-            f"The site {degree} predicts the cluster: Cramér's V is {short(found.cramers_v)}, from "
-            "0 for the same mix of clusters at all sites to 1 for clusters of one site each."
+            f"The site {degree} predicts the cluster: Cramér's V{of} is {short(found.cramers_v)}, "
+            "from 0 for the same mix of clusters at all sites to 1 for clusters of one site each."
         )
     return tuple(lines)
 

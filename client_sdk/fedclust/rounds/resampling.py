@@ -62,8 +62,8 @@ from fedclust.schema.task import (
 
 NAME = "resampling"
 _NOT_COMPARED = (
-    "stability, and agreement with models made without a site, are not known: fewer sites than "
-    "min_sites could compare the clusters with other models"
+    "the clusters were not compared with other models, for stability or transfer: fewer sites than "
+    "min_sites could answer"
 )
 
 

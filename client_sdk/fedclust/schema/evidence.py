@@ -136,7 +136,8 @@ class Transfer(Model):
     sites : dict of site to SiteTransfer
         Sites with persons. Each site sees its own alone.
     cramers_v : float or None
-        How well the site predicts the cluster, from 0 to 1, with Bergsma's correction of bias.
+        How well the site predicts the cluster of a group, from 0 to 1, with Bergsma's correction of
+        bias.
     compared : bool
         Whether the sites' columns were compared: it takes at least ``min_sites`` other sites, and
         at least three.

@@ -200,12 +200,14 @@ class SiteState:
 
         When its last connection is closed, SQLite copies the log into the database and removes it.
         """
-        # Before it is opened: whoever replaces the file then opens another one.
+        # Found before the file is opened. If another process replaces the file, the two differ, and
+        # the connection is not used.
         identity = self._identity()
         if identity is None or self.path in _OPEN.kept:
             yield
             return
         with self.errors():
+            self.refuse_unusable()
             connection = self._connect()
         with closing(connection):
             _OPEN.kept[self.path] = connection, identity

@@ -214,8 +214,7 @@ def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
     """Raise RuleViolation unless ``payload`` is a valid Lloyd step from ``centroids`` (K, d)."""
     rule = median_rule(config)
     check_shape(payload.counts, (len(centroids),), "/counts")
-    width = len(config.columns) if rule is None else rule.width
-    check_shape(payload.sums, (len(centroids), width), "/sums")
+    check_shape(payload.sums, (len(centroids), step_width(config)), "/sums")
     check_shape(payload.costs, (len(centroids),), "/costs")
     check_sizes(payload.counts, config)
     check_empty(payload.counts, payload.sums, "/sums")
@@ -237,9 +236,7 @@ def check_steps(payload: Steps, candidates: FloatArray, config: RunConfig) -> No
     """Raise RuleViolation unless ``payload`` is a valid step from each candidate (c, K, d)."""
     n_candidates, n_clusters, _ = candidates.shape
     check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
-    rule = median_rule(config)
-    width = len(config.columns) if rule is None else rule.width
-    check_shape(payload.sums, (n_candidates, n_clusters, width), "/sums")
+    check_shape(payload.sums, (n_candidates, n_clusters, step_width(config)), "/sums")
     check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
     for i, centroids in enumerate(candidates):
         try:
@@ -249,6 +246,12 @@ def check_steps(payload: Steps, candidates: FloatArray, config: RunConfig) -> No
             raise RuleViolation(
                 error.rule, f"candidate {i}: {error.message}", "/".join(["", field, str(i), *rest])
             ) from None
+
+
+def step_width(config: RunConfig) -> int:
+    """Return how many sums a Lloyd step has for each cluster: d, more with Gower's."""
+    rule = median_rule(config)
+    return len(config.columns) if rule is None else rule.width
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -476,10 +479,8 @@ def combine_steps(
     metrics : dict
         ``inertia`` and ``centroid_shift``.
     """
-    rule = median_rule(config) or centroid_rule(config)
     counts = np.zeros(len(centroids), dtype=np.int64)
-    width = rule.width if isinstance(rule, MedianRule) else len(config.columns)
-    sums = np.zeros((len(centroids), width))
+    sums = np.zeros((len(centroids), step_width(config)))
     costs: dict[str, float | None] = {}
     for contribution in with_payload(contributions, Step):
         sent = contribution.payload
@@ -489,6 +490,7 @@ def combine_steps(
             sums += sent.sums
     moved = centroids.copy()
     filled = counts > 0
+    rule = median_rule(config) or centroid_rule(config)
     moved[filled] = rule(sums[filled] / counts[filled, None])
     metrics = {
         "inertia": float(sum(cost or 0.0 for cost in costs.values())),
