@@ -147,4 +147,4 @@ def test_a_closing_round_that_sites_refuse_costs_only_what_it_measures(
         consortium.run("unmeasured", DATA, place)
     found = consortium.result("unmeasured").result
     assert found["stability"] is None
-    assert any("could compare the clusters" in warning for warning in found["warnings"])
+    assert any("not compared with other models" in warning for warning in found["warnings"])
