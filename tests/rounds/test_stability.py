@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.distances import nearest_centroid
+from fedclust.numeric.random import server_rng
 from fedclust.rounds import stability
 from fedclust.rounds.record_cells import PooledCells
 from fedclust.rounds.stability import (
@@ -47,17 +50,21 @@ def test_clusters_that_are_there_are_found_again_and_others_are_not() -> None:
     assert np.sort(split.jaccard)[:2].max() < 0.85
 
 
-def test_every_k_is_measured_on_the_same_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_k_has_the_same_samples_and_its_own_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     means, counts, sites = cells(4, 2)
     drawn: dict[int, list[np.ndarray]] = {2: [], 3: []}
+    starts: list[int] = []
 
-    def centroids(means: np.ndarray, weights: np.ndarray, k: int, *_: object) -> np.ndarray:
+    def centroids(means: np.ndarray, weights: np.ndarray, k: int, *rest: Any) -> np.ndarray:
         drawn[k].append(weights)
+        starts.append(rest[0].integers(2**32))
         return means[:k]
 
     monkeypatch.setattr(stability, "_centroids", centroids)
     for k in drawn:
         resampled_models(PooledCells(means, counts, sites, ()), k, n_models=30, min_sites=3, seed=5)
+    streams = [server_rng(5, f"resample-{b}-{k}") for k in drawn for b in range(30)]
+    assert starts == [each.integers(2**32) for each in streams]
     assert np.array_equal(drawn[2], drawn[3])
     samples = np.array(drawn[2])
     by_site = np.array([samples[:, sites == site].sum(axis=1) for site in range(4)])

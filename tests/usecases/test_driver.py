@@ -20,6 +20,7 @@ from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.store import Store, StoreUnavailable, Unwritable
 from fedclust_service.store.submissions import Submissions
 from fedclust_service.usecases import definitions, participation, results, rounds, sessions, sweeper
+from fedclust_service.usecases.core import Limits
 from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
@@ -299,6 +300,11 @@ def test_the_heartbeat_renews_while_it_computes(direct: DirectApi, clock: Manual
     assert direct.co.driver.run_once()
     assert latest(direct).number == 2
     assert latest(direct).attempts == 0
+
+
+def test_a_lease_is_renewed_twice_before_it_expires_unless_settings_say_otherwise() -> None:
+    assert Limits(lease_s=12.0).beat_s == 4.0
+    assert Limits(lease_s=12.0, heartbeat_s=5.0).beat_s == 5.0
 
 
 def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
