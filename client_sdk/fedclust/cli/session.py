@@ -18,7 +18,7 @@ from fedclust.cli.console import (
     out,
     print_json,
     show,
-    show_table,
+    show_list,
     write_out,
 )
 from fedclust.cli.output_files import (
@@ -122,15 +122,11 @@ def show_all(
     """
     with connection.client() as client:
         found = late_first(client.sessions(state, study))
-    if o.wants_json():
-        print_json([each.model_dump(mode="json") for each in found])
-        return
+    study_shown = any(each.study for each in found)
     headings = ["session", "method", "state", "round", "joined", "answered", "late", "why"]
-    rows = [session_row(each) for each in found]
-    if any(each.study for each in found):
-        headings.insert(1, "study")
-        rows = [[row[0], each.study, *row[1:]] for each, row in zip(found, rows, strict=True)]
-    show_table(headings, rows, none="no sessions; to create one: fedclust session create NAME")
+    headings[1:1] = ["study"] * study_shown
+    none = "no sessions; to create one: fedclust session create NAME"
+    show_list(found, headings, lambda each: session_row(each, study_shown=study_shown), none)
 
 
 @o.command(app, "show", "fedclust session show heart-2026")

@@ -21,14 +21,15 @@ from fedclust.wire.models import (
 )
 
 
-def session_row(info: SessionEntry) -> list[object]:
-    """Return a session's line in a list of sessions."""
+def session_row(info: SessionEntry, *, study_shown: bool) -> list[object]:
+    """Return a session's line in a list of sessions, which may have a column of studies."""
     joined = sum(site.state == "joined" for site in info.sites)
     late = ", ".join(site.name for site in info.sites if site.late and info.deadline)
     if late:
         late += f" since {ago(info.deadline, datetime.now(UTC))}"
     return [
         info.name,
+        *[info.study] * study_shown,
         info.definition.algorithm if info.definition else "(unreadable)",
         info.state,
         info.round,
@@ -42,8 +43,7 @@ def session_row(info: SessionEntry) -> list[object]:
 def show_session(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> None:
     """Print a session, its rounds and its sites."""
     if JSON.get():
-        shown = info.model_dump(mode="json")
-        print_json({**shown, "rounds": [each.model_dump(mode="json") for each in rounds]})
+        print_json({**info.model_dump(mode="json"), "rounds": rounds})
         return
     frozen = info.definition
     show_facts(
