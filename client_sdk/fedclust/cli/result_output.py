@@ -18,7 +18,7 @@ from fedclust.result.outcomes import (
     noise_text,
 )
 from fedclust.result.sweep import sweep_table
-from fedclust.result.tables import bounds_of
+from fedclust.result.tables import common_fields
 from fedclust.result.wording import equal_text, listed, plain
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
@@ -81,16 +81,9 @@ def script_facts(result: Result) -> dict[str, object]:
     """Return what ``--json`` says of a result: null, or an empty list, is what it does not have."""
     return {
         "clusters": len(result.centroids),
-        "rounds": result.n_rounds,
-        "stopped_because": result.stopped_because,
+        **common_fields(result),
         "inertia": result.quality and result.quality.inertia,
         "sizes": result.sizes,
-        "warnings": result.warnings,
-        "choice": result.choice,
-        "tied": result.tied,
-        "recommendation": result.recommendation,
-        "one_cloud": result.one_cloud,
-        "bounds": bounds_of(result.bounds),
     }
 
 

@@ -16,7 +16,7 @@ from fedclust.result.wording import plain, spreadsheet_text
 from fedclust.schema.encoding import blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Bounds, Likelihood
+from fedclust.schema.result import Bounds, Likelihood, Result
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import ResultDocument
 
@@ -63,9 +63,7 @@ def json_text(facts: Facts) -> str:
         {
             "session": facts.definition.name,
             "completed_at": None if facts.completed_at is None else facts.completed_at.isoformat(),
-            "stopped_because": result.stopped_because,
-            "rounds": result.n_rounds,
-            "warnings": result.warnings,
+            **common_fields(result),
             "clusters": [
                 _cluster(facts, cluster, name)
                 for cluster, name in zip(facts.clusters, facts.cluster_names, strict=True)
@@ -76,14 +74,9 @@ def json_text(facts: Facts) -> str:
             "likelihood": _likelihood_fields(result.likelihood),
             "history": result.history,
             "sweep": sweep,
-            "choice": result.choice,
-            "tied": result.tied,
-            "recommendation": result.recommendation,
-            "one_cloud": result.one_cloud,
             "stability": result.stability,
             "transfer": facts.result.transfer,
             "outcomes": result.outcomes,
-            "bounds": bounds_of(result.bounds),
             "dissimilarity": facts.dissimilarity,
             "definition": facts.definition,
             "provenance": facts.provenance,
@@ -93,6 +86,20 @@ def json_text(facts: Facts) -> str:
         allow_nan=False,
         indent=1,
     )
+
+
+def common_fields(result: Result) -> dict[str, Any]:
+    """Return what a report as JSON and ``--json`` of the commands both say of a result."""
+    return {
+        "stopped_because": result.stopped_because,
+        "rounds": result.n_rounds,
+        "warnings": result.warnings,
+        "choice": result.choice,
+        "tied": result.tied,
+        "recommendation": result.recommendation,
+        "one_cloud": result.one_cloud,
+        "bounds": _bounds_fields(result.bounds),
+    }
 
 
 def _likelihood_fields(found: Likelihood | None) -> dict[str, Any] | None:
@@ -106,7 +113,7 @@ def _likelihood_fields(found: Likelihood | None) -> dict[str, Any] | None:
     }
 
 
-def bounds_of(bounds: Bounds | None) -> dict[str, Any] | None:
+def _bounds_fields(bounds: Bounds | None) -> dict[str, Any] | None:
     """Return bounds with their gap, for JSON."""
     if bounds is None:
         return None
