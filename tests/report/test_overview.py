@@ -204,6 +204,17 @@ def test_without_evaluation_a_result_says_so() -> None:
     assert repr(result.plot) == "Plots of heart-2026: none"
 
 
+@pytest.mark.parametrize(
+    ("sizes", "unknown"),
+    [(None, "sizes, profile and quality"), ((90, 90), "profile and quality")],
+)
+def test_a_method_may_count_persons_without_evaluation(sizes: Any, unknown: str) -> None:
+    result = site_result(outcome(2, 2, sizes=sizes, quality=None, profile=None), declared(2))
+    said = f"no closing evaluation: {unknown} are not known"
+    assert said in repr(result)
+    assert f"There was {said}." in Page(result._repr_html_()).words
+
+
 def test_frames_hold_what_the_result_does(swept: Any) -> None:
     clusters = swept.to_frame()
     assert clusters.index.name == "cluster"

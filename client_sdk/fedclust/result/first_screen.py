@@ -21,6 +21,7 @@ from fedclust.result.wording import and_text, isolated, percent, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import found_again
 from fedclust.schema.display import counted
+from fedclust.schema.result import Result
 
 #: Most cards; a table below has all clusters.
 _MOST_CARDS = 12
@@ -84,13 +85,18 @@ def counted_persons(number: int) -> str:
     return f"{number:,} {'person' if number == 1 else 'persons'}"
 
 
+def unmeasured(result: Result) -> str:
+    """Return what is not known of a result without evaluation; some methods count the sizes."""
+    sizes = "sizes, " if result.sizes is None else ""
+    return f"no closing evaluation: {sizes}profile and quality are not known"
+
+
 def _warnings(facts: Facts) -> str:
     """Return the warnings; several are folded."""
     result = facts.result
     warnings = list(result.warnings)
     if result.quality is None:
-        known = "quality is" if result.sizes is not None else "sizes, profile and quality are"
-        warnings.append(f"There was no closing evaluation: {known} not known.")
+        warnings.append(f"There was {unmeasured(result)}.")
     if result.bounds is not None and not result.bounds.certified:
         warnings.append(result.bounds.statement)
     shown = "".join(map(html_warning, warnings))

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias, get_args
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
-from fedclust.result.first_screen import answer, html_first_screen
+from fedclust.result.first_screen import answer, html_first_screen, unmeasured
 from fedclust.result.markup import html_folded, html_paragraphs, html_table
 from fedclust.result.outcomes import count_rows, html_outcomes, outcome_rows, outcome_sentences
 from fedclust.result.page import html_site_sizes
@@ -76,7 +76,7 @@ def _facts(facts: Facts) -> list[str]:
     ended = result.stopped_because.replace("_", " ") or "unknown"
     lines = [f"{counted(result.n_rounds, 'round')}, stopped because: {ended}"]
     if quality is None:
-        lines.append("no closing evaluation: sizes and quality are not known")
+        lines.append(unmeasured(result))
     else:
         of = " of the groups' records" * facts.of_groups
         lines.append(

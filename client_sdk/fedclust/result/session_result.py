@@ -197,12 +197,12 @@ class SessionResult(Facts):
 
     @property
     def sizes_(self) -> tuple[int, ...] | None:
-        """Persons in each cluster over all sites; None without evaluation."""
+        """Persons in each cluster over all sites; None if they were not counted."""
         return self.result.sizes
 
     @property
     def own_sizes_(self) -> tuple[int, ...] | None:
-        """Persons of this site in each cluster; None without evaluation, and for all but sites."""
+        """Persons of this site in each cluster; None if not counted, and for all but sites."""
         return self.result.site_sizes.get(self.site)
 
     @property

@@ -289,7 +289,7 @@ class Result(FinalModel):
         The policy's. With ``k-prototypes`` and ``gower`` a centroid holds 1 for the commonest level
         of a categorical feature and 0 for the others; with ``gower`` medians of numbers.
     sizes : tuple of int, length K, or None
-        Persons in each cluster; None without evaluation.
+        Persons in each cluster; None if neither the evaluation nor the method counts them.
     site_sizes : dict of site to tuple
         The same by site. Nobody gets all of it: each site sees its own.
     mapping : dict of site to tuple of int
