@@ -172,7 +172,7 @@ def test_a_sweep_says_which_k_were_tried_and_whether_one_is_recommended(desk: De
     local = f"simulate fkm --clusters 2-3 --features age,chol {files}"
     for said in (site, desk.run("ada", "session result swept"), desk.run("ada", local)):
         assert said.code == 0, said.err
-        assert "(tried K = 2, 3; no K is recommended, K = 2 is shown)" in said.text
+        assert "(tried K = 2, 3; no K is recommended; K = 2 is shown)" in said.text
         assert "Do not report clusters as a finding." in said.text
     facts = json.loads(
         desk.run("north", "participate swept --data north.csv --id-column mrn --json").out

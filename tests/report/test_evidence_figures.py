@@ -81,7 +81,7 @@ def test_a_bar_stands_beside_what_the_comparison_with_one_cloud_says() -> None:
         assert page.count(f">{escape(text)}</td>") == 1
         assert f'<p class="soft">{escape(text)}; found' in page
     # The one that does not stand apart says that being found again is no proof.
-    assert page.count(" (parts of one cloud can be, too)") == 1
+    assert page.count(" (parts of one whole can be, too)") == 1
     assert "nearly all resampled data sets (parts" in page
     assert "highly stable" not in page
 
@@ -290,17 +290,17 @@ def test_the_choice_marks_every_k_that_is_clearer_than_one_cloud() -> None:
     ("changes", "words"),
     [
         ({"choice": "apart"}, "K = 2 is recommended"),
-        ({"choice": "one-cloud"}, "no K is recommended, K = 2 is shown"),
+        ({"choice": "one-cloud"}, "no K is recommended; K = 2 is shown"),
         (
             {"choice": "silhouette", "tied": (2, 3, 4)},
-            "K = 2 or 3 or 4 is too close to call, K = 2 is shown",
+            "K = 2 or 3 or 4 is too close to call; K = 2 is shown",
         ),
-        ({"choice": "apart", "tied": (10, 3)}, "K = 3 or 10 is too close to call, K = 2 is shown"),
-        ({"choice": "starts"}, "no K is recommended, K = 2 is shown"),
+        ({"choice": "apart", "tied": (10, 3)}, "K = 3 or 10 is too close to call; K = 2 is shown"),
+        ({"choice": "starts"}, "no K is recommended; K = 2 is shown"),
     ],
 )
 def test_near_ties_and_one_cloud_recommend_no_k(changes: dict[str, Any], words: str) -> None:
     facts = _compared([0.6, 0.7, 0.8], **changes)
     assert shown_text(facts.result) == words
-    assert chosen_text(facts.result) == words.partition(", ")[0]
+    assert chosen_text(facts.result) == words.partition("; ")[0]
     assert f"number of clusters ({words})" in words_of(Plots(facts).choice())

@@ -67,10 +67,7 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
         for each in (None, CloudComparison(n_draws=20, p=0.74))
     ]
     # Of three comparisons: .0004 times three.
-    differ = (
-        "The clusters differ in died: died = yes is more frequent in cluster 1 (p = 0.0012) than "
-        "in "
-    )
+    differ = "The clusters differ in died: yes is more frequent in cluster 1 (p = 0.0012) than in "
     for lines in said:
         assert f" {differ}cluster 0, the largest one. died: from 12.3 %" in lines[0]
     assert said[1][0].startswith("No separate groups were found among 400 persons")

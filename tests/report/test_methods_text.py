@@ -134,6 +134,13 @@ def test_the_text_of_a_result() -> None:
     assert "@misc{fedclust," in page
 
 
+def test_sites_of_one_size_are_said_without_a_range() -> None:
+    same = result_of(site_sizes={"a": (30, 20), "b": (20, 30), "c": (25, 25)})
+    text = methods_text(facts_of(same))
+    assert "Each site contributed 50 persons." in text
+    assert "between" not in text.partition("The clustering used")[0]
+
+
 def test_typical_values_are_not_called_means() -> None:
     profile = results.profile_of(np.zeros((2, 5)), typical=("crp", "smoker"))
     facts = facts_of(result_of(profile=profile))

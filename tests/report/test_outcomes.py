@@ -284,14 +284,14 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
             2.0,
             0.019,
             3.0,
-            "differ in died: died = yes is more frequent in B (p = 0.038) than in A, the largest",
+            "differ in died: yes is more frequent in B (p = 0.038) than in A, the largest",
         ),
         (
             DIED,
             0.5,
             0.0001,
             3.0,
-            "differ in died: died = yes is less frequent in B (p < 0.001) than in A",
+            "differ in died: yes is less frequent in B (p < 0.001) than in A",
         ),
         (
             DIED,
@@ -348,7 +348,7 @@ def test_the_card_of_a_cluster_has_one_line_for_each_outcome(facts: Facts) -> No
         "died: <b>22.3 % (10.0 to 30.0)</b>",
         "ward, home: <b>",
         "stay, 14 and more days: <b>",
-        "Persons without the event after 36 months (relapse): <b>",
+        "relapse, persons without the event after 36 months: <b>",
     ):
         assert words in cards
     assert cards.count("stay, ") == len(facts.clusters)

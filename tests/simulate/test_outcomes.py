@@ -205,14 +205,14 @@ def test_of_one_cloud_everybody_sees_the_k_of_the_outcomes(tmp_path: Path) -> No
     found = run(sites=sites, n_clusters=[2, 3, 4], outcomes_k=3, features=["x", "y", DIED], seed=1)
     assert (found.result.choice, found.result.n_clusters) == ("one-cloud", 3)
     assert all(found.labels_[site].max() == 2 for site in SITES)
-    why = "No K is recommended, K = 3 is shown, because outcomes were counted there."
+    why = "No K is recommended; K = 3 is shown because outcomes were counted there."
     found.save_report(tmp_path / "report.html")
     found.save(tmp_path / "found.fedclust")
     for text in (repr(found), found._repr_html_(), (tmp_path / "report.html").read_text("utf-8")):
         assert why in text
         assert "No separate groups were found" in text
         assert "The clusters show no clear difference in died" in " ".join(text.split())
-    shown = "3 (tried K = 2, 3, 4; no K is recommended, K = 3 is shown)"
+    shown = "3 (tried K = 2, 3, 4; no K is recommended; K = 3 is shown)"
     assert shown in result_facts(found.result).values()
     assert SessionResult.load(tmp_path / "found.fedclust").result.n_clusters == 3
 

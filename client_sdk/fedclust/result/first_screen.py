@@ -75,7 +75,7 @@ def answer(facts: Facts) -> list[str]:
     if result.sweep:
         chosen = shown_text(result)
         why = outcomes is not None and recommended(result) != (result.n_clusters,)
-        chosen += ", because outcomes were counted there" * why
+        chosen += " because outcomes were counted there" * why
         lines.append(f"{chosen[0].upper()}{chosen[1:]}.")
     return lines if outcomes is not None else [*lines, *outcome_sentences(facts)]
 
@@ -153,7 +153,7 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
         said.append(apart_text(result, k))
     if result.stability is not None:
         again = found_again(float(result.stability.recovered[k]))
-        also = "" if clear else " (parts of one cloud can be, too)"
+        also = "" if clear else " (parts of one whole can be, too)"
         said.append(f"found again in {again} resampled data sets{also}")
     own = [each.own_table for each in result.transfer.sites.values()] if result.transfer else []
     judged = [t for t in own if t is not None and t[:, k].any()]

@@ -132,6 +132,8 @@ def _site_persons(facts: Facts) -> str:
     if len(sizes) < 2 or set(sizes) != set(_answered(facts)):
         return ""
     persons = [sum(each) for each in sizes.values()]
+    if len(set(persons)) == 1:
+        return f"Each site contributed {persons[0]} persons."
     return f"The sites contributed between {min(persons)} and {max(persons)} persons each."
 
 

@@ -31,7 +31,7 @@ def chosen_text(result: Result) -> str:
 def shown_text(result: Result) -> str:
     """Return which K a sweep recommends, and if it is no single one, which one it shows."""
     shown = result.n_clusters
-    return chosen_text(result) + f", K = {shown} is shown" * (recommended(result) != (shown,))
+    return chosen_text(result) + f"; K = {shown} is shown" * (recommended(result) != (shown,))
 
 
 def tied_text(result: Result) -> str:

@@ -203,7 +203,7 @@ def headed(found: OutcomeResult) -> str:
     line, unit = headline(found, found.clusters[0]), f" {found.unit}" if found.unit else ""
     if found.kind == "time":
         end = f"{(found.edges or (0,))[-1]:g}{unit}"
-        return f"Persons without the event after {end} ({isolated(found.name)})"
+        return f"{isolated(found.name)}, persons without the event after {end}"
     return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
 
 
@@ -223,7 +223,7 @@ def difference_text(found: OutcomeResult, names: Sequence[str], reference: int) 
     compared = [each for each in found.comparisons if each.measure == found.comparisons[0].measure]
     ps = [None if each.p_value is None else each.p_value * len(compared) for each in compared]
     name, parts = isolated(found.name), dict[str, list[str]]()
-    what = {"ordered": "values are", "time": "the event is"}.get(found.kind, f"{name} = yes is")
+    what = {"ordered": "values are", "time": "the event is"}.get(found.kind, "yes is")
     words = ("lower", "higher") if found.kind == "ordered" else ("less frequent", "more frequent")
     for each, p in zip(compared, ps, strict=True):
         if p is not None and p <= _DIFFERENT and each.estimate.value is not None:

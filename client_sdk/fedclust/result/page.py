@@ -478,7 +478,7 @@ def _quality(facts: Facts) -> str:
 
 def _methods(facts: Facts) -> str:
     paragraphs = methods_text(facts).rstrip().split("\n\n")
-    return html_paragraphs([facts.dissimilarity, *map(from_markdown, paragraphs)]) + html_folded(
+    return html_paragraphs(map(from_markdown, paragraphs)) + html_folded(
         "References (BibTeX)", f"<pre>{escape(bibtex(facts))}</pre>"
     )
 
