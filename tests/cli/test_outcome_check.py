@@ -72,7 +72,7 @@ def test_a_check_creates_nothing_and_says_whether_to_ask(run: Run) -> None:
     code, said = run(*check, "--shares", "died=12")
     assert (code, "--shares: died=12: give NAME=SHARE" in said) == (2, True)
     code, said = run(*check, "--clusters", "2,3")
-    assert (code, "outcomes are counted once" in said) == (2, True)
+    assert (code, "outcomes are counted at one K only" in said) == (2, True)
 
 
 def test_a_study_shows_its_points_before_its_first_session(run: Run) -> None:

@@ -305,8 +305,8 @@ def test_a_wrong_outcome_is_refused_with_what_to_change(outcome: dict[str, Any],
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"config": {"n_clusters": [2, 3]}}, "outcomes are counted once: at one of 2, 3"),
-        ({"config": {"n_clusters": [2, 3]}, "outcomes_k": 4}, "at one of 2, 3"),
+        ({"config": {"n_clusters": [2, 3]}}, "counted at one K only: give 2, 3 or recommended"),
+        ({"config": {"n_clusters": [2, 3]}, "outcomes_k": 4}, "one K only: give 2, 3 or"),
         ({"outcomes_k": 3}, "several numbers of clusters"),
         ({"config": {"n_clusters": 3, "evaluate": False}}, "leave evaluate on"),
         *(

@@ -215,7 +215,7 @@ def _check_outcomes_k(definition: SessionCreate, options: MethodOptions) -> list
             message = "only a session with outcomes and several numbers of clusters has it"
     elif wanted != "recommended" and wanted not in ks:
         several = ", ".join(map(str, ks))
-        message = f"outcomes are counted once: at one of {several}, or at the recommended one"
+        message = f"outcomes are counted at one K only: give {several} or recommended"
     return [_error("/outcomes_k", "outcomes-k", message)] if message else []
 
 
@@ -327,7 +327,7 @@ def _check_sites(policy: Policy, n: int, simulated: bool) -> list[FieldError]:
     if policy.min_sites > n:
         message = f"the session has fewer sites ({n}) than it needs ({policy.min_sites}): name more"
         if n == 2:
-            message += ', or set {"policy": {"min_sites": 2}}, which each of two has to consent to'
+            message += ", or set this number to 2, which both sites have to consent to"
         errors.append(_error("/policy/min_sites", "min-sites", message))
     if policy.quorum is not None and not policy.min_sites <= policy.quorum <= n:
         message = f"from min_sites ({policy.min_sites}) to the number of sites ({n})"

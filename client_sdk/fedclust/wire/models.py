@@ -184,14 +184,14 @@ class SessionCreate(Model):
         The ethics approval or the contract.
     purpose : str
         Why the sites should take part, in one to five sentences (20 to 1,000 characters): they
-        decide by it. Only a simulation needs none.
+        decide by it. A simulation needs none.
     expires : datetime or None
         No site joins from then on, by the coordinator's clock. With its offset from UTC, such as
         ``2026-12-31T00:00:00Z``.
     study : str or None
         The study that the session belongs to.
     algorithm : str
-        The method, such as ``fkm``.
+        The clustering method; ``fkm`` suits most sessions.
     config : dict
         The method's options; see the page of the method.
     features : tuple of Feature or Outcome

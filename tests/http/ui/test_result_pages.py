@@ -416,7 +416,11 @@ def test_names_of_clusters_stand_wherever_the_result_is_shown(
     before = api.ok("GET", "/v1/sessions/joined-up", "ada")["definition_sha256"]
     me, names = reader(api, "ada"), ["Elderly", "<Young>", "Others"]
     assert '<label for="name-2">Cluster 2</label>' in me.open("/ui/sessions/joined-up/names")
-    me.post("/ui/sessions/joined-up/names", [("name", name) for name in names])
+    refused = me.post("/ui/sessions/joined-up/names", [("name", "same")] * 3)
+    assert "Give other names. Two clusters have the same name." in refused.text
+    named = me.post("/ui/sessions/joined-up/names", [("name", name) for name in names])
+    assert named.headers["Location"] == "/ui/sessions/joined-up/result?notice=clusters-named"
+    assert "The clusters have their names." in me.open(named.headers["Location"])
     shown = Text(reader(api, "north").open("/ui/sessions/joined-up/result"))
     assert set(names) <= set(shown.words[""]) & set(shown.words["clusters"])
     assert "Elderly" in reader(api, "north").open(

@@ -109,6 +109,13 @@ def test_wrong_values_have_the_messages_of_the_api_and_are_not_lost(place: Place
     assert "<b onload" not in page.html
 
 
+def test_the_expert_part_stays_folded_where_all_errors_are_above_it(place: Place) -> None:
+    wrong = {"features__0__name": "patient_id", "config__n_clusters": "many"}
+    page = place.post(filled(place.form(), "above", ("create", "1"), **wrong), status=422)
+    assert {"f-features-0-name", "f-config-n-clusters"} <= set(page.messages)
+    assert '<details class="card" open>' not in page.html
+
+
 def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
     for status in (303, 409):
         sent = filled(place.form(), "taken", ("create", "1"), seed=str(status))
@@ -122,7 +129,7 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
 def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place) -> None:
     empty = place.post(place.form().changed(("check", "1")))
     assert empty.messages == {}
-    needed = "Still needed: purpose, name, sites, columns, number of clusters, k."
+    needed = "Still needed: Purpose; Name; Sites; Columns; Number of clusters, K."
     assert needed in "".join(empty.texts)
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
     part = place.post(sent)

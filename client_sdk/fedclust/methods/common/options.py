@@ -139,7 +139,7 @@ class SweptOptions(EvaluatedOptions):
     Attributes
     ----------
     n_clusters : int or tuple of int
-        Number of clusters K; several, each at least 2, to compare them.
+        One number, or several to compare, each at least 2.
     """
 
     n_clusters: ClusterCounts

@@ -215,6 +215,8 @@ _ACTIONS = (
     _action("deadline", "deadline-moved", _show_deadline, _move_deadline),
     _action("exclude", "site-excluded", _show_exclude, _exclude, "sites/{site}/exclude"),
     _action("invite", "sites-invited", _show_invite, _invite),
-    _action("names", "clusters-named", _show_names, _name),
+    _action(
+        "names", "clusters-named", _show_names, _name, leads_to="/ui/sessions/{session}/result"
+    ),
 )
 ROUTES = tuple(route for action in _ACTIONS for route in action.routes)

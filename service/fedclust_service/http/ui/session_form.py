@@ -30,8 +30,8 @@ MOST_ROWS = 500
 #: The columns of the table; what else a row has is behind "More".
 COLUMNS = ("name", "role", "kind", "unit", "lower", "upper", "transform", "levels")
 #: Guesses of the analyst stay on the page.
-_PATIENTS = FormField("/patients", "Patients at a site, about", "number", "It stays on this page.")
-_GUESS = FormField("/guess", "Guess: % with the event", "number", "It stays on this page.")
+_PATIENTS = FormField("/patients", "Patients at a site, about", "number", "No site sees it.")
+_GUESS = FormField("/guess", "Guess: % with the event", "number", "No site sees it.")
 #: The inputs above the table.
 ASKED = ("/purpose", "/sites", "/name", "/algorithm", "/config/n_clusters", "/patients")
 _K = "/config/n_clusters"
@@ -127,6 +127,11 @@ class SessionForm:
         found["/algorithm"] = replace(method_field, choices=tuple(METHODS))
         known = row_fields().values()
         return found | {f"/features/{n}{each.pointer}": each for n in self.rows for each in known}
+
+    @property
+    def wrong_expert(self) -> bool:
+        """Whether a message is at an input of the expert part."""
+        return any(at not in ASKED and not at.startswith("/features") for at in self.errors)
 
     def under(self, part: str) -> list[str]:
         """Return the pointers of the inputs of a part, without those that are asked first."""
