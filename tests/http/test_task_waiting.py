@@ -91,7 +91,7 @@ def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:
     live.api.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
     assert future.result(TIMEOUT_S).json()["deadline"] == deadline["deadline"]
     # What was not counted for the wait is counted for a view that is sent.
-    assert get(live, "south").json()["progress"]["answered"] == 1
+    assert get(live, "north").json()["progress"]["answered"] == 1
 
 
 def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:

@@ -435,7 +435,7 @@ class TaskDocument(Model):
 
 
 class RoundProgress(Model):
-    """The progress of a round. It does not change the task's ETag."""
+    """The progress of a round, for sites that wait. It does not change the task's ETag."""
 
     answered: int
     addressed: int

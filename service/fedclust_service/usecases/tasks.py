@@ -55,8 +55,8 @@ def current_task(
 def task_view(tx: Tx, actor: Actor, seen: SiteView | None, known: Collection[str] = ()) -> TaskView:
     """Return what a site should do now in its own session.
 
-    ``known`` are the digests of views that the site has. A view with one of them has no task and no
-    progress.
+    ``known`` are the digests of views that the site has. A view with one of them has neither task
+    nor progress.
     """
     require(actor, "task.read")
     session, own = own_view(seen)
@@ -64,9 +64,11 @@ def task_view(tx: Tx, actor: Actor, seen: SiteView | None, known: Collection[str
     if view.digest in known or seen is None or seen.round is None:
         return view
     current, addressee, _ = seen.round
-    more: dict[str, object] = {"progress": _progress(tx, current)}
+    more: dict[str, object]
     if addressee is not None and view.response.status == TaskStatus.WORK.value:
-        more["task"] = _document(current, addressee)
+        more = {"task": _document(current, addressee)}
+    else:
+        more = {"progress": _progress(tx, current)}
     return replace(view, response=view.response.model_copy(update=more))
 
 
