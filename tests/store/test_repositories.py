@@ -12,7 +12,7 @@ from fedclust_service.domain.access import Role, Token
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.domain.site_table import SiteTable
-from fedclust_service.store import AlreadyExists, ConstraintViolated, Store, Tx
+from fedclust_service.store import AlreadyExists, ConstraintViolated, Store, Tx, WaitingRound
 from support.store_rows import (
     EPOCH,
     SITES,
@@ -226,7 +226,9 @@ def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
     assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(59)))
     assert not store.run_tx("release", lambda tx: tx.rounds.release_lease(rid, "t2"))
     assert store.run_tx("release", lambda tx: tx.rounds.release_lease(rid, "t1"))
-    assert store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(1)))
+    taken = store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(1)))
+    assert taken == store.read("get", lambda tx: tx.rounds.get_by_id(rid))
+    assert (taken.lease, taken.attempts) == (lease("t2"), 2)
 
     def finish(token: str) -> bool:
         return store.run_tx(
@@ -244,6 +246,29 @@ def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
     assert closed == replace(
         opened, state=RoundState.CLOSED, closed_at=at(5), close_reason="all_answered", attempts=2
     )
+
+
+def test_the_effort_is_of_the_rounds_answers_and_the_sessions_last_round_of_the_phase(
+    store: Store,
+) -> None:
+    session, first = open_round(store, RoundState.AGGREGATING)
+
+    def arrange(tx: Tx) -> WaitingRound:
+        tx.rounds.take_lease(first.id, lease("t"), at(0))
+        tx.rounds.finish(first.id, "t", RoundState.CLOSED, aggregation_s=1.5)
+        second = tx.rounds.add(new_round(session, number=2), addressees())
+        for site, payload in (("zurich", b"one"), ("cleveland", b"four")):
+            tx.submissions.insert(submission(second, site, payload))
+        return WaitingRound(second.id, session.id, second.phase, 0)
+
+    waiting = store.run_tx("arrange", arrange)
+    for asked, effort in (
+        (waiting, (2, 16, 1.5)),
+        (waiting._replace(phase="other"), (2, 16, None)),
+        (waiting._replace(id=first.id), (0, 0, 1.5)),
+    ):
+        found = store.read("effort", lambda tx, asked=asked: tx.rounds.effort(asked))
+        assert found == effort
 
 
 def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:

@@ -17,8 +17,8 @@ from fedclust import definition
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
 from fedclust_service.domain.round import Round, RoundState
-from fedclust_service.store import Store, StoreUnavailable, Unwritable
-from fedclust_service.store.submissions import Submissions
+from fedclust_service.store import Store, StoreUnavailable, Unwritable, WaitingRound
+from fedclust_service.store.rounds import Rounds
 from fedclust_service.usecases import definitions, participation, results, rounds, sessions, sweeper
 from fedclust_service.usecases.core import Limits
 from support.clock import ManualClock
@@ -507,16 +507,16 @@ def test_a_failing_database_is_no_defect_of_a_round(
     """While the driver estimates how long a round takes."""
     direct.session(rounds=1)
     direct.answer_all("heart")
-    real, error = Submissions.size, sqlite3.OperationalError("x")
+    real, error = Rounds.effort, sqlite3.OperationalError("x")
     error.sqlite_errorcode = code
     failures = [OperationalError("x", {}, error)]
 
-    def fail_once(self: Submissions, round_id: int) -> tuple[int, int]:
+    def fail_once(self: Rounds, waiting: WaitingRound) -> tuple[int, int, float | None]:
         if failures:
             raise failures.pop()
-        return real(self, round_id)
+        return real(self, waiting)
 
-    monkeypatch.setattr(Submissions, "size", fail_once)
+    monkeypatch.setattr(Rounds, "effort", fail_once)
     if code == sqlite3.SQLITE_BUSY:
         assert direct.drive() == 1, "the read is repeated"
         return

@@ -160,9 +160,13 @@ class Rounds(Repository):
         """Return the rounds of running sessions that are to be aggregated and that nobody holds."""
         return [WaitingRound(*row) for row in self._all(_WAITING, _now=now)]
 
-    def last_seconds(self, session_id: int, phase: str) -> float | None:
-        """Return how long the session's last aggregation of a phase took."""
-        return self._all(_LAST_SECONDS, session_id=session_id, phase=phase).scalar_one_or_none()
+    def effort(self, waiting: WaitingRound) -> tuple[int, int, float | None]:
+        """Return how many answers a round has, the bytes of their bodies, and a measured time.
+
+        This is how long the session's last aggregation of the same phase took, in seconds.
+        """
+        count, total, seconds = self._all(_EFFORT, **waiting._asdict()).one()
+        return int(count), int(total), seconds
 
     def set_deadline(self, round_id: int, deadline: datetime) -> bool:
         """Move the deadline of a collecting round."""
@@ -187,10 +191,13 @@ class Rounds(Repository):
         values: dict[str, Any] = {"state": to_state, **_NO_LEASE, **changes}
         return self._set(_IN_STATE, round_id, _state=from_state, **values)
 
-    def take_lease(self, round_id: int, lease: Lease, now: datetime) -> bool:
-        """Take the right to aggregate, if nobody holds it at ``now``; counts an attempt."""
+    def take_lease(self, round_id: int, lease: Lease, now: datetime) -> Round | None:
+        """Take the right to aggregate and count an attempt; None if somebody holds it at ``now``.
+
+        Returns the round as it is then.
+        """
         values = {"_state": RoundState.AGGREGATING, "_now": now, **_lease_values(lease)}
-        return self._set(_TAKE, round_id, **values)
+        return self._one(make_round, _TAKE, _id=round_id, **values)
 
     def renew_lease(self, round_id: int, token: str, expires_at: datetime) -> bool:
         """Extend a lease; False if another process has taken over."""
@@ -279,7 +286,11 @@ _LAST_SECONDS = (
     .order_by(_R.number.desc())
     .limit(1)
 )
-_TAKE = _IN_STATE.where(_FREE).values(attempts=_R.attempts + 1)
+_S = tables.submissions.c
+_EFFORT = select(
+    func.count(), func.coalesce(func.sum(_S.size), 0), _LAST_SECONDS.scalar_subquery()
+).where(_S.round_id == bindparam("id"))
+_TAKE = _IN_STATE.where(_FREE).values(attempts=_R.attempts + 1).returning(tables.rounds)
 
 
 def _by(token: str) -> dict[str, Any]:

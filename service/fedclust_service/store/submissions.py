@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, func, literal, select, update
+from sqlalchemy import Connection, bindparam, delete, literal, select, update
 
 from fedclust.wire.codec import sha256
 from fedclust_service.domain.submission import Submission
@@ -30,7 +30,6 @@ _RECEIPTS = (
     .where(_S.session_id == bindparam("session_id"), _S.site == bindparam("site"))
     .order_by(_R.number)
 )
-_SIZE = select(func.count(), func.coalesce(func.sum(_S.size), 0)).where(_IN_ROUND)
 
 
 class StoredReceipt(NamedTuple):
@@ -67,11 +66,6 @@ class Submissions(Repository):
     def list(self, round_id: int) -> Sequence[Submission]:
         """Return a round's answers with their payloads, sorted by site. Raises as `get`."""
         return self._list(_intact, _OF_ROUND, round_id=round_id)
-
-    def size(self, round_id: int) -> tuple[int, int]:
-        """Return how many answers a round has, and how many bytes their bodies had."""
-        count, total = self._all(_SIZE, round_id=round_id).one()
-        return int(count), int(total)
 
     def summaries(
         self, *, session_id: int | None = None, round_id: int | None = None

@@ -273,27 +273,23 @@ class Driver(BackgroundThread):
     def _lease(self, seen: WaitingRound, pooled: bool, uow: UnitOfWork) -> _Work | None:
         tx, limits = uow.tx, self._co.limits
         session = tx.sessions.lock_by_id(seen.session_id)
-        current = tx.rounds.get_by_id(seen.id)
         if session is None or session.state is not SessionState.RUNNING:
-            return None
-        if current is None or current.state is not RoundState.AGGREGATING:
-            return None
-        if current.lease is not None and current.lease.expires_at > uow.now:
             return None
         lease = Lease(
             token=secrets.token_hex(16),
             holder=self._co.holder,
             expires_at=uow.now + timedelta(seconds=limits.lease_s),
         )
-        if not tx.rounds.take_lease(current.id, lease, uow.now):
+        current = tx.rounds.take_lease(seen.id, lease, uow.now)
+        if current is None:
             return None
-        if current.attempts:
+        if current.attempts > 1:
             uow.audit(
                 COORDINATOR,
                 "round.taken_over",
                 session.name,
                 round=current.number,
-                attempt=current.attempts + 1,
+                attempt=current.attempts,
             )
         process = PooledAggregation(self._pool) if pooled else None
         return _Work(session, current, lease, uow.now, process)
@@ -345,14 +341,14 @@ class Driver(BackgroundThread):
         found = _still_held(uow.tx, work)
         if found is None:
             return
-        session = dataclasses.replace(found[0], deaths=found[0].deaths + 1)
+        session = dataclasses.replace(found, deaths=found.deaths + 1)
         number, deaths = work.round.number, session.deaths
         uow.audit(COORDINATOR, "round.process_died", session.name, round=number, deaths=deaths)
         if deaths < self._co.limits.max_deaths:
             uow.tx.sessions.update(session)
         else:
             uow.tx.rounds.release_lease(work.round.id, work.lease.token)
-            hold_session(uow, session, found[1])
+            hold_session(uow, session, work.round)
 
     def _finish(self, work: _Work, outcome: _Outcome) -> None:
         end = commit(self._co, "driver.finish", lambda uow: self._write(uow, work, outcome))
@@ -360,19 +356,20 @@ class Driver(BackgroundThread):
 
     def _write(self, uow: UnitOfWork, work: _Work, outcome: _Outcome) -> AggregationEnd:
         tx = uow.tx
-        held = _still_held(tx, work)
-        if held is None:
+        fails = isinstance(outcome.what, DataDamaged | Failure)
+        # Below, `finish` asks for the lease itself.
+        session = _still_held(tx, work) if fails else tx.sessions.lock_by_id(work.session.id)
+        if session is None:
             # Cancelled, failed, timed out, or another driver's by now: write nothing.
             return "lost"
-        session, current = held
         if isinstance(outcome.what, DataDamaged):
-            fail_damaged(uow, session, current.number, outcome.what)
+            fail_damaged(uow, session, work.round.number, outcome.what)
             return "failed"
         if isinstance(outcome.what, Failure):
             reason, message = outcome.what.reason, outcome.what.message
             end_session(uow, session, SessionState.FAILED, reason=reason, failure=message)
             return "failed"
-        closed = next_state(ROUND_TRANSITIONS, current.state, RoundState.CLOSED)
+        closed = next_state(ROUND_TRANSITIONS, work.round.state, RoundState.CLOSED)
         if not tx.rounds.finish(
             work.round.id,
             work.lease.token,
@@ -433,15 +430,15 @@ def _failure(reason: FailureReason) -> Failure:
     return Failure(reason.value, FAILURE_MESSAGES[reason])
 
 
-def _still_held(tx: Tx, work: _Work) -> tuple[Session, Round] | None:
-    """Return session and round, locked, if the lease is still the same one."""
+def _still_held(tx: Tx, work: _Work) -> Session | None:
+    """Return the session, locked, if the lease is still the same one."""
     session = tx.sessions.lock_by_id(work.session.id)
     current = tx.rounds.get_by_id(work.round.id)
     if session is None or session.state is not SessionState.RUNNING:
         return None
     if current is None or current.lease is None or current.lease.token != work.lease.token:
         return None
-    return session, current
+    return session
 
 
 def _renew(work: _Work, expires_at: datetime, tx: Tx) -> bool:
@@ -451,4 +448,4 @@ def _renew(work: _Work, expires_at: datetime, tx: Tx) -> bool:
 def _time_out(uow: UnitOfWork, work: _Work) -> None:
     held = _still_held(uow.tx, work)
     if held is not None:
-        fail_session(uow, held[0], FailureReason.AGGREGATION_TIMEOUT)
+        fail_session(uow, held, FailureReason.AGGREGATION_TIMEOUT)

@@ -50,8 +50,7 @@ class WaitingRounds:
 
 def _estimate(tx: Tx, waiting: WaitingRound) -> float:
     """Return how long the session's last round of this phase took, or what the engine expects."""
-    count, n_bytes = tx.submissions.size(waiting.id)
-    measured = tx.rounds.last_seconds(waiting.session_id, waiting.phase)
+    count, n_bytes, measured = tx.rounds.effort(waiting)
     if measured is not None:
         return max(measured, n_bytes / _BYTES_PER_S)
     session = tx.sessions.get_by_id(waiting.session_id)
