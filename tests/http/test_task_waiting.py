@@ -157,7 +157,6 @@ def test_a_receipt_survives_a_token_that_is_revoked_while_it_waits(live: Running
     waiting(live)
     (token,) = live.api.ok("GET", "/v1/sites/north", live.api.operator)["tokens"]
     live.api.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.api.operator)
-    live.api.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": "2026-01-05T20:00:00Z"})
     response = future.result(TIMEOUT_S)
     assert (response.status_code, "next" in response.json()) == (201, False)
     assert "Fedclust-Task-ETag" not in response.headers
@@ -171,16 +170,28 @@ def test_a_receipt_that_nobody_can_read_is_refused_before_anything_is_stored(
     assert get(live, "north").json()["status"] == "work"
 
 
-def test_a_token_revoked_while_waiting_learns_nothing_new(live: Running) -> None:
+@pytest.mark.parametrize("how", ["revoked", "disabled"])
+def test_a_site_that_is_shut_out_learns_so_at_once(
+    live: Running, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notifier: Any = live.local.coordinator.notifier
+    real, woken = notifier.wait, []
+
+    async def wait(*asked: Any) -> bool:
+        woken.append(await real(*asked))
+        return bool(woken[-1])
+
+    monkeypatch.setattr(notifier, "wait", wait)
     etag = get(live, "north").headers["ETag"]
-    future = in_background(lambda: get(live, "north", etag, wait=20))
+    future = in_background(lambda: get(live, "north", etag, wait=25))
     waiting(live)
-    page = live.api.ok("GET", "/v1/sites/north", live.api.operator)
-    (token,) = page["tokens"]
-    live.api.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.api.operator)
-    deadline = {"deadline": "2026-01-05T20:00:00Z"}
-    live.api.ok("PATCH", "/v1/sessions/heart", "ada", json=deadline)
+    if how == "revoked":
+        (token,) = live.api.ok("GET", "/v1/sites/north", live.api.operator)["tokens"]
+        live.api.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.api.operator)
+    else:
+        live.api.ok("PATCH", "/v1/sites/north", live.api.operator, json={"disabled": True})
     assert future.result(TIMEOUT_S).status_code == 401
+    assert woken == [True], "not after the wait"
 
 
 def test_hundreds_wait_without_holding_threads(live: Running) -> None:

@@ -23,6 +23,7 @@ from support.store_rows import (
     lease,
     new_round,
     open_round,
+    participation,
     submission,
 )
 
@@ -281,6 +282,20 @@ def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:
     found = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
     assert (found.state, found.lease) == (RoundState.FAILED, None)
     assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(99)))
+
+
+def test_the_open_sessions_of_one_site_are_touched(store: Store) -> None:
+    def arrange(tx: Tx) -> None:
+        for name, site in (("mine", "zurich"), ("theirs", "basel"), ("past", "zurich")):
+            session = add_session(tx, name)
+            tx.participations.add(participation(session, site))
+        tx.sessions.update(replace(session, state=SessionState.FAILED, ended_at=at(1)))
+
+    store.run_tx("arrange", arrange)
+    touched: list[tuple[str, int]] = []
+    store.on_touch(touched.extend)
+    store.run_tx("touch", lambda tx: tx.sessions.touch_open("zurich"))
+    assert touched == [("mine", 2)]
 
 
 # ---------------------------------------------------------------------------- submissions

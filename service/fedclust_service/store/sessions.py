@@ -21,6 +21,13 @@ _LOCK_BY_ID = _BY_ID.with_for_update(key_share=True)
 _UPDATE = update(tables.sessions).where(_S.id == bindparam("session_id"))
 _CHANGING = ("state", "started_at", "held_at", "deaths", "ended_at", "stopped_because", "failure")
 _TOUCH = _UPDATE.values(version=_S.version + 1).returning(_S.name, _S.version)
+_OF_SITE = select(_P.session_id).where(_P.site == bindparam("of_site"))
+_TOUCH_OPEN = (
+    update(tables.sessions)
+    .where(_S.ended_at.is_(None), _S.id.in_(_OF_SITE))
+    .values(version=_S.version + 1)
+    .returning(_S.name, _S.version)
+)
 _OF_SESSION = select(tables.participations).where(_P.session_id == bindparam("session_id"))
 _PARTICIPATIONS = _OF_SESSION.order_by(_P.site)
 _PARTICIPATION = _OF_SESSION.where(_P.site == bindparam("site"))
@@ -79,6 +86,11 @@ class Sessions(Repository):
             raise KeyError(session_id)
         self._touched[row.name] = row.version
         return int(row.version)
+
+    def touch_open(self, site: str) -> None:
+        """Touch the sessions with a site that have not ended: its waiting requests end."""
+        for row in self._all(_TOUCH_OPEN, of_site=site).all():
+            self._touched[row.name] = row.version
 
     def delete(self, session_id: int) -> None:
         """Delete a session and its participations; waiters wake after the commit.

@@ -204,7 +204,7 @@ def revoke_token(uow: UnitOfWork, actor: Actor, role: Role, name: str, token_id:
     if row is None or row.principal_id != principal.id:
         raise absent("token")
     if uow.tx.tokens.revoke(token_id, uow.now):
-        _keep_an_operator(uow, role)
+        _shut_out(uow, principal)
         uow.audit(actor, "token.revoked", principal.key, token_id=token_id)
 
 
@@ -214,8 +214,11 @@ def _lock(tx: Tx, role: Role) -> None:
         tx.principals.lock(role)
 
 
-def _keep_an_operator(uow: UnitOfWork, role: Role) -> None:
-    """Refuse the transaction if it left no valid operator token."""
+def _shut_out(uow: UnitOfWork, principal: Principal) -> None:
+    """End a site's waiting requests; refuse the transaction if it left no valid operator token."""
+    role = principal.role
+    if role is Role.SITE:
+        uow.tx.sessions.touch_open(principal.name)
     if role is Role.OPERATOR and not uow.tx.tokens.any_valid(role, uow.now):
         raise Refusal(
             "last-operator-token",
@@ -349,7 +352,7 @@ def patch_principal(
     if after.email != before.email:
         uow.audit(actor, f"{role.value}.addressed", after.key)
     if after.disabled != before.disabled:
-        _keep_an_operator(uow, role)
+        _shut_out(uow, after)
         done = "disabled" if after.disabled else "enabled"
         uow.audit(actor, f"{role.value}.{done}", after.key)
     return _principal_info(uow.tx, actor, after)
