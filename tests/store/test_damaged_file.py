@@ -7,6 +7,7 @@ import sqlite3
 import threading
 from contextlib import closing
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import structlog
@@ -161,6 +162,28 @@ def test_a_failed_write_is_told_until_one_succeeds(sqlite_url: str, clock: Manua
         store.try_failed_write()
         assert store.faults == ()
         write()
+
+
+def test_a_small_write_does_not_end_a_full_disk(
+    sqlite_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders, free = [], 4 * 2**20 - 1
+
+    def disk_usage(folder: Path) -> SimpleNamespace:
+        folders.append(folder)
+        return SimpleNamespace(free=free)
+
+    monkeypatch.setattr(shutil, "disk_usage", disk_usage)
+    with closing(Store.open(sqlite_url, clock)) as store:
+        store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+        assert not folders, "asked without need"
+        store._health.write_ended(StoreFault.DISK_FULL)
+        store.try_failed_write()
+        assert store.faults == (StoreFault.DISK_FULL,)
+        free += 1
+        store.try_failed_write()
+        assert store.faults == ()
+    assert folders == [Path(sqlite_url.removeprefix("sqlite:///")).parent] * 2
 
 
 @pytest.fixture

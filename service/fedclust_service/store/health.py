@@ -16,12 +16,15 @@ from fedclust_service.store.errors import DatabaseDamaged, StoreFault, sqlite_fa
 log = structlog.get_logger(__name__)
 # Of the format of the log: https://sqlite.org/fileformat2.html#the_write_ahead_log
 _LOG_HEADER, _FRAME_HEADER = 32, 24
+#: A disk with fewer bytes is full: the log grows to so many before SQLite uses it again.
+_LEAST_FREE = 4 * 2**20
 
 
 class Health:
-    """The faults of one store's database. Safe to share between threads."""
+    """The faults of one store's database, an SQLite ``file`` or None. Threads may share it."""
 
-    def __init__(self) -> None:
+    def __init__(self, file: Path | None) -> None:
+        self._file = file
         self._damaged = False
         #: Why the last write failed; None if it succeeded.
         self.failed_write: StoreFault | None = None
@@ -40,9 +43,16 @@ class Health:
         return tuple(found)
 
     def write_ended(self, fault: StoreFault | None = None) -> None:
-        """Note that a write succeeded, or why it failed."""
-        if fault is not StoreFault.DAMAGED:
+        """Note that a write succeeded, or why it failed.
+
+        On a full disk a small write may fit into the log, and the next larger one does not.
+        """
+        still_full = fault is None and self.failed_write is StoreFault.DISK_FULL and self._full()
+        if not still_full and fault is not StoreFault.DAMAGED:
             self.failed_write = fault
+
+    def _full(self) -> bool:
+        return self._file is not None and shutil.disk_usage(self._file.parent).free < _LEAST_FREE
 
     def damage(self, found: str) -> None:
         """Note permanently that the database is damaged; ``found`` contains no value of a row."""

@@ -87,7 +87,7 @@ class Store:
         self._callbacks: list[TouchCallback] = []
         self._metrics: dict[str, TxMetrics] = {}
         self._metrics_lock = threading.Lock()
-        self._health = Health()
+        self._health = Health(made.file)
 
     @classmethod
     def open(
@@ -171,7 +171,7 @@ class Store:
         StoreUnavailable
             The connection was lost; during the commit, it may have succeeded or not.
         Unwritable
-            For instance a full disk; `faults` reports it until a write succeeds.
+            For instance a full disk; `faults` reports it until a write succeeds and there is room.
         DatabaseDamaged
             A damaged database is never written.
         StoreError
