@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from urllib.parse import urlencode
 
 import httpx
 import truststore
@@ -115,7 +116,6 @@ class Http:
         tls = None if plain else tls_context(self.options)
         try:
             self._client = httpx.Client(
-                base_url=self.url,
                 headers={
                     "Authorization": f"Bearer {token}",
                     "Accept-Encoding": "identity",
@@ -184,8 +184,10 @@ class Http:
             sent["Content-Type"] = media
         timeout = httpx.Timeout(self.options.timeout_s, read=self.options.timeout_s + wait_s)
         give_up, attempt = self._monotonic() + self.patience_s, 0
+        # Complete: httpx parses an address again for each part that it adds.
+        url = f"{self.url}{path}" + (f"?{urlencode(params)}" if params else "")
         request = self._client.build_request(
-            method, path, params=params, content=body, headers=sent, timeout=timeout
+            method, url, content=body, headers=sent, timeout=timeout
         )
         while True:
             try:
