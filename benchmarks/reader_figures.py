@@ -1,4 +1,4 @@
-"""Figures of two results, of a map and of a tree, and Cramér's V, against those of the rows.
+"""Figures of two results and of a tree, and Cramér's V, against those of the rows.
 
 Each table is divided at random into two halves of its rows, at the same sites, as two years would
 be. Both are clustered at p = 5, and compared as a reader compares two results. The same is computed
@@ -7,7 +7,6 @@ from the rows of the same clusters. For each kind of data, the share of draws or
 - "returns": the comparison says of a pair of clusters what the rows say;
 - "apart": the distance of a pair is within .25 standard deviations of that of the rows; "too far":
   the mean of the given distance less that of the rows;
-- "map": the cluster next to a cluster on the map is next to it by the rows' means, in all columns;
 - "heights": a height of a tree's last nine merges, as a share of the largest, is within .1 of that
   of Ward's method on the rows; "long": the tree's longest step is at the number of clusters of the
   rows' tree;
@@ -30,7 +29,6 @@ from _report import write
 from fedclust import SessionResult, simulate
 from fedclust.numeric.agreement import cramers_v
 from fedclust.result.comparison import compare
-from fedclust.result.figures.map import cluster_places
 from fedclust.result.matching import distances, match, nearest_mutually
 from table_one import MISSING, Sites, _drawn, _real
 
@@ -81,11 +79,10 @@ def _measure(
         simulate("lloyd", half, config=config, features=columns, seed=seed + place)
         for place, half in enumerate(halves)
     )
-    rows, labels = _joined(first, halves[0])
+    rows, _ = _joined(first, halves[0])
     scaled = np.nan_to_num((rows - first.result.center) / first.result.scale)
     return {
         **_compared(first, second, halves),
-        "map": _map(first, scaled, labels, k),
         **_tree(halves[0], columns, scaled, seed),
         "V": _cramer(first, k),
     }
@@ -129,22 +126,6 @@ def _compared(
         "apart": (np.abs(off) <= 0.25).astype(float).tolist(),
         "too far": off.tolist(),
     }
-
-
-def _map(
-    found: SessionResult, scaled: FloatArray, labels: NDArray[np.int64], k: int
-) -> list[float]:
-    if found.result.axes is None or not found.result.axes.shares[1] > 0:
-        return []
-    nearest = []
-    for places in (
-        cluster_places(found),
-        _means(scaled, labels, k),
-    ):
-        apart = np.linalg.norm(places[:, None] - places, axis=2)
-        np.fill_diagonal(apart, np.inf)
-        nearest.append(apart.argmin(axis=1))
-    return (nearest[0] == nearest[1]).astype(float).tolist()
 
 
 def _tree(

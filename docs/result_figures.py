@@ -100,7 +100,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     f"result_{name}": _drawer(name)
     for name in (
         "profile",
-        "centroids",
         "stability",
         "flow",
         "forest",

@@ -502,10 +502,6 @@ def check_results(page: Page) -> None:
     assert len(page.names["found"].only_second) == 1
     assert f"number of clusters ({shown_text(result.result)})" in result.plot.choice().svg
     assert ">persons, by cluster<" in three.plot.sizes().svg
-    two = result.at(2).plot.centroids().svg
-    # Several K: the sites sent cells, so the clusters are on the axes of all persons.
-    assert "Map of the clusters and sites" in two
-    assert {"0", "1"} <= set(re.findall(r'font-weight="600">(\d)</text>', two))
     with pytest.raises(AttributeError, match="There are: profile, sizes, "):
         three.plot.dendrogram  # noqa: B018
     with pytest.raises(UsageError, match=r"name the figure: plot\.profile"):

@@ -14,13 +14,11 @@ import pytest
 from fedclust.result.drawing import Figure
 from fedclust.result.facts import Facts
 from fedclust.result.figures.flow import MOST_STAGES, draw_flow
-from fedclust.result.figures.map import MOST_NAMED_SITES, cluster_places, site_places
 from fedclust.result.figures.plots import Plots
 from fedclust.result.one_cloud import chosen_text, shown_text
 from fedclust.result.page import html
 from fedclust.schema.evidence import (
     CloudComparison,
-    PrincipalAxes,
     Stability,
 )
 from fedclust.schema.result import SweepEntry
@@ -182,77 +180,9 @@ def test_what_was_not_measured_is_not_drawn() -> None:
     for draw, reason in (
         (Plots(nothing).stability, "set the option `stability`"),
         (Plots(nothing).profile, "no differences between clusters are known"),
-        (Plots(nothing).centroids, "set the option `evidence`"),
     ):
         with pytest.raises(UsageError, match=reason):
             draw()
-
-
-# --- the map --------------------------------------------------------------------------------------
-
-
-def _axes(**changes: Any) -> PrincipalAxes:
-    given: dict[str, Any] = {
-        "origin": np.array([5.0, 6.0, 1.0, 0.0]),
-        "axes": np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 0.0], [0.0, 0.0]]),
-        "shares": np.array([0.5, 0.3]),
-    }
-    return PrincipalAxes(**{**given, **changes})
-
-
-def test_a_map_places_clusters_sites_and_the_mean_on_one_scale() -> None:
-    sizes = {"a": (100, 0, 0), "b": (0, 50, 50)}
-    facts = facts_of(MEANS, NAMES, axes=_axes(), site_sizes=sizes)
-    figure = Plots(facts).centroids()
-
-    # In the scaled space: age in 10 years, blood pressure in 20 mmHg.
-    places = np.array([[0.0, 0.0], [0.0, 1.5], [1.2, 0.0]])
-    np.testing.assert_allclose(cluster_places(facts), places)
-    np.testing.assert_allclose(site_places(facts)["a"], [0.0, 0.0])
-    np.testing.assert_allclose(site_places(facts)["b"], [0.6, 0.75])
-    discs = _elements(figure, "circle", stroke="#333333")
-    drawn = {
-        each.get("fill"): (float(each.attrib["cx"]), -float(each.attrib["cy"])) for each in discs
-    }
-    spots = np.array([drawn[fill] for fill in ("#0072b2", "#e69f00", "#009e73")])
-    unit = spots[2, 0] - spots[0, 0]
-    np.testing.assert_allclose(spots[1, 1] - spots[0, 1], unit * 1.5 / 1.2, atol=0.3)
-    assert {"first axis, 50 %", "second axis, 30 %", "a", "b", "1  age"} <= set(words_of(figure))
-    assert not any("lactate" in word for word in words_of(figure))
-    check_drawing(figure)
-    page = html(facts)
-    assert "<title>Map of the clusters and sites" in page
-    assert '<th scope="row">b</th><td>0.6</td><td>0.75</td>' in page
-
-
-def test_a_map_of_many_sites_and_columns_stays_legible() -> None:
-    rng = np.random.default_rng(0)
-    names = [f"a long name of a column, number {j}" for j in range(30)]
-    loadings = np.linalg.qr(rng.normal(size=(30, 2)))[0]
-    axes = PrincipalAxes(origin=np.zeros(30), axes=loadings, shares=np.array([0.2, 0.1]))
-    for count in (MOST_NAMED_SITES, 40):
-        sites = {
-            f"hospital {n} with a long name": tuple(rng.integers(1, 99, 5).tolist())
-            for n in range(count)
-        }
-        facts = facts_of(rng.normal(size=(5, 30)), names, axes=axes, site_sizes=sites)
-        figure = Plots(facts).centroids()
-        named = [e for e in _elements(figure, "text") if "hospital" in (e.text or "")]
-        assert len(named) == (count if count == MOST_NAMED_SITES else 0)
-        heights = sorted(float(each.attrib["y"]) for each in named)
-        assert not named or np.diff(heights).min() >= 15.9
-        # Names end above the arrows.
-        assert not named or heights[-1] < 240
-        assert len(_elements(figure, "path", fill="#222222")) == count + 1
-        check_drawing(figure)
-
-
-def test_without_two_axes_of_all_persons_there_is_no_map() -> None:
-    flat = _axes(axes=np.eye(4, 2) * [1.0, 0.0], shares=np.array([1.0, 0.0]))
-    facts = facts_of(MEANS, NAMES, axes=flat)
-    with pytest.raises(UsageError, match="along one axis"):
-        Plots(facts).centroids()
-    assert "The centroids are the values above." in html(facts)
 
 
 # --- the number of clusters -----------------------------------------------------------------------

@@ -80,23 +80,11 @@ def test_the_flow_between_numbers_of_clusters_counts_the_persons_of_both(swept):
         assert np.array_equal(after.flow, expected)
 
 
-def test_every_number_of_clusters_has_its_own_stability_and_the_same_axes(swept):
+def test_every_number_of_clusters_has_its_own_stability(swept):
     jaccard = {entry.n_clusters: entry.result.stability.jaccard for entry in swept.sweep_}
     assert {k: len(found) for k, found in jaccard.items()} == {2: 2, 3: 3, 4: 4}
     assert jaccard[3].min() > 0.99 > jaccard[4].min()
-    shares = {entry.result.axes.shares.tobytes() for entry in swept.sweep_}
-    assert len(shares) == 1
     assert swept.result.stability is not None
-
-
-def test_the_axes_are_those_of_the_cells_of_all_sites(swept):
-    cells = [payload.cells for payload in payloads(swept, "evidence")]
-    means = np.concatenate([each.means for each in cells])
-    weights = np.concatenate([each.counts for each in cells])
-    values, vectors = np.linalg.eigh(np.cov(means.T, fweights=weights, ddof=0))
-    axes = swept.result.axes
-    assert np.allclose(axes.shares, values[::-1][:2] / values.sum())
-    assert np.allclose(np.abs(axes.axes.T @ vectors[:, ::-1][:, :2]), np.eye(2), atol=1e-9)
 
 
 def test_the_tables_count_every_person_of_a_site_for_each_model(swept):

@@ -10,7 +10,6 @@ from html import escape
 from fedclust.numeric.array_types import IntArray
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.figures.map import cluster_places, site_places
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import curves_of, mean_of
 from fedclust.result.first_screen import counted_persons, html_first_screen
@@ -103,23 +102,6 @@ def _clusters(facts: Facts, plots: Plots) -> str:
     mix = html_figure(
         plots.mix, f"Share of each cluster among all persons and among {whose}, by its number."
     )
-    places = html_figure(
-        plots.centroids,
-        "The two axes along which all persons differ most: principal components of the sites' "
-        "cells in the scaled space. A disc is a centroid, its area the size. A site, ◆, stands at "
-        "the mean of its persons' centroids, as its own mean is not known. An arrow shows where a "
-        "column rises; the longer, the more it counts on these axes.",
-    )
-    if places:
-        clusters = zip(facts.labels, cluster_places(facts), strict=True)
-        points = [*clusters, *site_places(facts).items()]
-        numbers = html_table(
-            "Places in the figure.",
-            ["cluster or site", "first axis", "second axis"],
-            # Without rounding errors; -0.0 becomes 0.
-            [[name, *(round(float(at), 3) + 0.0 for at in place)] for name, place in points],
-        )
-        places += html_folded("The places", numbers)
     no_bands = " No bands: the spread within a cluster cannot be known well from groups."
     curves = "".join(
         html_figure(
@@ -129,7 +111,7 @@ def _clusters(facts: Facts, plots: Plots) -> str:
         )
         for each in curves_of(facts)
     )
-    parts = (html_site_sizes(facts), mix, curves, _profile(facts), _centroids(facts), places)
+    parts = (html_site_sizes(facts), mix, curves, _profile(facts), _centroids(facts))
     return "".join(parts) + _tree(facts, plots)
 
 

@@ -35,7 +35,6 @@ from fedclust.rounds.record_cells import (
     check_record_cells,
     find_cells,
     pool_cells,
-    principal_axes,
 )
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
@@ -373,8 +372,6 @@ class EvidenceStage(Stage):
         sent = cells_of(closing.contributions)
         if sent:
             cells = pool_cells(sent)
-            axes = principal_axes(cells)
-            result = update_each(result, lambda _, _own: {"axes": axes})
             result = _with_transfer(closing, result, cells)
         return Closed(state.with_result(result), metrics=metrics)
 

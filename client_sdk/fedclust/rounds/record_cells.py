@@ -15,12 +15,10 @@ from fedclust.methods.common.kmeans_rounds import (
 )
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
-from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.message_checks import check_counts, check_shape
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.evidence import PrincipalAxes
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
@@ -191,18 +189,3 @@ def pool_cells(sent: Mapping[str, RecordCells]) -> PooledCells:
         np.repeat(np.arange(len(sent)), [len(cells.counts) for cells in sent.values()]),
         tuple(sent),
     )
-
-
-def principal_axes(cells: PooledCells) -> PrincipalAxes:
-    """Return the axes of largest variance of all sites' cells, weighted by persons."""
-    weights = cells.counts.astype(np.float64)
-    origin = np.average(cells.means, axis=0, weights=weights)
-    centred = (cells.means - origin) * np.sqrt(weights / weights.sum())[:, None]
-    _, lengths, vectors = np.linalg.svd(centred, full_matrices=False)
-    n_axes = min(2, len(lengths))
-    axes, shares = np.zeros((len(origin), 2)), np.zeros(2)
-    for j in range(n_axes):
-        largest = vectors[j, int(tolerant_argmax(np.abs(vectors[j])))]
-        axes[:, j] = vectors[j] * (1.0 if largest >= 0.0 else -1.0)
-    shares[:n_axes] = lengths[:n_axes] ** 2 / max(float((lengths**2).sum()), 1e-300)
-    return PrincipalAxes(origin=origin, axes=axes, shares=shares)

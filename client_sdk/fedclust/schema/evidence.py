@@ -65,24 +65,6 @@ class CloudComparison(Model):
     not_judged: str | None = None
 
 
-class PrincipalAxes(Model):
-    """The axes of largest variance of all sites' cells, in the scaled space.
-
-    Attributes
-    ----------
-    origin : (d,) float64
-        The mean of all persons.
-    axes : (d, 2) float64
-        Orthonormal. The largest loading of each is positive. With one column the second is 0.
-    shares : (2,) float64
-        The share of the cells' variance that lies along each.
-    """
-
-    origin: FloatVector
-    axes: FloatMatrix
-    shares: FloatVector
-
-
 class SiteTransfer(Model):
     """How far one site's persons bear out the common clusters.
 

@@ -10,7 +10,7 @@ from pydantic import Field
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix, IntVector
 from fedclust.schema.encoding import Space
-from fedclust.schema.evidence import CloudComparison, PrincipalAxes, Stability, Transfer
+from fedclust.schema.evidence import CloudComparison, Stability, Transfer
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
 
@@ -322,8 +322,6 @@ class Result(FinalModel):
         With the option ``stability``: how far models of resampled data agree with the clusters.
     transfer : Transfer or None
         With the option ``transfer``: whether each site bears out the clusters.
-    axes : PrincipalAxes or None
-        Where the sites sent cells.
     one_cloud : CloudComparison or None
         With several K, or with the options ``stability`` or ``evidence``: how clear the clusters
         are, compared with one cloud without clusters.
@@ -352,7 +350,6 @@ class Result(FinalModel):
     bounds: Bounds | None = None
     stability: Stability | None = None
     transfer: Transfer | None = None
-    axes: PrincipalAxes | None = None
     one_cloud: CloudComparison | None = None
     outcomes: Outcomes | None = None
     likelihood: Likelihood | None = None

@@ -7,7 +7,6 @@ from contextlib import suppress
 from fedclust.result.drawing import ROUNDING, Figure, line_chart, short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.flow import draw_sweep_flow
-from fedclust.result.figures.map import draw_map
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import curves_of, draw_profile
 from fedclust.result.figures.sizes import draw_mix, draw_sizes, draw_stability
@@ -61,10 +60,6 @@ class Plots:
     def mix(self) -> Figure:
         """Draw a bar for all persons and for each site: the shares of the clusters."""
         return draw_mix(self._facts)
-
-    def centroids(self) -> Figure:
-        """Draw a map of clusters and sites on the two axes along which all persons differ most."""
-        return draw_map(self._facts)
 
     def trajectory(self, trajectory: str | None = None) -> Figure:
         """Draw a trajectory's mean by time and cluster; ``trajectory``: one of several."""
