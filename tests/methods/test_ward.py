@@ -235,15 +235,18 @@ def test_more_clusters_than_shown_leaves_are_all_shown() -> None:
     assert cut_height(result.result.dendrogram, 61) is None
 
 
-def test_page_and_figure_show_tree_and_cuts(tmp_path: Path) -> None:
+def test_the_figure_shows_the_cuts_and_the_page_what_it_cannot_tell(
+    tmp_path: Path,
+) -> None:
     result = simulate("ward", breast_cancer(), config={"n_clusters": [2, 3]})
     figure = result.plot.tree()
     assert "K = 2" in figure.svg
     assert "K = 3 is cut at" in figure.description
     result.save_report(tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text("utf-8")
-    assert "Top of the tree of clusters" in page
-    assert "scipy" in page
+    assert "of groups, not of persons" in figure.svg
+    assert "it cannot tell which clusters of persons join first" in page
+    assert "Top of the tree" not in page
     other = simulate("lloyd", breast_cancer(), config={"n_clusters": 2})
     assert other.linkage_ is None
     with pytest.raises(UsageError, match="no tree"):

@@ -112,41 +112,16 @@ def _clusters(facts: Facts, plots: Plots) -> str:
         for each in curves_of(facts)
     )
     parts = (html_site_sizes(facts), mix, curves, _profile(facts), _centroids(facts))
-    return "".join(parts) + _tree(facts, plots)
+    return "".join(parts) + _tree(facts)
 
 
-def _tree(facts: Facts, plots: Plots) -> str:
-    """Return the top of the tree and its merges; nothing for a method that builds none."""
-    tree = facts.result.dendrogram
-    if tree is None or not len(tree.heights):
+def _tree(facts: Facts) -> str:
+    """Return the paragraph about the tree; nothing for a method that builds none."""
+    if facts.result.dendrogram is None:
         return ""
-    figure = html_figure(
-        plots.tree,
-        f"The last {len(tree.heights)} merges of {tree.n_cells} groups of persons (cells). Height: "
-        "the root of twice the inertia that a merge adds, as R's ward.D2 has it. Dashed: where "
-        "the tree is cut for each number of clusters."
-        + " Of the groups' records: heights of the persons differ."
-        * facts.of_groups,
-    )
-    n_leaves = len(tree.sizes)
-    merges = html_table(
-        f"Leaves have the numbers 0 to {n_leaves - 1}; the first merge makes {n_leaves}, and so on "
-        "(scipy's linkage form: result.linkage_).",
-        ["merge", "of", "with", "height"],
-        [
-            [n_leaves + i, *pair, float(height)]
-            for i, (pair, height) in enumerate(zip(tree.merges.tolist(), tree.heights, strict=True))
-        ],
-    )
-    leaves = html_table(
-        "The leaves.",
-        ["leaf", "cluster", "persons"],
-        [
-            [leaf, facts.labels[k], int(size)]
-            for leaf, (k, size) in enumerate(zip(tree.clusters, tree.sizes, strict=True))
-        ],
-    )
-    return figure + html_folded("The merges", merges + leaves)
+    said = "In Python, result.plot.tree() draws the tree; result.linkage_ is scipy's form of it."
+    of = " It is of groups of persons: it cannot tell which clusters of persons join first."
+    return html_paragraphs([said + of * facts.of_groups])
 
 
 def _profile(facts: Facts) -> str:

@@ -19,6 +19,8 @@ _TOP, _LEFT, _LABELS = 30.0, 16.0, 150.0
 #: Least distance between the names of two cuts.
 _NAME = 42.0
 _JOINING = "#555555"
+#: Measured in docs/results/table_one.md.
+_OF_GROUPS = "; of groups, not of persons"
 
 
 def places(tree: Dendrogram) -> tuple[FloatArray, FloatArray]:
@@ -92,7 +94,7 @@ def draw_tree(facts: Facts) -> Figure:
             parts.append(text(place, _TOP - 12, f"K = {k}", "middle"))
             named.append(place)
     name = "height in the scaled space; at the right the cluster and the persons of each leaf"
-    parts.append(text(_LEFT, bottom + 34, name, "start"))
+    parts.append(text(_LEFT, bottom + 34, name + _OF_GROUPS * facts.of_groups, "start"))
     last = ", ".join(short(float(height)) for height in tree.heights[::-1][:5])
     described = f"{n_leaves} leaves of {tree.n_cells} cells. The last merges are at {last}. "
     described += joined(f"K = {k} is cut at {short(height)}" for k, height in cuts.items())
