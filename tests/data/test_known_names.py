@@ -91,12 +91,19 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
     said |= {"1 is male": "male", "years": None, "": None, "1 = yes": None, "female": "female"}
     assert {unit: sex_of_one(unit) for unit in said} == said
     assert meanings_of(["M", "V"], "Geslacht") == {"M": "male", "V": "female"}
-    assert meanings_of(["M", "V"], "Sexo") == {"M": None, "V": None}
-    assert meanings_of(["H", "M"], "sex") == {"H": None, "M": None}
+    assert meanings_of(["M", "V"], "Sexo") == {"M": "female", "V": "male"}
+    assert meanings_of(["M", "V"], "sex") == {"M": None, "V": None}
+    assert meanings_of(["H", "M"], "sex") == {"H": "male", "M": "female"}
+    assert meanings_of(["hombre", "M"], "sex") == {"hombre": None, "M": None}
+    assert meanings_of(["männl.", "weibl.", "no."]) == {
+        "männl.": "male", "weibl.": "female", "no.": None
+    }  # fmt: skip
     assert meanings_of(["ja", "nei"]) == {"ja": "yes", "nei": "no"}
     assert meanings_of(["T", "N", "-9"]) == {"T": "yes", "N": "no", "-9": None}
     smoking = {"Ex-Raucher": "former", "non-fumeur": "never", "w przeszłości": "former"}
-    smoking |= {"fumeur actif": "current", "ja": None}
+    smoking |= {"fumeur actif": "current", "ja": None, "não fumador": "never"}
+    smoking |= {"Före detta rökare": "former", "fumeur sevré": "former"}
+    smoking |= {"current non-smoker": None, "nie mehr": None}
     assert {code: status_of(code) for code in smoking} == smoking
 
 

@@ -206,9 +206,7 @@ MESSY = {
     "Unicode text of Excel": Messy(csv("utf-16", "\t", FRENCH)),
     "UTF-16 without a mark": Messy(csv("utf-16-le", ";", GERMAN)),
     "French": Messy(csv("utf-8", ";", FRENCH)),
-    "Spanish, where M is a woman": Messy(
-        csv("cp1252", ";", SPANISH), (('# "M" = ', '"M" = 1'), ('# "H" = ', '"H" = 0'))
-    ),
+    "Spanish, where M is a woman": Messy(csv("cp1252", ";", SPANISH)),
     "dates in four forms, a line that names the separator": Messy(
         csv("utf-8", ";", {**DATES, **PLAIN}, "sep=;\n")
     ),
@@ -223,11 +221,7 @@ MESSY = {
                 "creatinine": replaced("creatinine", r6="k.A."),
             },
         ),
-        (
-            ("# sentinels = [-99]", "sentinels = [-99]"),
-            ("# sentinels = [999]", "sentinels = [999]"),
-            ("# missing = ", "missing = "),
-        ),
+        (),
         ((3, "age"), (7, "age"), (5, "chol"), (8, "chol"), (6, "creatinine")),
     ),
     "codes in numbers": Messy(
@@ -235,8 +229,7 @@ MESSY = {
             "utf-8", "|", {**PLAIN, "smoker": coded("smoker", 2, 1), "pain": coded("pain", 2, 3, 1)}
         ),
         (
-            ('# "2" =   #', '"2" = 0 #'),
-            ('# "1" =   #', '"1" = 1 #'),
+            ('# levels = { "2" = 0', 'levels = { "2" = 0'),
             ('# "1" =   #', '"1" = "typical" #'),
             ('# "2" =   #', '"2" = "atypical" #'),
             ('# "3" =   #', '"3" = "none" #'),
@@ -245,19 +238,17 @@ MESSY = {
     "merged header cells": Messy(
         sheet(*TWO_ROWS, *IN_TWO_ROWS, merged=("B1:C1", "D1:E1", "A1:A2", "F1:F2"))
     ),
-    "Dutch": Messy(
-        csv("cp1252", ";", DUTCH), (("# sentinels = [999]", "sentinels = [999]"),), ((4, "age"),)
-    ),
+    "Dutch": Messy(csv("cp1252", ";", DUTCH), (), ((4, "age"),)),
     "Turkish": Messy(csv("cp1254", ";", TURKISH)),
     "Polish, of Windows": Messy(
         csv("cp1250", ";", POLISH),
-        (('# missing = ["brak danych"]', 'missing = ["brak danych"]'),),
+        (),
         ((0, "creatinine"),),
     ),
     "Danish": Messy(csv("cp1252", ";", DANISH)),
     "Polish": Messy(
         csv("utf-8", ";", POLISH),
-        (('# missing = ["brak danych"]', 'missing = ["brak danych"]'),),
+        (),
         ((0, "creatinine"),),
     ),
     "units below the names, a column without a name": Messy(
@@ -423,7 +414,8 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (FEMALE, {"Sex__(M/F)": ["M", "F"]}, ""),
         (SEX, {"Geschlecht": ["w", "m"]}, ""),
         (SEX, {"Geslacht": ["V", "M"]}, ""),
-        (SEX, {"Sexo": ["V", "M"]}, 'not known: "V" 1, "M" 1'),
+        (SEX, {"Sexo": ["V", "M"]}, ""),
+        (SEX, {"sex": ["V", "M"]}, 'not known: "V" 1, "M" 1'),
         (SEX, {"sex": [0, 1]}, 'not known: "0" 1, "1" 1'),
         (SMOKING, {"Raucherstatus": ["Nichtraucher", "Ex-Raucher", "Raucher"]}, ""),
         (SMOKING, {"Palenie": ["nie", "tak"]}, 'not known: "nie" 1, "tak" 1'),
@@ -452,17 +444,95 @@ def test_codes_of_sex_and_smoking_become_the_levels_that_they_mean(tmp_path: Pat
     assert found.X.tolist() == [[1, 1, 0, 0], [0, 0, 1, 0]]
 
 
-def test_a_missing_text_of_several_columns_is_proposed_once(tmp_path: Path) -> None:
-    numbers = (Feature(name="age"), Feature(name="bmi"), Feature(name="crp"))
-    columns = {"age": [50, "k.A.", 60], "bmi": ["k.A.", 22, 31], "crp": [1, 2, "nd"]}
+def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_path: Path) -> None:
+    numbers = (Feature(name="age", lower=0, upper=120), Feature(name="bmi"), Feature(name="crp"))
+    columns = {"age": [50, 999, 60], "bmi": ["k. A.", 22, 31], "crp": [1, 2, "hemolysed"]}
     found = suggest_mapping(numbers, csv("utf-8", ";", columns)(tmp_path))
-    assert 'missing value in every column: "k.A." 2' in found.still_open[0]
-    assert found.text.count('# missing = ["k.A."]') == 1
-    assert found.text.index('# missing = ["k.A."]') < found.text.index("[features")
-    assert found.text.count('# missing = ["nd"]') == 1
-    (tmp_path / "m.toml").write_text(found.text.replace("# missing", "missing"), "utf-8")
-    X = load(Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml"), numbers).X
-    np.testing.assert_array_equal(X, [[50, np.nan, 1], [np.nan, 22, 2], [60, 31, np.nan]])
+    assert [said.partition(":")[0] for said in found.still_open] == ["age", "bmi", "crp"]
+    (tmp_path / "m.toml").write_text(found.text, "utf-8")
+    table = Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml")
+    X = load(table, numbers[:2]).X
+    np.testing.assert_array_equal(X, [[50, np.nan], [np.nan, 22], [60, 31]])
+    with pytest.raises(DataError, match="text in a number column"):
+        load(table, numbers)
+    text = found.text.replace('# missing = ["hemolysed"]', 'missing = ["hemolysed"]')
+    (tmp_path / "m.toml").write_text(text, "utf-8")
+    assert np.isnan(load(table, numbers).X[2, 2])
+
+
+def test_a_number_that_may_be_a_value_is_only_proposed_as_a_missing_code(tmp_path: Path) -> None:
+    path = csv("utf-8", ";", {"los": [*range(1, 30), 99]})(tmp_path)
+    found = suggest_mapping([Feature(name="los", lower=0, upper=365)], path)
+    assert "\n# sentinels = [99]\n" in found.text
+
+
+@pytest.mark.parametrize(
+    ("feature", "columns", "line"),
+    [
+        # A name that is similar; a unit; codes of a sex or of persons who died: taken, and marked.
+        (Feature(name="dialysis", kind="binary"), {"Dialyse j/n": ["j", "n"]}, 'column = "Dialyse'),
+        (Feature(name="phosphorus", unit="mmol/l"), {"PO4 mmol/l": [1, 2]}, 'column = "PO4'),
+        (FEMALE, {"m/w/d": ["m", "w", "d"]}, 'column = "m/w/d"'),
+        (DIED.columns[0], {"Alta": ["Falecido", "Domicílio"]}, 'column = "Alta"'),
+        # Of a yes/no column that has another name nothing says that it is this one.
+        (Feature(name="aspirin", kind="binary"), {"ASS": ["j", "n"]}, '# column = "ASS"'),
+        (
+            Feature(name="aspirin", kind="binary"),
+            {"ASS": ["j", "n"], "OAK": ["ja", "nein"]},
+            '# column = "ASS"\n# column = "OAK"',
+        ),
+        (Feature(name="aspirin", kind="binary"), {"ASS": ["j", "x"]}, '# column = "NAME HERE"'),
+        (
+            Feature(name="phosphorus", unit="mmol/l"),
+            {"PO4 mmol/l": [1, 2], "Ca mmol/l": [2, 3]},
+            '# column = "PO4 mmol/l"\n# column = "Ca mmol/l"',
+        ),
+        (Feature(name="phosphorus", unit="mmol/l", upper=9), {"Glukose mmol/l": [4, 99]}, "NAME"),
+    ],
+)
+def test_a_column_of_another_name_is_found_by_its_values(
+    feature: Feature, columns: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    text, marked = suggested(tmp_path, feature, **columns)
+    assert line in text
+    assert "no column here is called like it" in marked
+
+
+def test_only_columns_of_one_unit_are_proposed_together(tmp_path: Path) -> None:
+    phosphorus = Feature(name="phosphorus", unit="mmol/l")
+    columns = {"PO4 mmol/l": [1, 2], "Ca mmol/l": [2, 3], "Mg µmol/l": [800, 900]}
+    text, _ = suggested(tmp_path, phosphorus, **columns)
+    assert "Ca mmol/l" in text.partition("[features")[2]
+    assert "Mg" not in text.partition("[features")[2]
+
+
+def test_who_is_not_dead_is_alive_only_where_no_code_says_alive(tmp_path: Path) -> None:
+    died = DIED.columns[0]
+    text, marked = suggested(tmp_path, died, exit=["Died", "Home", "-9"])
+    assert '\n"Home" = 0  # 1' in text
+    assert '\n# "-9" = ""  # 1' in text
+    assert '"Home" 1, "-9" 1' in marked
+    text, _ = suggested(tmp_path, died, exit=["Died", "Alive", "Lost"])
+    assert '\n# "Lost" =   # 1' in text
+
+
+def test_a_header_that_says_what_its_codes_mean_is_believed(tmp_path: Path) -> None:
+    columns = {
+        "Kön (1=man, 2=kvinna)": [1, 2, 2],
+        "Rökning (0=aldrig, 1=tidigare, 2=rökare)": [2, 0, 1],
+    }
+    path = csv("utf-8", ";", columns)(tmp_path)
+    suggest_mapping([SEX, SMOKING], path).write(tmp_path / "m.toml")
+    X = load(Dataset(path, mapping=tmp_path / "m.toml"), [SEX, SMOKING]).X
+    assert X.tolist() == [[0, 0, 0, 1], [1, 1, 0, 0], [1, 0, 1, 0]]
+
+
+def test_a_status_of_yes_and_no_needs_another_of_former(tmp_path: Path) -> None:
+    path = csv("utf-8", ";", {"Fumatore": ["mai", "ex", "sì"]})(tmp_path)
+    suggest_mapping([SMOKING], path).write(tmp_path / "m.toml")
+    assert (
+        load(Dataset(path, mapping=tmp_path / "m.toml"), [SMOKING]).X.tolist() == np.eye(3).tolist()
+    )
 
 
 def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ _RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|I
 _ABSENT_NUMBER: Final = re.compile(
     r"-[1-9](\.0+)?|-?9(\.0+)?|-?([789])\3+([.,](\3|0)+)?|-?(97|98|99+[678])(\.0+)?"
 )
-_MISSING_CODES: Final = frozenset(map(folded, _WORDS["missing"]["texts"]))
+_MISSING_CODES: Final = frozenset(folded(t).replace(" ", "") for t in _WORDS["missing"]["texts"])
 _MEASURED: Final = _by_word("measurements") | {
     name: frozenset({name}) for name in _WORDS["measurements"]
 }
@@ -61,10 +61,16 @@ _TOGETHER: Final = {
     frozenset("sn"): {"s": "yes", "n": "no"},
     frozenset("tn"): {"t": "yes", "n": "no"},
     frozenset("ek"): {"e": "male", "k": "female"},
+    frozenset("hm"): {"h": "male", "m": "female"},
 }
 #: With one of these codes M may be mujer.
 _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
-_DUTCH_SEX: Final = {"v": "female", "m": "male"}
+#: What M and V mean by the header: vrouw in Dutch, varón in Spanish.
+_V_AND_M: Final = {
+    "geslacht": {"v": "female", "m": "male"},
+    "m/v": {"v": "female", "m": "male"},
+    "sexo": {"v": "male", "m": "female"},
+}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
     r"(?:(?:\s+in)?[\s_,;:-]+|(?=%))((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?i:[dm]?l))?|%)$"
@@ -151,23 +157,55 @@ def looks_missing(code: str) -> bool:
 
 def is_absent_text(code: str) -> bool:
     """Return whether a text that is no number often means a missing value."""
-    return folded(code) in _MISSING_CODES
+    return folded(code).replace(" ", "") in _MISSING_CODES
 
 
 def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | None]:
     """Return what each code of a column means in any session: "no", "yes", "male" or "female"."""
     given = frozenset(folded(code) for code in codes if not looks_missing(code))
     known: Mapping[str, str] = _TOGETHER.get(given, _CODES)
-    if given == _DUTCH_SEX.keys() and "geslacht" in folded(header):
-        known = _DUTCH_SEX
-    elif "m" in given and _MALE_WITH_MUJER & given:
+    of_header = [own for word, own in _V_AND_M.items() if word in folded(header)]
+    if given == {"v", "m"} and of_header:
+        known = of_header[0]
+    elif known is _CODES and "m" in given and _MALE_WITH_MUJER & given:
         known = {code: what for code, what in known.items() if what in ("no", "yes")}
-    return {code: known.get(folded(code)) for code in codes}
+    found = {code: known.get(folded(code)) for code in codes}
+    if known is _CODES:
+        found = {code: what or _begun(folded(code)) for code, what in found.items()}
+    return found
+
+
+def _begun(code: str) -> str | None:
+    """Return what the words mean that begin with a code such as ``männl.``; None if they differ."""
+    start = code.removesuffix(".")
+    found = {what for word, what in _CODES.items() if word.startswith(start)}
+    return found.pop() if len(start) >= _LEAST_BEGUN and len(found) == 1 else None
 
 
 def status_of(code: str) -> str | None:
     """Return "never", "former" or "current" for a code that certainly means this."""
-    return _STATUSES.get("".join(_parts(code)))
+    parts = _parts(code)
+    if found := _STATUSES.get("".join(parts)):
+        return found
+    # As "não fumador", "före detta rökare" and "fumeur sevré".
+    for i in range(1, len(parts)):
+        one, other = "".join(parts[:i]), "".join(parts[i:])
+        what = "never" if _CODES.get(one) == "no" else _STATUSES.get(one)
+        if what and _STATUSES.get(other) == "current":
+            return what
+        if what == "current" and _STATUSES.get(other) == "former":
+            return "former"
+    return None
+
+
+def statuses_of(codes: Collection[str], header: str) -> dict[str, str | None]:
+    """Return the status that each code means; yes and no mean one only with another of former."""
+    found = {code: status_of(code) for code in codes}
+    if "former" in found.values():
+        said = {"yes": "current", "no": "never"}
+        for code, what in meanings_of(codes, header).items():
+            found[code] = found[code] or said.get(what or "")
+    return found
 
 
 def death_of(code: str) -> int | None:
@@ -212,9 +250,23 @@ def is_sex(feature: str) -> bool:
     return "sex" in _measured(feature)[0]
 
 
+_LEGEND: Final = re.compile(r"(\w+) ?[=:] ?([^\W\d_]+)")
+
+
+def legend_of(header: str) -> dict[str, str]:
+    """Return what a header says of codes, such as ``sex (1=male, 2=female)``."""
+    return dict(_LEGEND.findall(header))
+
+
 def in_brackets(header: str) -> list[str]:
     """Return the texts in a header's brackets."""
     return [found.strip() for found in _BRACKETS.findall(header)]
+
+
+def similarity(feature: str, header: str) -> float:
+    """Return how similar a header without its unit is to a feature's name, by letters: 0 to 1."""
+    own, other = ("".join(_parts(name)) for name in (feature, split_unit(header)[0]))
+    return difflib.SequenceMatcher(None, own, other).ratio()
 
 
 def likeness(feature: str, header: str) -> int:
@@ -239,7 +291,7 @@ def likeness(feature: str, header: str) -> int:
         sure, groups = sure | {"sex"}, groups | {"sex"}
     if sure & found and bool(spans[0]) == bool(spans[1]):
         return 2
-    near = difflib.SequenceMatcher(None, "".join(own), "".join(other)).ratio() > 0.84
+    near = similarity(feature, header) > 0.84
     within = bool(own and other) and (set(own) <= set(other) or set(other) <= set(own))
     begun = any(b.startswith(a) for a in own for b in other if len(a) >= _LEAST_BEGUN)
     return int(near or within or begun or bool(groups & guessed))
@@ -250,6 +302,8 @@ def likeness(feature: str, header: str) -> int:
 
 #: Giga and tera of cells, where grams have a small letter.
 _PREFIXED: Final = {"G/l": "10^9/l", "T/l": "10^12/l"}
+#: Of a count of cells, where the litre may have a capital letter too.
+_OF_CELLS: Final = {"G/L": "10^9/l", "T/L": "10^12/l"}
 #: Units of activity in several languages; a large M would be a million.
 _ACTIVITY: Final = re.compile(r"([mukM]?)(?:IU|UI?|I?E|iu|ui?|i?e)(?=/)")
 
@@ -334,6 +388,7 @@ def _group(feature: str, header: str) -> str | None:
 
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:
     """Return factor and offset from one unit to another; None if they are not known."""
+    unit = _OF_CELLS.get(unit, unit) if _dimension(to) == "cells" else unit
     known = _SHIFTED.get((_unit(unit), _unit(to)))
     if known and (not known[0] or _group(feature, header) in known[0].split()):
         return known[1:]

@@ -31,6 +31,7 @@ from fedclust.data.known_names import (
     is_death,
     is_sex,
     is_unit,
+    legend_of,
     likeness,
     looks_missing,
     meanings_of,
@@ -39,8 +40,10 @@ from fedclust.data.known_names import (
     says_unit,
     sex_counted,
     sex_of_one,
+    similarity,
     split_unit,
     status_of,
+    statuses_of,
     time_unit_of,
 )
 from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, as_dataset, canonical_code
@@ -61,14 +64,18 @@ from fedclust.wire.errors import DataError, UsageError, writing
 #: At most so many different cells of a column are distinguished, and so many codes are written.
 _MOST_CELLS: Final = 100_000
 _MOST_CODES: Final = 40
+#: A yes/no column may have so many spellings.
+_MOST_YES_NO: Final = 12
+#: Of a file with at most so many columns all are read.
+_MOST_COLUMNS: Final = 200
+#: A column whose values fit is taken, if its name is so similar; above 0.84 its name fits alone.
+_SIMILAR: Final = 0.55
 #: Encodings of Windows in Western Europe, Central Europe and Turkey.
 _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 #: What a column without a name is called, before its letter.
 _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
-_DEGREES: Final = re.compile("(?:[ _]|(?<=[a-z]))([FC])$|[ _]([fc])$")
-#: A value below or above what was measured.
-_LIMIT: Final = re.compile(r"[<>≤≥] ?\d+([.,]\d+)?")
+_DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FC])[)\\]]?$|[ _]([fc])$")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -81,7 +88,7 @@ class MappingSuggestion:
     text : str
         The file. Its comments hold codes and counts of rows: they are for the site alone.
     columns : mapping of str to (str or None)
-        The guessed column of each feature and outcome.
+        The column of each feature and outcome; None without one, or if one is only proposed.
     still_open : tuple of str
         What is uncertain, as the file marks it; for the site alone.
     unused : tuple of str
@@ -122,7 +129,7 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     Returns
     -------
     MappingSuggestion
-        What is uncertain is marked. No missing code is taken without being asked for.
+        What is uncertain is marked, also each missing code that is taken.
 
     Raises
     ------
@@ -154,17 +161,17 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     columns = [table.columns[match.column] for match in matched.values() if match]
     if table.textual and dataset.options.decimal is None:
         table.set_decimal(columns or table.columns.values())
-    numbers = (matched[each.name] for each in features if each.kind == "numeric")
-    table.find_absent([table.columns[match.column] for match in numbers if match])
+    _match_by_values([each for each in features if each.name not in long], matched, table)
     writer = _Writer(table)
-    used = {match.column for match in matched.values() if match}
+    guessed = {name: match.column for name, match in matched.items() if match and match.score >= 0}
+    used = set(guessed.values())
     for feature in features:
         writer.add(feature, matched[feature.name], long.get(feature.name), used)
     used |= writer.places
     unused = tuple(name for name in table.header if name and name not in used)
     return MappingSuggestion(
         "\n".join([*table.head(describe(dataset.source), unused), *writer.lines]) + "\n",
-        {name: match.column if match else None for name, match in matched.items()},
+        {name: guessed.get(name) for name in matched},
         (*table.notes, *writer.still_open),
         unused,
         writer.person,
@@ -191,8 +198,6 @@ class _Table:
     cut: set[str] = field(default_factory=set)
     #: Of a row below the header.
     units: dict[str, str] = field(default_factory=dict)
-    #: Texts that may mean a missing value in several columns of numbers, with their counts.
-    absent: Counter[str] = field(default_factory=Counter)
 
     def unit_of(self, column: str) -> str:
         """Return the unit that the table says of a column; "" without one."""
@@ -216,18 +221,6 @@ class _Table:
         if marks[","] > marks["."]:
             self.written = self.written.model_copy(update={"decimal": ","})
 
-    def find_absent(self, columns: Sequence[Counter[Any]]) -> None:
-        texts = [
-            {str(cell): n for cell, n in cells.items() if is_absent_text(str(cell))}
-            for cells in columns
-        ]
-        times = Counter(text for found in texts for text in found)
-        for found in texts:
-            self.absent.update({text: n for text, n in found.items() if times[text] > 1})
-        if self.absent:
-            said = with_counts(self.absent)
-            self.notes.append(f"these texts may mean a missing value in every column: {said}")
-
     def head(self, name: str, unused: Sequence[str]) -> list[str]:
         """Return the lines of the file before its features."""
         lines = [
@@ -235,7 +228,6 @@ class _Table:
             "# To accept a line that is proposed, delete the # before it. Counts are of rows:",
             "# delete the comments before you give this file away.",
             *(f"# uncertain: {note}" for note in self.notes),
-            *([f"# missing = {_toml(list(self.absent))}"] if self.absent else []),
         ]
         settings = self.written.model_dump(exclude_defaults=True, exclude={"features"})
         lines += [f"{name} = {_toml(value)}" for name, value in settings.items()]
@@ -270,7 +262,9 @@ def _read(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> _Tabl
             if each == _SINGLE_BYTE[-1] and not tables:
                 raise
     # The first of those that show most names like a feature's.
-    table = max(tables, key=lambda each: len(each.columns))
+    table = max(
+        tables, key=lambda each: sum(_is_like(name, features, rows_of) for name in each.columns)
+    )
     table.notes.append(
         f"the file is not in UTF-8; with {table.written.encoding}, are letters such as ä, ł and ş "
         "right? If not, give encoding= (--encoding)"
@@ -297,12 +291,12 @@ def _read_as(
     notes += [
         f"the header names {_toml(name)} twice" for name, n in times.items() if name and n > 1
     ]
+    # Every column of a file may fit by its values; of a wider table those that fit by name.
+    every = isinstance(reader, CsvReader | ExcelReader) and len(reader.header) <= _MOST_COLUMNS
     names = [
         name
         for name in reader.header
-        if name
-        and times[name] == 1
-        and (any(likeness(each.name, name) for each in features) or (rows_of and _is_place(name)))
+        if name and times[name] == 1 and (every or _is_like(name, features, rows_of))
     ]
     cut: set[str] = set()
     units: dict[str, str] = {}
@@ -362,6 +356,12 @@ def _is_value(cell: Any) -> bool:
     return not is_blank(cell) and not (isinstance(cell, str) and not looks_like_a_value(cell))
 
 
+def _is_like(header: str, features: Sequence[Feature], rows_of: bool) -> bool:
+    """Return whether a header is like a feature's name, or one of rows of values."""
+    place = rows_of and _is_place(header)
+    return place or any(likeness(each.name, header) for each in features)
+
+
 def _is_place(header: str) -> bool:
     return bool(fits_person(header) or fits_time(header) or fits_value(header))
 
@@ -385,7 +385,10 @@ def _count(found: Counter[Any], cells: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Match:
-    """The column of a feature: how well its name fits, and others that fit as well."""
+    """The column of a feature: how well its name fits, and others that fit as well.
+
+    A score of 0: only its values fit; -1: so little that the column is proposed, not taken.
+    """
 
     column: str
     score: int
@@ -414,6 +417,52 @@ def _match(features: Sequence[Feature], table: _Table) -> dict[str, _Match | Non
     return found
 
 
+def _match_by_values(
+    features: Sequence[Feature], matched: dict[str, _Match | None], table: _Table
+) -> None:
+    """Match features without a column to columns that no name fits, by units and codes."""
+    used = {match.column for match in matched.values() if match}
+    fits = {
+        (each.name, name): fit
+        for each in features
+        for name in table.columns
+        if matched[each.name] is None and name not in used
+        if (fit := _values_fit(each, table, name))
+    }
+    wanted = Counter(name for _, name in fits)
+    for own in dict.fromkeys(own for own, _ in fits):
+        found = {name: fit for (other, name), fit in fits.items() if other == own}
+        best = [each for each in found if found[each] == max(found.values()) and each not in used]
+        best.sort(key=lambda name: -similarity(own, name))
+        if best:
+            telling = found[best[0]] > 1 and len(best) == wanted[best[0]] == 1
+            taken = telling or similarity(own, best[0]) > _SIMILAR
+            matched[own] = _Match(best[0], 0 if taken else -1, tuple(best[1:]))
+            used |= {best[0]} if taken else set()
+
+
+def _values_fit(feature: Feature, table: _Table, name: str) -> int:
+    """Return how well values fit a feature: 2 by unit and bounds or telling codes, 1 by yes/no."""
+    cells = table.columns[name]
+    if feature.kind != "numeric":
+        codes, _ = _codes(feature, cells)
+        if is_death(feature.name) and any(map(death_of, codes)):
+            return 2 * (len(codes) <= _MOST_YES_NO)
+        present = [code for code in codes if not looks_missing(code)]
+        known = [_level(feature, code, codes, _Match(name, 1)) is not None for code in present]
+        if {"male", "female"} <= set(meanings_of(codes, name).values()):
+            return 2 * any(known)
+        return (1 + (feature.kind != "binary")) * (len(present) > 1 and all(known))
+    unit = table.unit_of(name)
+    found = conversion(feature.name, name, unit, feature.unit) if unit else None
+    values, _ = _numbers(cells, table.written.decimal, table.textual)
+    if found is None or not values:
+        return 0
+    own, counts = np.array(values).T
+    outside = _outside(feature, own * found[0] + found[1])
+    return 2 * bool(counts[~outside].sum() >= 0.9 * counts.sum())
+
+
 def _fit(feature: Feature, table: _Table, name: str) -> float:
     """Return the share of a column's cells that a feature could have."""
     cells = table.columns[name]
@@ -421,7 +470,8 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
         codes, _ = _codes(feature, cells)
         levels = (_level(feature, code, codes, _Match(name, 4)) for code in codes)
         known = sum(n for n, level in zip(codes.values(), levels, strict=True) if level is not None)
-        return (known / max(1, codes.total()) + (len(codes) <= _MOST_CODES)) / 2
+        most = _MOST_YES_NO if feature.kind == "binary" else _MOST_CODES
+        return (known / max(1, codes.total()) + (len(codes) <= most)) / 2
     values = max((_numbers(cells, mark, table.textual)[0] for mark in ".,"), key=len)
     lower, upper = limits(feature)
     inside = sum(n for value, n in values if lower <= value <= upper)
@@ -463,6 +513,9 @@ def _codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter
 
 def _level(feature: Feature, code: str, codes: Collection[str], match: _Match) -> str | int | None:
     """Return the level that a code certainly is; None if that is not certain."""
+    legend = legend_of(match.column)
+    if code in legend:
+        code, codes = legend[code], [legend.get(each, each) for each in codes]
     if (
         feature.kind == "categorical"
         and len(ranked := _of_rank(feature.levels or (), code, codes)) == 1
@@ -494,8 +547,9 @@ def _level(feature: Feature, code: str, codes: Collection[str], match: _Match) -
         pair = {"no", "yes"} if what in ("no", "yes") else {"male", "female"}
         if pair <= set(stand.values()):
             same = [level for level, other in stand.items() if other == what]
-    if not same and all(status_of(each) or looks_missing(each) for each in codes):
-        same = [level for level in levels if status_of(level) == status_of(code)]
+    statuses = statuses_of([each for each in codes if not looks_missing(each)], match.column)
+    if not same and all(statuses.values()):
+        same = [level for level in levels if status_of(level) == statuses.get(code, "")]
     return same[0] if len(same) == 1 else None
 
 
@@ -531,22 +585,34 @@ class _Writer:
         if match is None:
             self._note(feature, "no column here is called like it", '# column = "NAME HERE"')
         else:
-            self.lines.append(f"column = {_toml(match.column)}")
+            unit = self._table.unit_of(match.column) if feature.kind == "numeric" else ""
+            cells = self._table.columns[match.column]
+            lines = [f"column = {_toml(match.column)}"]
+            if match.score < 0:
+                # The lines below are right for each that is proposed.
+                names = [
+                    each
+                    for each in (match.column, *match.others)
+                    if not unit or same_measure(unit, self._table.unit_of(each))
+                ]
+                lines = [f"# column = {_toml(each)}" for each in names]
+                cells = sum(map(self._table.columns.__getitem__, names), Counter[Any]())
+            if match.score < 1:
+                self._note(feature, "no column here is called like it; by its values it may be:")
+            self.lines += lines
             if match.score == 1:
                 self._note(feature, f"is {_toml(match.column)} this column?")
             if of is not None and fits_value(match.column):
                 self._note(feature, "are values of other measurements in it? Give each a column")
             if of is not None:
                 self._add_places(feature, of, used)
-            if match.others:
+            if match.others and match.score >= 0:
                 self._note(feature, f"it may be {list_names([*map(_toml, match.others)])} too")
             if match.column in self._table.cut:
                 self._note(feature, f"only its first {_MOST_CELLS:,} different cells are judged")
             right = self._table.header.index(match.column) + 1
             if "".join(self._table.header[right : right + 1]).startswith(_UNNAMED):
                 self._note(feature, "is its header cell above the column to its right too?")
-            cells = self._table.columns[match.column]
-            unit = self._table.unit_of(match.column) if feature.kind == "numeric" else ""
             also = {
                 each
                 for each in in_brackets(match.column)
@@ -629,12 +695,14 @@ class _Writer:
             found = [(value, n) for value, n in found if value not in given]
         self._add_missing(_codes(feature, cells)[1])
         factor, offset = self._add_unit(feature, column)
+        absent_texts: list[str] = []
         for (_, message), others in wrong.items():
             texts = Counter({str(cell): cells[cell] for cell in others})
-            usual = all(looks_missing(text) or _LIMIT.fullmatch(text) for text in texts)
-            usual = usual and not texts.keys() <= table.absent.keys()
-            lines = [f"# missing = {_toml(list(texts))}"] if usual else []
-            self._note(feature, f"{message.partition(';')[0]}: {with_counts(texts)}", *lines)
+            self._note(feature, f"{message.partition(';')[0]}: {with_counts(texts)}")
+            absent_texts += texts if not is_free_text(texts) else ()
+        if absent_texts:
+            taken = "" if all(map(is_absent_text, absent_texts)) else "# "
+            self.lines.append(f"{taken}missing = {_toml(absent_texts)}")
         if not found:
             self._note(feature, "the column has no number")
             return
@@ -649,11 +717,13 @@ class _Writer:
         own = np.array([value for value, _ in found])
         counts = np.array([n for _, n in found])
         values = own * factor + offset
-        absent = _absent(own, counts, _outside(feature, values))
+        outside = _outside(feature, values)
+        absent = _absent(own, counts, outside)
         if absent.any():
             numbers = [f"{value:.15g}" for value in own[absent].tolist()]
             said = with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
-            line = f"# sentinels = [{', '.join([*map(repr, given), *numbers])}]"
+            taken = "" if outside[absent].all() and not given else "# "
+            line = f"{taken}sentinels = [{', '.join([*map(repr, given), *numbers])}]"
             self._note(feature, f"these numbers may mean a missing value: {said}", line)
         self._judge_bounds(feature, values[~absent], counts[~absent])
 
@@ -661,7 +731,7 @@ class _Writer:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
         unit = self._table.unit_of(column)
         degrees = _DEGREES.search(column)
-        if not unit and degrees and feature.unit and conversion("", "", "°F", feature.unit):
+        if degrees and feature.unit and conversion("", "", "°F", feature.unit):
             unit = f"°{(degrees[1] or degrees[2]).upper()}"
         if not unit or same_measure(unit, feature.unit):
             return 1.0, 0.0
@@ -698,6 +768,7 @@ class _Writer:
         if any(text.casefold() == "none" for text in missing):
             self._note(feature, '"None" is read as missing: does it mean no?')
         reading = FeatureReading.of(feature, ColumnMap(), match.column)
+        legend = legend_of(match.column)
         known: Counter[str] = Counter()
         unknown: Counter[str] = Counter()
         lines: list[str] = []
@@ -705,9 +776,9 @@ class _Writer:
             level = _level(feature, code, codes, match)
             # M may be mujer.
             spanish = folded(code) == "m" and meanings_of(codes, match.column)[code] is None
-            if level is None and (feature.kind == "binary" or spanish):
+            if level is None and (feature.kind == "binary" or spanish or code in legend):
                 unknown[code] = n
-            elif reading.meaning(code) is not None:
+            elif reading.meaning(code) is not None and code not in legend:
                 known[code] = n
             elif level is not None and len(lines) < _MOST_CODES:
                 lines.append(f"{_toml(code)} = {_toml(level)}  # {n}")
@@ -717,11 +788,21 @@ class _Writer:
             self.lines.append(f"# codes of the session: {with_counts(known)}")
         if unknown:
             self._note(feature, f"codes that are not known: {with_counts(unknown)}")
+            if feature.kind == "binary" and len(unknown) == 2 and not (lines or known):
+                one, other = map(_toml, unknown)
+                self.lines += [
+                    f"# levels = {{ {one} = {int(not yes)}, {other} = {int(yes)} }}"
+                    for yes in (True, False)
+                ]
+                return
             levels = ", ".join(map(_toml, feature.levels or (0, 1)))
             lines.append(f'# one of {levels}, or "" for a missing value:')
+            # Where only death has a word, as among ways of discharge, the others are alive.
+            dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
             for code, n in unknown.most_common(_MOST_CODES):
-                guess = '""' if looks_missing(code) else ""
-                lines.append(f"# {_toml(code)} = {guess}  # {n}")
+                guess = '""' if looks_missing(code) else "0" if dead else ""
+                taken = "" if is_absent_text(code) or guess == "0" else "# "
+                lines.append(f"{taken}{_toml(code)} = {guess}  # {n}")
         if lines:
             self.lines += [f"[features.{mapping_key(feature.name)}.levels]", *lines]
 
@@ -756,10 +837,15 @@ def _absent(
     return np.asarray(usual & (outside | apart))
 
 
+def is_free_text(cells: Counter[str]) -> bool:
+    """Return whether texts are so many, or so often alone, that they may name persons."""
+    once = sum(n == 1 for n in cells.values())
+    return len(cells) > _MOST_CODES or once > max(5, len(cells) // 2)
+
+
 def with_counts(cells: Counter[str]) -> str:
     """Return texts with their counts; not of free text, which may name persons."""
-    once = sum(n == 1 for n in cells.values())
-    if len(cells) > _MOST_CODES or once > max(5, len(cells) // 2):
+    if is_free_text(cells):
         return f"{len(cells)} different texts"
     said = [f"{_toml(cell) if cell else 'empty'} {n}" for cell, n in cells.most_common(12)]
     return ", ".join(said) + (f" and {len(cells) - 12} more" if len(cells) > 12 else "")
