@@ -116,6 +116,13 @@ def test_the_expert_part_stays_folded_where_all_errors_are_above_it(place: Place
     assert '<details class="card" open>' not in page.html
 
 
+def test_a_site_that_is_not_registered_stays_chosen_and_is_marked(place: Place) -> None:
+    page = place.post([("/sites", "gone"), ("/sites", "west"), ("check", "1")])
+    assert [text for name, text in page.fields if name == "/sites"] == ["gone", "west"]
+    assert page.html.count("not registered") == 1
+    assert page.html.index(">gone<") < page.html.index("not registered") < page.html.index(">west<")
+
+
 def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
     for status in (303, 409):
         sent = filled(place.form(), "taken", ("create", "1"), seed=str(status))

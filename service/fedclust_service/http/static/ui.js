@@ -57,15 +57,6 @@ function sortable(root) {
   }
 }
 
-// A list of choices that shows only those with the typed text; what is chosen stays.
-document.addEventListener("input", ({ target }) => {
-  if (target.dataset.filter === undefined) return;
-  const wanted = target.value.trim().toLowerCase();
-  for (const label of document.getElementById(target.dataset.filter).children) {
-    label.hidden = !label.textContent.toLowerCase().includes(wanted);
-  }
-});
-
 // Buttons that copy the text of an element of their section.
 function copies(root) {
   for (const button of root.querySelectorAll("button[data-copy]:not([data-ready])")) {

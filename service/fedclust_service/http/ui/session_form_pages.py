@@ -137,6 +137,7 @@ def _show(
     form = replace(form, bands=sessions.known_bands(page.co, page.actor, form.sites))
     alone = not (form.study or page.partial)
     registered = principals.enabled_sites(page.co, page.actor) if alone else ()
+    titles = {each.name: each.title or "" for each in registered}
     after = max(form.rows, default=-1) + 1
     read_by_sites: Any = ()
     if isinstance(made, Definition):
@@ -157,7 +158,7 @@ def _show(
         columns=COLUMNS,
         asked=ASKED,
         input_id=input_id,
-        sites={each.name: each.title for each in registered},
+        sites=dict.fromkeys(form.sites, "not registered") | titles,
     )
 
 
