@@ -460,10 +460,33 @@ def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_p
     assert np.isnan(load(table, numbers).X[2, 2])
 
 
-def test_a_number_that_may_be_a_value_is_only_proposed_as_a_missing_code(tmp_path: Path) -> None:
-    path = csv("utf-8", ";", {"los": [*range(1, 30), 99]})(tmp_path)
-    found = suggest_mapping([Feature(name="los", lower=0, upper=365)], path)
-    assert "\n# sentinels = [99]\n" in found.text
+@pytest.mark.parametrize(
+    ("feature", "columns", "line"),
+    [
+        (LOS, {"los": [*range(1, 30), -99]}, "sentinels = [-99]"),
+        (LOS, {"los": [*range(1, 30), 99]}, "# sentinels = [99]"),
+        (LOS, {"los": [*range(1, 30), 99, 999]}, "# sentinels = [99, 999]"),
+        (Feature(name="los"), {"los": [*range(1, 30), -99]}, "# sentinels = [-99]"),
+        (Feature(name="los", lower=0), {"los": [*range(1, 30), 999]}, "# sentinels = [999]"),
+        (Feature(name="los", lower=0), {"los": [*range(1, 30), -9]}, "sentinels = [-9]"),
+        # It may be a value in the unit of the column, if that is none of the session's.
+        (CREATININE, {"creatinine": [*range(60, 150), 999]}, "# sentinels = [999]"),
+        (CREATININE, {"creatinine__(U/l)": [1, 1, 2, 3, 2, 999]}, "# sentinels = [999]"),
+        (CREATININE, {"creatinine__(µmol/l)": [*range(60, 150), 9999]}, "sentinels = [9999]"),
+        (CREATININE, {"creatinine__(µmol/l)": [*range(60, 150), 999]}, "# sentinels = [999]"),
+        (LOS, {"los": [*range(30), "k. A."]}, 'missing = ["k. A."]'),
+        (LOS, {"los": [*range(30), "home"]}, '# missing = ["home"]'),
+        (LOS, {"los": [*range(30), "k. A.", "home"]}, '# missing = ["k. A.", "home"]'),
+        (SMOKER, {"smoker": ["ja", "nein", "k. A."]}, '# "k. A." = ""  # 1'),
+        (SMOKER, {"smoker": [0, 1, 9]}, '# "9" = ""  # 1'),
+    ],
+)
+def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
+    feature: Feature, columns: dict[str, Any], line: str, tmp_path: Path
+) -> None:
+    text, marked = suggested(tmp_path, feature, **columns)
+    assert line in text.splitlines()
+    assert marked
 
 
 @pytest.mark.parametrize(

@@ -717,12 +717,11 @@ class _Writer:
         own = np.array([value for value, _ in found])
         counts = np.array([n for _, n in found])
         values = own * factor + offset
-        outside = _outside(feature, values)
-        absent = _absent(own, counts, outside)
+        absent, no_values = _absent(own, counts, _outside(feature, values))
         if absent.any():
             numbers = [f"{value:.15g}" for value in own[absent].tolist()]
             said = with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
-            taken = "" if outside[absent].all() and not given else "# "
+            taken = "" if no_values and not given else "# "
             line = f"{taken}sentinels = [{', '.join([*map(repr, given), *numbers])}]"
             self._note(feature, f"these numbers may mean a missing value: {said}", line)
         self._judge_bounds(feature, values[~absent], counts[~absent])
@@ -743,7 +742,7 @@ class _Writer:
         if found is None:
             why = f"how does {_toml(unit)} become {_toml(feature.unit)}? It is not read without:"
             self._note(feature, why, f"# to = {_toml(feature.unit)}", "# factor = ")
-            return 1.0, 0.0
+            return np.nan, 0.0  # no number is outside the bounds then
         factor, offset = found
         self.lines += [f"to = {_toml(feature.unit)}", f"factor = {float(f'{factor:.6g}')!r}"]
         if offset:
@@ -801,7 +800,7 @@ class _Writer:
             dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
             for code, n in unknown.most_common(_MOST_CODES):
                 guess = '""' if looks_missing(code) else "0" if dead else ""
-                taken = "" if is_absent_text(code) or guess == "0" else "# "
+                taken = "" if guess == "0" else "# "
                 lines.append(f"{taken}{_toml(code)} = {guess}  # {n}")
         if lines:
             self.lines += [f"[features.{mapping_key(feature.name)}.levels]", *lines]
@@ -814,17 +813,18 @@ def _outside(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.bool_]
 
 def _absent(
     own: NDArray[np.float64], counts: NDArray[np.int64], outside: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Return which distinct numbers look like codes of a missing value.
+) -> tuple[NDArray[np.bool_], bool]:
+    """Return which distinct numbers look like missing codes, and whether none can be a value.
 
     They are usual ones or 0, and outside the bounds, or beyond all others and far from these or
     more frequent, or negative among others that are not, or far more frequent than any. A 0 must be
-    far below all others, as among ages: 0 is a usual count.
+    far below all others, as among ages: 0 is a usual count. None can be a value if all are outside
+    the bounds and most others are not.
     """
     zero = own == 0
     usual: NDArray[np.bool_] = zero | [looks_missing(f"{value:.15g}") for value in own.tolist()]
     if usual.all():
-        return usual & outside
+        return usual & outside, True
     others, of_others = own[~usual], counts[~usual]
     if 2 * of_others[outside[~usual]].sum() > of_others.sum():
         outside = np.zeros_like(usual)  # the values have another unit
@@ -834,7 +834,8 @@ def _absent(
     apart = ((gap > 0) & far) | negative | (counts > 3 * of_others.max())
     step = np.median(np.diff(np.unique(others))) if len(others) > 1 else np.inf
     apart[zero] = others.min() > max(2 * step, np.median(others) / 5)
-    return np.asarray(usual & (outside | apart))
+    absent = np.asarray(usual & (outside | apart))
+    return absent, bool(outside[absent].all())
 
 
 def is_free_text(cells: Counter[str]) -> bool:
