@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterator
 
+import httpx
 import pytest
 
 from support.api_caller import ApiCaller
@@ -164,6 +165,30 @@ def test_a_column_that_identifies_is_refused_in_the_form_and_rows_come_and_go(pl
     rows = [sum(name.endswith("/levels") for name, _ in each.fields) for each in (page, more)]
     assert rows[1] > rows[0]
     place.post(more.changed(("create", "1")), status=303)
+
+
+def send_as_it_is(reader: Reader, fields: list[tuple[str, str]]) -> httpx.Response:
+    return reader.post(PAGE, [e for e in fields if e[0] != "csrf"], csrf=dict(fields)["csrf"])
+
+
+def test_what_was_typed_comes_back_after_another_sign_in(place: Place) -> None:
+    reader = Reader(place.api.base_url, place.api.tokens["ada"])
+    sent = filled(PageForm(reader.open(PAGE)), "outlives", ("create", "1"))
+    reader.post("/ui/sign-out")
+    lost = send_as_it_is(reader, sent)
+    assert (lost.status_code, 'target="_blank"' in lost.text) == (401, True)
+    assert "load this page again" in lost.text
+    part = reader.client.post(PAGE, data=dict(sent), headers={"HX-Request": "true"})
+    assert (part.status_code, "HX-Redirect" in part.headers) == (401, False)
+    reader.client.post("/ui/sign-in", data={"token": place.api.tokens["ada"]})
+    # The browser sends it again, with the token of the earlier sign-in: nothing is created.
+    again = send_as_it_is(reader, sent)
+    page = PageForm(again.text)
+    assert (again.status_code, page.value("/name")) == (200, "outlives")
+    assert "You signed in again." in "".join(page.texts)
+    assert "outlives" not in reader.open("/ui/sessions")
+    created = send_as_it_is(reader, page.changed(("create", "1")))
+    assert created.headers["Location"].startswith("/ui/sessions/outlives")
 
 
 def test_a_check_while_typing_lists_messages_and_sends_no_table(place: Place) -> None:

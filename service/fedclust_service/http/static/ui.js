@@ -218,62 +218,15 @@ function say(text, ...more) {
 }
 
 function sayFailure() {
-  if (kept === null) {
-    say("The coordinator does not answer. What you see may be old: load the page again.");
-  } else say("The coordinator does not answer. What you typed is still here: try again later.");
+  say("The coordinator does not answer. What you see may be old. Try again later.");
 }
 
-// A long form stays on the page when its sign-in has ended: the reader signs in elsewhere and goes
-// on here, with the token against forged requests that belongs to the new sign-in.
-const kept = document.querySelector("form[data-keep]");
-let signedOut = false;
-
 function saySignedOut() {
-  signedOut = true;
   const link = document.createElement("a");
   Object.assign(link, { href: "/ui/sign-in", target: "_blank", textContent: "Sign in" });
   say("You are signed out. What you typed is still here. ", link, " in another tab, then go on.");
   document.getElementById("failure").scrollIntoView({ block: "nearest" });
 }
-
-async function renew() {
-  const answer = await fetch(location.href);
-  const page = new DOMParser().parseFromString(await answer.text(), "text/html");
-  const who = page.querySelector(".who a")?.textContent;
-  if (!answer.ok || who !== document.querySelector(".who a").textContent) return false;
-  const { value } = page.querySelector("input[name=csrf]");
-  for (const input of document.querySelectorAll("input[name=csrf]")) input.value = value;
-  document.body.setAttribute("hx-headers", page.body.getAttribute("hx-headers"));
-  if (signedOut) document.getElementById("failure").hidden = true;
-  signedOut = false;
-  return true;
-}
-
-function keepForm() {
-  let sending = false;
-  kept.addEventListener("submit", async (event) => {
-    if (sending) return;
-    event.preventDefault();
-    const { submitter } = event;
-    try {
-      if (await renew()) {
-        sending = true;
-        kept.requestSubmit(submitter);
-        sending = false;
-      } else saySignedOut();
-    } catch {
-      sayFailure();
-    }
-  });
-  document.addEventListener("htmx:beforeOnLoad", (event) => {
-    if (![401, 403].includes(event.detail.xhr.status)) return;
-    event.preventDefault();
-    if (!signedOut) saySignedOut();
-    else renew().then((again) => again && htmx.trigger(kept, "change"));
-  });
-}
-
-if (kept !== null) keepForm();
 
 document.documentElement.classList.add("scripts");
 
@@ -346,7 +299,8 @@ document.addEventListener("htmx:afterSettle", markWrong);
 document.addEventListener("htmx:load", (event) => prepare(event.target));
 document.addEventListener("htmx:sendError", sayFailure);
 document.addEventListener("htmx:responseError", (event) => {
-  if (event.detail.xhr.status !== 401) sayFailure();
+  if (event.detail.xhr.status === 401) saySignedOut();
+  else sayFailure();
 });
 document.addEventListener("htmx:afterRequest", (event) => {
   if (event.detail.successful) document.getElementById("failure").hidden = true;

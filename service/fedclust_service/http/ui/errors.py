@@ -44,13 +44,13 @@ def show_http_error(request: Request, error: Exception) -> Response:
 
 
 def _to_sign_in(request: Request, refusal: Refusal) -> Response:
-    path = request.url.path
+    path, again = request.url.path, getattr(request.state, "again", False)
     if request.headers.get("HX-Request") == "true":
-        # The reader's page asks for a part of itself: the whole page has to go. Asked for again it
-        # says why, and leads back.
+        # The reader's page asks for a part of itself: the whole page has to go, unless it holds
+        # what was typed. Asked for again it says why, and leads back.
         here = urlsplit(request.headers.get("HX-Current-URL", "")).path
-        again = here if OWN_PAGE.fullmatch(here) else _SIGN_IN
-        return Response(status_code=401, headers={"HX-Redirect": again})
+        back = here if OWN_PAGE.fullmatch(here) else _SIGN_IN
+        return Response(status_code=401, headers={} if again else {"HX-Redirect": back})
     own = OWN_PAGE.fullmatch(path) is not None
     reads = request.method == "GET"
     if own and reads and request.headers.get("Sec-Fetch-Site") in {"cross-site", "same-site"}:
@@ -62,8 +62,10 @@ def _to_sign_in(request: Request, refusal: Refusal) -> Response:
     if sent or not reads:
         # Say why the sign-in ended.
         lost = "" if reads else " What you sent was not done."
+        if again:
+            lost += " Sign in: another tab opens. Then load this page again to send it once more."
         wanted = path if own and reads else ""
-        values = {"next": wanted, "failure": f"{refusal.detail}{lost}"}
+        values = {"next": wanted, "failure": f"{refusal.detail}{lost}", "again": again}
         response = render(request, "sign_in.html", values, status=401)
         if sent:  # a form from elsewhere comes without it, and must not sign anybody out
             delete_cookie(request, response)

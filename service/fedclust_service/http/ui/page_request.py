@@ -47,6 +47,8 @@ class PageRequest:
     cookie: str
     #: Empty unless the request is a post.
     form: Form = field(default_factory=Form)
+    #: Whether a page of this sign-in made the form.
+    own_form: bool = True
 
     @property
     def co(self) -> Coordinator:
@@ -102,18 +104,19 @@ def get(path: str, show: Show, *, used: bool = True) -> Route:
     return open_route(path, endpoint, "GET")
 
 
-def post(path: str, act: Show) -> Route:
+def post(path: str, act: Show, *, again: bool = False) -> Route:
     """Return the route of a form, below ``/ui``; ``act`` runs in a thread.
 
     It refuses forms that were not made by a page of the reader's own sign-in. The body of an
-    unknown caller is not read.
+    unknown caller is not read. ``again``: ``act`` gets such a form too, and only shows it again.
     """
 
     async def endpoint(request: Request) -> Response:
+        request.state.again = again
         page = await run_in_threadpool(authenticated, request)
         require_same_origin(request)
         form = await read_form(request)
-        return await run_in_threadpool(_act, replace(page, form=form), act)
+        return await run_in_threadpool(_act, replace(page, form=form), act, again)
 
     return open_route(path, endpoint, "POST")
 
@@ -133,15 +136,16 @@ def open_route(path: str, endpoint: Callable[[Request], Awaitable[Response]], me
     return Route(path, named, methods=[method])
 
 
-def _act(page: PageRequest, act: Show) -> Response:
+def _act(page: PageRequest, act: Show, again: bool) -> Response:
     sent = page.form.get(CSRF) or page.request.headers.get(CSRF_HEADER, "")
-    if not page.signed.sent_form(sent):
+    own = page.signed.sent_form(sent)
+    if not (own or again):
         raise Refusal(
             "forbidden",
             "This form belongs to an earlier sign-in. Nothing was done: open the page again "
             "and repeat what you did.",
         )
-    return act(page)
+    return act(replace(page, own_form=own))
 
 
 def authenticated(request: Request, *, used: bool = True) -> PageRequest:

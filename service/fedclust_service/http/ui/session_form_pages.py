@@ -54,6 +54,9 @@ def _act(kind: str, page: PageRequest) -> Response:
     """Create what the form defines, or show the form again, changed as the pressed button says."""
     require(page.actor, f"{kind}.create")
     form, pressed = _read(kind, page), page.form
+    create = "create" in pressed and page.own_form
+    if not page.own_form:
+        form = replace(form, notes=("You signed in again. Look at the form, and press again.",))
     body = form.json.encode("utf-8", "replace")
     if "file" in pressed:
         return attachment(form.json + "\n", JSON, "definition.json")
@@ -64,11 +67,11 @@ def _act(kind: str, page: PageRequest) -> Response:
         except UsageError as error:
             return _show(page, replace(form, notes=(*form.notes, str(error))), pasted=pasted)
     form, made = form.checked(functools.partial(_check, kind, page))
-    if form.refusals or "create" not in pressed:
-        return _show(page, form, made, status=422 if "create" in pressed else 200)
-    create = sessions.create_session if kind == "session" else studies.create_study
+    if form.refusals or not create:
+        return _show(page, form, made, status=422 if create else 200)
+    make = sessions.create_session if kind == "session" else studies.create_study
     try:
-        info, new = create(page.co, page.actor, _request(kind, body))
+        info, new = make(page.co, page.actor, _request(kind, body))
     except Refusal as refusal:
         return _show(page, form.refused(refusal) if made else form, status=refusal.status)
     place = f"/ui/{'sessions' if kind == 'session' else 'studies'}/{info.name}"
@@ -165,5 +168,5 @@ def _show(
 ROUTES = tuple(
     make(f"/new-{kind}", functools.partial(show, kind))
     for kind in ("session", "study")
-    for make, show in ((get, _open), (post, _act))
+    for make, show in ((get, _open), (functools.partial(post, again=True), _act))
 )
