@@ -63,6 +63,12 @@ def test_a_page_can_be_read_by_everybody(
         assert axe.found(page, CONTRAST) == []
     page.set_viewport_size(PHONE)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
+    for each in page.locator("figure:visible").all():  # It scrolls in its own box, to its end.
+        end = each.evaluate("""each => {
+          each.scrollLeft = 10_000;
+          return each.querySelector("svg").getBoundingClientRect().right;
+        }""")
+        assert end <= PHONE["width"]
     assert watched.elsewhere(base_url) == []
     assert watched.complaints == []
 
