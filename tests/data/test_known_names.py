@@ -95,8 +95,8 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
     assert meanings_of(["M", "V"], "sex") == {"M": None, "V": None}
     assert meanings_of(["H", "M"], "sex") == {"H": "male", "M": "female"}
     assert meanings_of(["hombre", "M"], "sex") == {"hombre": None, "M": None}
-    assert meanings_of(["männl.", "weibl.", "no."]) == {
-        "männl.": "male", "weibl.": "female", "no.": None
+    assert meanings_of(["männl.", "Weibl", "m.w."]) == {
+        "männl.": "male", "Weibl": "female", "m.w.": None
     }  # fmt: skip
     assert meanings_of(["ja", "nei"]) == {"ja": "yes", "nei": "no"}
     assert meanings_of(["T", "N", "-9"]) == {"T": "yes", "N": "no", "-9": None}

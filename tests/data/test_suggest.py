@@ -373,12 +373,12 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (Feature(name="s", kind="categorical", levels=("n", "m")), {"s": ["nein"]}, '"nein" 1'),
         (PAIN, {"pain": ["None", "typical"]}, ""),
         (LOS, {"los": [*range(60), 99, 99, 99]}, 'may mean a missing value: "99" 3'),
-        (LOS, {"los": [*range(5, 60), -8]}, 'may mean a missing value: "-8" 1'),
+        (LOS, {"los": [*range(5, 60), -8]}, 'outside the bounds, read as missing: "-8" 1'),
         (LOS, {"los": [*range(5, 60), 777, 9999]}, '"777" 1, "9999" 1'),
         (LOS, {"los": [*range(120)]}, ""),
         (LOS, {"los": [0, *range(18, 90), 0]}, 'may mean a missing value: "0" 2'),
         (LOS, {"los": [0, 0, 0, 0, *range(1, 60)]}, ""),
-        (AGE, {"age": [0, *range(18, 90)]}, 'may mean a missing value: "0" 1'),
+        (AGE, {"age": [0, *range(18, 90)]}, 'outside the bounds, read as missing: "0" 1'),
         (SMOKER, {"Sigara": ["Evet", "HAYIR", "hayır"]}, ""),
         (SMOKER, {"Sigara": ["E", "H", "?"]}, 'not known: "?" 1'),
         (FEMALE, {"Cinsiyet__(E/K)": ["E", "K"]}, ""),
@@ -464,6 +464,7 @@ def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_p
     ("feature", "columns", "line"),
     [
         (LOS, {"los": [*range(1, 30), -99]}, "sentinels = [-99]"),
+        (LOS, {"los": [-99, -99]}, "sentinels = [-99]"),
         (LOS, {"los": [*range(1, 30), 99]}, "# sentinels = [99]"),
         (LOS, {"los": [*range(1, 30), 99, 999]}, "# sentinels = [99, 999]"),
         (Feature(name="los"), {"los": [*range(1, 30), -99]}, "# sentinels = [-99]"),
@@ -495,6 +496,11 @@ def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
         # A name that is similar; a unit; codes of a sex or of persons who died: taken, and marked.
         (Feature(name="dialysis", kind="binary"), {"Dialyse j/n": ["j", "n"]}, 'column = "Dialyse'),
         (Feature(name="phosphorus", unit="mmol/l"), {"PO4 mmol/l": [1, 2]}, 'column = "PO4'),
+        (
+            Feature(name="myoglobin", unit="µg/l", lower=10, upper=100),
+            {"Mb mg/l": [0.02, 0.09]},
+            'column = "Mb mg/l"',
+        ),
         (FEMALE, {"m/w/d": ["m", "w", "d"]}, 'column = "m/w/d"'),
         (DIED.columns[0], {"Alta": ["Falecido", "Domicílio"]}, 'column = "Alta"'),
         # Of a yes/no column that has another name nothing says that it is this one.
@@ -541,7 +547,7 @@ def test_who_is_not_dead_is_alive_only_where_no_code_says_alive(tmp_path: Path) 
 
 def test_a_header_that_says_what_its_codes_mean_is_believed(tmp_path: Path) -> None:
     columns = {
-        "Kön (1=man, 2=kvinna)": [1, 2, 2],
+        "Kön (man=1, kvinna=2)": [1, 2, 2],
         "Rökning (0=aldrig, 1=tidigare, 2=rökare)": [2, 0, 1],
     }
     path = csv("utf-8", ";", columns)(tmp_path)

@@ -169,17 +169,7 @@ def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | Non
         known = of_header[0]
     elif known is _CODES and "m" in given and _MALE_WITH_MUJER & given:
         known = {code: what for code, what in known.items() if what in ("no", "yes")}
-    found = {code: known.get(folded(code)) for code in codes}
-    if known is _CODES:
-        found = {code: what or _begun(folded(code)) for code, what in found.items()}
-    return found
-
-
-def _begun(code: str) -> str | None:
-    """Return what the words mean that begin with a code such as ``männl.``; None if they differ."""
-    start = code.removesuffix(".")
-    found = {what for word, what in _CODES.items() if word.startswith(start)}
-    return found.pop() if len(start) >= _LEAST_BEGUN and len(found) == 1 else None
+    return {code: known.get(folded(code).removesuffix(".")) for code in codes}
 
 
 def status_of(code: str) -> str | None:
@@ -234,14 +224,9 @@ def sex_counted(feature: str) -> str | None:
     return found.pop() if len(found) == 1 and found <= {"male", "female"} else None
 
 
-#: What 1 means, in the unit of a yes/no feature.
-_ONE: Final = re.compile(r"\b1 ?(?:=|:|is) ?([^\W\d_]+)|([^\W\d_]+) ?[=:] ?1\b")
-
-
 def sex_of_one(unit: str) -> str | None:
     """Return the sex that 1 means by the unit of a yes/no feature, such as ``1 = female``."""
-    found = _ONE.search(folded(unit))
-    what = _CODES.get((found[1] or found[2]) if found else folded(unit))
+    what = _CODES.get(legend_of(folded(unit)).get("1", folded(unit)))
     return what if what in ("male", "female") else None
 
 
@@ -250,12 +235,13 @@ def is_sex(feature: str) -> bool:
     return "sex" in _measured(feature)[0]
 
 
-_LEGEND: Final = re.compile(r"(\w+) ?[=:] ?([^\W\d_]+)")
+_LEGEND: Final = re.compile(r"\b(\w+) ?(?:=|:|is\b) ?(\w+)")
 
 
 def legend_of(header: str) -> dict[str, str]:
-    """Return what a header says of codes, such as ``sex (1=male, 2=female)``."""
-    return dict(_LEGEND.findall(header))
+    """Return what a header says of codes, such as ``sex (1=male, 2=female)`` or ``(m=1, f=2)``."""
+    pairs = _LEGEND.findall(header)
+    return dict((two, one) if two.isdecimal() else (one, two) for one, two in pairs)
 
 
 def in_brackets(header: str) -> list[str]:
@@ -291,10 +277,9 @@ def likeness(feature: str, header: str) -> int:
         sure, groups = sure | {"sex"}, groups | {"sex"}
     if sure & found and bool(spans[0]) == bool(spans[1]):
         return 2
-    near = similarity(feature, header) > 0.84
     within = bool(own and other) and (set(own) <= set(other) or set(other) <= set(own))
     begun = any(b.startswith(a) for a in own for b in other if len(a) >= _LEAST_BEGUN)
-    return int(near or within or begun or bool(groups & guessed))
+    return int(within or begun or bool(groups & guessed))
 
 
 # --- units ----------------------------------------------------------------------------------------

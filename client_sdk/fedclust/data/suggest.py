@@ -68,7 +68,7 @@ _MOST_CODES: Final = 40
 _MOST_YES_NO: Final = 12
 #: Of a file with at most so many columns all are read.
 _MOST_COLUMNS: Final = 200
-#: A column whose values fit is taken, if its name is so similar; above 0.84 its name fits alone.
+#: A column whose values fit is taken if its name is so similar.
 _SIMILAR: Final = 0.55
 #: Encodings of Windows in Western Europe, Central Europe and Turkey.
 _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
@@ -453,14 +453,12 @@ def _values_fit(feature: Feature, table: _Table, name: str) -> int:
         if {"male", "female"} <= set(meanings_of(codes, name).values()):
             return 2 * any(known)
         return (1 + (feature.kind != "binary")) * (len(present) > 1 and all(known))
+    return 2 * (_conversion(feature, table, name) is not None and _fit(feature, table, name) > 0.9)
+
+
+def _conversion(feature: Feature, table: _Table, name: str) -> tuple[float, float] | None:
     unit = table.unit_of(name)
-    found = conversion(feature.name, name, unit, feature.unit) if unit else None
-    values, _ = _numbers(cells, table.written.decimal, table.textual)
-    if found is None or not values:
-        return 0
-    own, counts = np.array(values).T
-    outside = _outside(feature, own * found[0] + found[1])
-    return 2 * bool(counts[~outside].sum() >= 0.9 * counts.sum())
+    return conversion(feature.name, name, unit, feature.unit) if unit else None
 
 
 def _fit(feature: Feature, table: _Table, name: str) -> float:
@@ -474,7 +472,8 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
         return (known / max(1, codes.total()) + (len(codes) <= most)) / 2
     values = max((_numbers(cells, mark, table.textual)[0] for mark in ".,"), key=len)
     lower, upper = limits(feature)
-    inside = sum(n for value, n in values if lower <= value <= upper)
+    factor, offset = _conversion(feature, table, name) or (1.0, 0.0)
+    inside = sum(n for value, n in values if lower <= value * factor + offset <= upper)
     given = sum(n for cell, n in cells.items() if not _is_missing(cell))
     return (inside + sum(n for _, n in values)) / max(1, 2 * given)
 
@@ -695,14 +694,15 @@ class _Writer:
             found = [(value, n) for value, n in found if value not in given]
         self._add_missing(_codes(feature, cells)[1])
         factor, offset = self._add_unit(feature, column)
-        absent_texts: list[str] = []
-        for (_, message), others in wrong.items():
-            texts = Counter({str(cell): cells[cell] for cell in others})
-            self._note(feature, f"{message.partition(';')[0]}: {with_counts(texts)}")
-            absent_texts += texts if not is_free_text(texts) else ()
-        if absent_texts:
-            taken = "" if all(map(is_absent_text, absent_texts)) else "# "
-            self.lines.append(f"{taken}missing = {_toml(absent_texts)}")
+        texts = {
+            why.partition(";")[0]: Counter({str(cell): cells[cell] for cell in others})
+            for (_, why), others in wrong.items()
+        }
+        taken = all(is_absent_text(text) for each in texts.values() for text in each)
+        for why, each in texts.items():
+            self._note(feature, f"{why}{', read as missing' * taken}: {with_counts(each)}")
+        if listed := [text for each in texts.values() if not is_free_text(each) for text in each]:
+            self.lines.append(f"{'' if taken else '# '}missing = {_toml(listed)}")
         if not found:
             self._note(feature, "the column has no number")
             return
@@ -721,9 +721,10 @@ class _Writer:
         if absent.any():
             numbers = [f"{value:.15g}" for value in own[absent].tolist()]
             said = with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
-            taken = "" if no_values and not given else "# "
-            line = f"{taken}sentinels = [{', '.join([*map(repr, given), *numbers])}]"
-            self._note(feature, f"these numbers may mean a missing value: {said}", line)
+            taken = no_values and not given
+            why = "are outside the bounds, read as missing" if taken else "may mean a missing value"
+            line = f"sentinels = [{', '.join([*map(repr, given), *numbers])}]"
+            self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
         self._judge_bounds(feature, values[~absent], counts[~absent])
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
