@@ -1,4 +1,4 @@
-"""Figures of two results and of a tree, and Cramér's V, against those of the rows.
+"""Figures of two results and of a tree against those of the rows.
 
 Each table is divided at random into two halves of its rows, at the same sites, as two years would
 be. Both are clustered at p = 5, and compared as a reader compares two results. The same is computed
@@ -9,8 +9,7 @@ from the rows of the same clusters. For each kind of data, the share of draws or
   the mean of the given distance less that of the rows;
 - "heights": a height of a tree's last nine merges, as a share of the largest, is within .1 of that
   of Ward's method on the rows; "long": the tree's longest step is at the number of clusters of the
-  rows' tree;
-- "V": Cramér's V is within .1 of that of the rows' labels.
+  rows' tree.
 
 With `--support`, SUPPORT too (the extra `examples`).
 """
@@ -27,7 +26,6 @@ from scipy.cluster.hierarchy import linkage
 
 from _report import write
 from fedclust import SessionResult, simulate
-from fedclust.numeric.agreement import cramers_v
 from fedclust.result.comparison import compare
 from fedclust.result.matching import distances, match, nearest_mutually
 from table_one import MISSING, Sites, _drawn, _real
@@ -74,7 +72,7 @@ def _measure(
     for place, rows in enumerate(sites):
         for half, own in zip(halves, np.array_split(rng.permutation(len(rows)), 2), strict=True):
             half[f"site{place}"] = rows[own]
-    config = {"n_clusters": k, "evidence": True, "transfer": True}
+    config = {"n_clusters": k, "evidence": True}
     first, second = (
         simulate("lloyd", half, config=config, features=columns, seed=seed + place)
         for place, half in enumerate(halves)
@@ -84,7 +82,6 @@ def _measure(
     return {
         **_compared(first, second, halves),
         **_tree(halves[0], columns, scaled, seed),
-        "V": _cramer(first, k),
     }
 
 
@@ -139,14 +136,6 @@ def _tree(
         "heights": (np.abs(given - rows)[:-1] <= 0.1).astype(float).tolist(),
         "long": [float(np.diff(given).argmax() == np.diff(rows).argmax())],
     }
-
-
-def _cramer(found: SessionResult, k: int) -> list[float]:
-    transfer = found.result.transfer
-    if transfer is None or transfer.cramers_v is None:
-        return []
-    rows = np.stack([np.bincount(own[own >= 0], minlength=k) for own in found.labels_.values()])
-    return [float(abs(transfer.cramers_v - cramers_v(rows)) <= 0.1)]
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 #: Options that mean the same in each method that has them: docs/methods/common.md.
-SHARED_OPTIONS = ("stability", "transfer", "evidence", "evaluate")
+SHARED_OPTIONS = ("stability", "evidence", "evaluate")
 
 
 def shared_options() -> str:

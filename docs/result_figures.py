@@ -79,7 +79,7 @@ def session() -> SessionResult:
     return simulate(
         "fkm",
         {site: patients(site) for site in SHARES},
-        config={"n_clusters": [2, 3, 4, 5], "stability": 20, "transfer": True},
+        config={"n_clusters": [2, 3, 4, 5], "stability": 20},
         features=[*FEATURES, *OUTCOMES],
         outcomes_k=4,
         seed=2,

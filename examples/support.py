@@ -85,7 +85,7 @@ def tell(study: Study, out: Path) -> None:
     result = result.at(study.said["K"])
     title("5. The clusters that the protocol asked for")
     print(result)
-    print(result.to_frame("transfer")[["n_rows", "differing_columns"]].to_string())
+    print(result.site_differences_)
     title("6. The outcomes")
     frame = result.to_frame("outcomes")
     shown = frame[frame["site"] == "all sites"].set_index(["outcome", "what", "cluster"])
@@ -103,7 +103,7 @@ def definition(study: Study, sites: list[str]) -> dict[str, Any]:
         "name": said["NAME"],
         "purpose": said["PURPOSE"],
         "algorithm": "fkm",
-        "config": {"n_clusters": said["SEVERAL_K"], "stability": MODELS, "transfer": True},
+        "config": {"n_clusters": said["SEVERAL_K"], "stability": MODELS},
         "features": study.features() + study.outcomes,
         # Outcomes are counted once, and so at one number of clusters.
         "outcomes_k": said["K"],

@@ -31,7 +31,7 @@ from support.method_variants import TRIED
 
 POLICY = {"max_rounds": 3}
 KS = {"n_clusters": 4}
-SWEEP = {"n_clusters": [2, 3, 4], "stability": 20, "transfer": True}
+SWEEP = {"n_clusters": [2, 3, 4], "stability": 20}
 
 
 def simulated(
@@ -69,7 +69,7 @@ def test_every_method_gives_the_bytes_of_simulate(
         )
 
 
-def test_several_k_with_stability_and_transfer_give_the_bytes_of_simulate(
+def test_several_k_with_stability_give_the_bytes_of_simulate(
     federation: Federation,
 ) -> None:
     expected = simulated(federation, "lloyd", FEATURES, config=SWEEP)

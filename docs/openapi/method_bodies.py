@@ -69,12 +69,10 @@ class _Session:
         self, api: ApiCaller, method: str, name: str, options: dict[str, Any], **more: Any
     ) -> None:
         self.api, self.method, self.name = api, method, name
-        # Only then sites have parts of their own in the phase `resampling`.
-        protection = "none" if options.get("transfer") else "groups"
         self.definition = {
             "algorithm": method,
             "config": {"n_clusters": 2, **options},
-            "policy": {"max_rounds": TRIED[method].rounds, "protection": protection},
+            "policy": {"max_rounds": TRIED[method].rounds},
             **more,
         }
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from fedclust.schema.evidence import SiteTransfer, Transfer
+from fedclust.schema.evidence import SiteDifferences
 from fedclust.schema.outcomes import (
     Estimate,
     OutcomeComparison,
@@ -112,14 +112,16 @@ def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None
         assert shown.silent == (("north",) if actor is NORTH else ("north", "west"))
 
 
-def test_a_site_reads_its_own_row_of_transfer() -> None:
-    sites = {name: SiteTransfer(n_rows=20, own_ari=0.5) for name in ("north", "south")}
+def test_a_site_reads_of_its_own_columns_alone() -> None:
+    columns = dict.fromkeys(("north", "south"), ("crp",))
     found = _result((30, 12), north=(10, 7), south=(20, 5))
-    found = found.model_copy(update={"transfer": Transfer(sites=sites, cramers_v=0.1)})
-    for actor, visible in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
-        shown = visible_result(actor, found).transfer
-        assert set(shown.sites) == visible
-        assert shown.cramers_v == 0.1
+    for given in (columns, None):
+        differ = SiteDifferences(columns=given, cramers_v=0.1)
+        shown = visible_result(NORTH, found.model_copy(update={"site_differences": differ}))
+        assert shown.site_differences.columns == (given and {"north": ("crp",)})
+        assert shown.site_differences.cramers_v == 0.1
+        all_sites = visible_result(ANALYST, found.model_copy(update={"site_differences": differ}))
+        assert all_sites.site_differences == differ
 
 
 def test_analysts_read_sizes_by_site_and_no_mapping() -> None:

@@ -55,7 +55,7 @@ def every_option(method: str, options: dict[str, Any]) -> dict[str, Any]:
     read = model.model_validate({"n_clusters": 2, **options})
     more = {}
     if assigns_by_centroids(METHODS[method]) and "stability" in model.model_fields:
-        more = {"stability": 20, "transfer": True}
+        more = {"stability": 20}
     asked = {"outcomes_k": 2} if several and read.evaluated else {}
     return {
         "algorithm": method,
@@ -70,12 +70,9 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
     consortium: Consortium, place: Path, method: str, options: dict[str, Any]
 ) -> None:
     definition = every_option(method, options)
-    # Sites send tables for transfer without protection alone.
-    protection = "none" if method == "lloyd" else "groups"
     for most in range(1, 4):
         name = f"session-{method.replace('_', '-')}-{most}"
-        policy = {"max_rounds": most, "protection": protection}
-        info = consortium.create(name, 0, **definition, policy=policy)
+        info = consortium.create(name, 0, **definition, policy={"max_rounds": most})
         try:
             found = consortium.run(name, DATA, place)
             break
@@ -95,10 +92,7 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
     config = definition["config"]
     for own in every_k:
         assert (own.stability is not None) == ("stability" in config)
-        assert (own.transfer is not None) == ("transfer" in config)
-        if own.transfer:
-            sent = [each.own_ari is not None for each in own.transfer.sites.values()]
-            assert sent == [protection == "none"]
+        assert (own.site_differences is not None) == ("stability" in config)
 
 
 def refuse_round(monkeypatch: pytest.MonkeyPatch, number: int, site: str) -> None:
@@ -147,4 +141,4 @@ def test_a_closing_round_that_sites_refuse_costs_only_what_it_measures(
         consortium.run("unmeasured", DATA, place)
     found = consortium.result("unmeasured").result
     assert found["stability"] is None
-    assert any("not compared with other models" in warning for warning in found["warnings"])
+    assert any("stability is not known" in warning for warning in found["warnings"])

@@ -158,7 +158,7 @@ class PageSite:
             "size_band": self._band,
             "sdk_version": "of the page",
             "methods": {"lloyd": [4]},
-            "engine": [8],
+            "engine": [9],
             "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
             "heads": {"first": 1, "heads": ["9f86d081884c7d65"]},
         }

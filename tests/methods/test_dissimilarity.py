@@ -371,14 +371,9 @@ def test_a_consent_screen_says_how_many_sums_gower_needs() -> None:
     assert any("Gower's (1971)" in line for _, line in terms.text())
 
 
-def test_models_of_resampled_data_and_of_fewer_sites_have_modes_too() -> None:
+def test_models_of_resampled_data_have_modes_too() -> None:
     # Otherwise each site has one kind of patients.
     rows = patients(300).sample(frac=1.0, random_state=0)
     policy = {"dissimilarity": "k-prototypes"}
     found = cluster(rows, "fkm", policy=policy, stability=20).result.stability
     assert found.jaccard.min() > 0.75
-    exact = {**policy, "min_sites": 1, "protection": "none"}
-    compared = cluster(rows, "fkm", policy=exact, transfer=True)
-    for site in compared.result.transfer.sites.values():
-        assert site.own_ari > 0.6
-        assert site.left_out_ari > 0.7

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from fedclust.result.overview import frame, text_overview
 from fedclust.result.page import html
 from fedclust.result.tables import counts_text, csv_text
 from fedclust.schema.encoding import Column
-from fedclust.schema.evidence import CloudComparison, SiteTransfer, Transfer
+from fedclust.schema.evidence import CloudComparison
 from support.drawings import check_drawing, words_of
 from support.outcome_results import DIED, RELAPSE, outcome_facts
 from support.results import facts_of
@@ -90,25 +89,8 @@ def test_a_card_says_in_words_what_sets_a_cluster_apart() -> None:
     assert in_words(type(high)(0, 1, 1.0, ())) == "cannot tell what differs"
 
 
-def _alone(*tables: Any) -> Transfer:
-    sites = {
-        f"s{n}": SiteTransfer(n_rows=100, own_table=None if t is None else np.array(t))
-        for n, t in enumerate(tables)
-    }
-    return Transfer(sites=sites)
-
-
-def test_a_card_counts_the_sites_that_found_the_cluster_alone() -> None:
-    # Of the third table's cluster 0 only 40 of 110 persons are in both; nobody knows of the fourth.
-    transfer = _alone([[90, 10], [0, 50]], [[60, 0], [0, 60]], [[40, 60], [10, 90]], None)
-    facts = facts_of(MEANS, NAMES, transfer=transfer)
-    cards = html_first_screen(facts)
-    assert "found in the data of 2 of 3 single sites" in cards
-    assert "found in the data of 3 of 3 single sites" in cards
+def test_a_card_counts_the_sites_that_have_persons_in_the_cluster() -> None:
     assert "persons at 2 of 2 sites" in html_first_screen(facts_of(MEANS, NAMES))
-    of_groups = html_first_screen(facts_of(MEANS, NAMES, transfer=_alone(None, None)))
-    assert "persons at 2 of 2 sites" in of_groups
-    assert "found in" not in of_groups
 
 
 def test_several_warnings_are_folded_and_one_is_not() -> None:

@@ -22,7 +22,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.methods_text import bibtex, cited, entries, methods_text
 from fedclust.result.page import html
-from fedclust.schema.evidence import CloudComparison, SiteTransfer, Stability, Transfer
+from fedclust.schema.evidence import CloudComparison, SiteDifferences, Stability
 from fedclust.schema.feature import Feature
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.outcomes import Outcomes
@@ -231,21 +231,14 @@ def test_a_choice_is_described_without_advice(choice: str, tied: Any, says: str)
     assert "Do not report" not in text
 
 
-def test_transfer_has_its_sentences_and_papers() -> None:
-    sites = {
-        "a": SiteTransfer(n_rows=50, own_ari=0.9, left_out_ari=0.95),
-        "b": SiteTransfer(n_rows=30, own_ari=0.5),
-    }
-    facts = facts_of(result_of(transfer=Transfer(sites=sites, cramers_v=0.25)))
-    text = methods_text(facts)
-    assert "own k-means clusters. The adjusted Rand index [@hubert1985] was 0.50 to 0.90." in text
-    assert "corrected for bias [@bergsma2013]) was 0.25." in text
-    assert {"hubert1985", "bergsma2013"} <= set(cited(text))
-    bare = Transfer(sites={site: SiteTransfer(n_rows=40) for site in sites}, cramers_v=0.25)
-    of_groups = methods_text(facts_of(result_of(transfer=bare)))
-    assert "own k-means clusters" not in of_groups
-    assert "cluster of groups (corrected for bias [@bergsma2013]) was 0.25." in of_groups
-    assert "hubert1985" not in cited(of_groups)
+def test_differences_of_sites_have_their_sentences_and_paper() -> None:
+    differ = SiteDifferences(columns={"a": ("x0",)}, cramers_v=0.25)
+    text = methods_text(facts_of(result_of(site_differences=differ)))
+    assert "columns of the sites were compared. Sites that seemed to code a column" in text
+    assert "otherwise: 1. Cramér's V between site and cluster of groups (corrected" in text
+    assert "for bias [@bergsma2013]) was 0.25." in text
+    nothing = methods_text(facts_of(result_of(site_differences=SiteDifferences())))
+    assert nothing == methods_text(facts_of(result_of()))
 
 
 def test_outcomes_are_named_apart_with_their_noise_and_its_papers() -> None:

@@ -236,7 +236,6 @@ def test_frames_hold_what_the_result_does(swept: Any) -> None:
 def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     for table, reason in (
         ("k", "nothing to compare"),
-        ("transfer", "option transfer"),
         ("rows", "outcomes, outcome_counts, k, history"),
     ):
         with pytest.raises(UsageError, match=reason):

@@ -11,6 +11,7 @@ from sklearn.datasets import make_blobs
 
 from fedclust import rounds, simulate
 from fedclust.definition import DefinitionError, plan_of
+from fedclust.rounds.record_cells import cluster_records
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import Points
 from fedclust.schema.task import Contribution, Done, Next
@@ -100,15 +101,13 @@ def test_the_tables_count_every_person_of_a_site_for_each_model(swept):
         ("lloyd", {"stability": 19}, {}, "from 20 to 500"),
         ("lloyd", {"stability": 501}, {}, "from 20 to 500"),
         ("lloyd", {"stability": 100, "evaluate": False}, {}, "leave evaluate on"),
-        ("lloyd", {"transfer": True, "evaluate": False}, {}, "leave evaluate on"),
         ("overlap", {"stability": 100}, {"missing": "mask"}, "every column at every site"),
         ("spectral", {"stability": 100}, {}, "by prototypes, not by centroids: leave stability"),
-        ("mixture", {"transfer": True}, {}, "by their BIC: leave transfer out"),
         ("mixture", {"evidence": True}, {}, "by their BIC: leave evidence out"),
         ("lloyd", {"evidence": True, "stability": 0, "evaluate": False}, {}, "leave evaluate on"),
         ("lloyd", {"stability": 500, "n_clusters": 3_000}, {}, "at most"),
         # The answer's tables have K x K numbers: more than fit into one request.
-        ("lloyd", {"stability": 500, "n_clusters": 100}, {}, "at most 399"),
+        ("lloyd", {"stability": 500, "n_clusters": 100}, {}, "at most 400"),
     ],
 )
 def test_what_cannot_be_measured_is_refused_with_what_to_change(method, config, policy, says):
@@ -274,23 +273,31 @@ def test_a_flow_comes_from_the_part_before_and_rests_on_enough_sites(swept):
 
 
 def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(found):
-    def fields(config, protection="groups"):
-        definition = found.definition
-        asked = {**definition.config, "stability": 20, **config}
-        policy = definition.policy.model_copy(update={"protection": protection})
-        changed = definition.model_copy(update={"config": asked, "policy": policy})
+    def fields(config):
+        changed = found.definition.model_copy(
+            update={"config": {**found.definition.config, **config}}
+        )
         phases = rounds.possible_phases(plan_of(changed))[-2:]
         return {line.field: line.shape for phase in phases for line in phase.discloses}
 
-    transfer = {"stability": 0, "transfer": True}
-    stable, moved = fields({}), fields(transfer, "none")
-    assert stable["parts.models"] == "K x K numbers for each of 20 models, for each K"
-    assert not {"parts.own", "parts.left_out"} & stable.keys()
-    assert not {"parts.models"} & moved.keys()
+    shape = "K x K numbers for each of 20 models, for each K"
+    assert fields({})["parts.models"] == shape
     plain = fields({"stability": 0})
-    assert not any(field.startswith("cells") for field in plain)
+    assert not any(field.startswith(("cells", "parts.models")) for field in plain)
     assert {"cells.values", "cells.middles"} <= fields({"stability": 0, "evidence": True}).keys()
-    assert {"parts.own", "parts.left_out"} <= moved.keys()
-    protected = fields(transfer)
-    assert not {"parts.own", "parts.left_out"} & protected.keys()
-    assert "cells.means" in protected
+
+
+def test_a_middle_value_is_one_that_is_known() -> None:
+    # The first of 60 cells: two known values of five persons each, three imputed ones between them.
+    X = np.column_stack([np.r_[np.zeros(5), 1e3 * np.arange(1, 60)], np.ones(64)])
+    X[:5, 1] = 1.0, 2.0, 2.0, 2.0, 3.0
+    known = np.ones(X.shape, dtype=np.bool_)
+    known[1:4, 1] = False
+    sizes = np.full(64, 5)
+    means, middles, reached, _ = cluster_records(X, known, sizes, np.random.default_rng(0))
+    (cell,) = np.flatnonzero(means[:, 0] == 0.0)
+    assert reached[cell].tolist() == [25, 10]
+    assert middles[cell, 1] in (1.0, 3.0)
+    known[[0, 4], 1] = False
+    _, middles, _, _ = cluster_records(X, known, sizes, np.random.default_rng(0))
+    assert middles[cell, 1] == 2.0

@@ -78,7 +78,7 @@ def run(
     return step, opened
 
 
-@pytest.mark.parametrize("config", [{}, {"stability": 20}, {"transfer": True}])
+@pytest.mark.parametrize("config", [{}, {"stability": 20}, {"evidence": True}])
 def test_outcomes_are_the_last_round_whatever_came_before(config: dict[str, Any]) -> None:
     session = plan(config={"n_clusters": 3, **config})
     done, opened = run(session)

@@ -13,9 +13,7 @@ from support import driven
 
 
 def plan(**config: Any) -> Plan:
-    # Models without a site are made without protection.
-    policy = {"protection": "none"} if config.get("transfer") else {}
-    return driven.plan_for(5, {"n_clusters": 4, **config}, policy)
+    return driven.plan_for(5, {"n_clusters": 4, **config})
 
 
 def test_estimates_grow_with_sites_models_clusters_and_bytes() -> None:
@@ -28,7 +26,6 @@ def test_estimates_grow_with_sites_models_clusters_and_bytes() -> None:
     assert closing(stability=100) > closing(stability=20)
     assert closing(evidence=True) > 0.1
     assert closing(stability=20, n_clusters=[2, 4]) > 1.2 * least
-    assert closing(stability=20, transfer=True) > least
     assert aggregation_seconds(plan(), "lloyd", 10, 1_000) < 0.1
     assert aggregation_seconds(plan(), "lloyd", 10, 1_000_000) > 0.1
     assert aggregation_seconds(plan(), "resampling", 10, 1_000_000) < 0.1
@@ -38,7 +35,6 @@ def test_estimates_grow_with_sites_models_clusters_and_bytes() -> None:
     ("config", "most"),
     [
         ({"stability": 200}, 4.8),
-        ({"transfer": True}, 2.8),
         ({"stability": 50, "n_clusters": [3, 5, 9]}, 4.8),
     ],
 )
@@ -60,13 +56,8 @@ def test_what_would_take_too_long_is_refused_with_what_fits(
         check_workload(plan(**{**config, "stability": n}), 50, most)
 
 
-def test_with_protection_transfer_makes_no_model_and_is_not_what_takes_long() -> None:
-    asked = {"n_clusters": 4, "evidence": True, "transfer": True}
-    with pytest.raises(RuleViolation, match=r"^for evidence with 50 sites") as refused:
-        check_workload(driven.plan_for(5, asked), 50, 0.1)
-    assert refused.value.pointer == "/evidence"
-
-
 def test_where_nothing_fits_it_is_to_be_left_out() -> None:
-    with pytest.raises(RuleViolation, match=r"50 models.*Leave it out"):
-        check_workload(plan(stability=20, n_clusters=[2, 9], transfer=True), 5, 0.1)
+    with pytest.raises(RuleViolation, match=r"40 models.*Leave it out"):
+        check_workload(plan(stability=20, n_clusters=[2, 9]), 5, 0.1)
+    with pytest.raises(RuleViolation, match=r"^for evidence with 50 sites"):
+        check_workload(plan(evidence=True), 50, 0.1)

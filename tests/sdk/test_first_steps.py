@@ -83,8 +83,8 @@ def test_options_of_the_method_leave_its_others(tmp_path: Path) -> None:
     file = tmp_path / "heart.json"
     file.write_text(json.dumps({**BODY, "config": {"n_clusters": 3, "tol": 0.1}}), "utf-8")
     client = Client("http://127.0.0.1:1", "fca_secret")  # which nothing here asks
-    options = SessionOptions(file=file, stability=100, transfer=True)
-    asked = {"n_clusters": 3, "tol": 0.1, "stability": 100, "transfer": True}
+    options = SessionOptions(file=file, stability=100, evidence=True)
+    asked = {"n_clusters": 3, "tol": 0.1, "stability": 100, "evidence": True}
     assert options.definition("heart", client).config == asked
     body = {**{key: BODY[key] for key in ("purpose", "sites")}, "defaults": {"config": {"tol": 1}}}
     file.write_text(json.dumps(body), "utf-8")

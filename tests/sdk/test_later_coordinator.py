@@ -30,7 +30,7 @@ Z = {"name": "z", "role": "outcome", "kind": "ordered", "edges": [0, 1]}
 FEATURES = [{"name": "x"}, {"name": "y"}, Z]
 #: A session's definition and a site's task have a hash; the others are maps, whose keys are data.
 KEPT = {"definition", "common", "site", "config_schema", "config"}
-KEPT |= {"all_equal", "site_sizes", "mapping", "extra", "soft", "metrics", "platform"}
+KEPT |= {"all_equal", "site_sizes", "columns", "mapping", "extra", "soft", "metrics", "platform"}
 BY_SITE = {"sites", "by_site", "tables", "cluster_names"}
 #: States by the field that they are in. A client cannot do without `work` and the ends.
 LATER = {
@@ -123,7 +123,7 @@ def test_the_sdk_joins_computes_and_reads_the_result(
     analyst = client(local, operator.issue_token("analysts", "ada").token)
     study = {"name": "hearts", "purpose": PURPOSE, "sites": list(rows), "features": FEATURES}
     analyst.create_study({**study, "defaults": {"policy": {"max_rounds": 3}}})
-    config = {"n_clusters": [2, 3], "transfer": True}
+    config = {"n_clusters": [2, 3]}
     asked = {"name": "heart", "study": "hearts", "algorithm": "lloyd", "config": config, "seed": 7}
     asked["outcomes_k"] = 2
     assert analyst.create_session(asked).state == "held"

@@ -44,7 +44,7 @@ class Tried:
 TRIED: dict[str, Tried] = {
     "fkm": Tried(({"variant": "default"}, {"variant": "paper"})),
     "kfed": Tried(({"variant": "default", "refine": 3}, {"variant": "paper"}), busy={"refine": 40}),
-    "lloyd": Tried(({}, {"stability": 20, "transfer": True})),
+    "lloyd": Tried(({}, {"stability": 20})),
     "spectral": Tried(
         ({"alignment": "landmarks"}, {"alignment": "sign"}, {"alignment": "procrustes"}),
         few=True,

@@ -25,7 +25,6 @@ from fedclust.wire.models import SessionCreate
 _OPTIONS: Final = {
     "/config/n_clusters": "--clusters",
     "/config/stability": "--stability",
-    "/config/transfer": "--transfer",
     "/config/evidence": "--evidence",
     "/policy/min_sites": "--min-sites",
     "/policy/min_group_size": "--min-group-size",
@@ -116,10 +115,6 @@ class _Shared:
             min=0,
         ),
     ] = None
-    transfer: Annotated[
-        bool | None,
-        o.opt("--transfer", "Say which site seems to code a column otherwise.", is_flag=True),
-    ] = None
     evidence: Annotated[
         bool | None,
         o.opt(
@@ -144,9 +139,10 @@ class _Shared:
 
     def parts(self, body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Return the method's options and the policy of ``body``, with what was given."""
+        config = self.given("stability")
         # A flag that is off changes nothing.
-        flags = {name: True for name in ("transfer", "evidence") if getattr(self, name)}
-        config = self.given("stability") | flags
+        if self.evidence:
+            config["evidence"] = True
         if self.clusters is not None:
             config["n_clusters"] = read_clusters(self.clusters)
         given = {"config": config, "policy": self.given("min_sites", "min_group_size")}

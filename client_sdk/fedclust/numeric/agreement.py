@@ -7,9 +7,6 @@ measure over all persons or pairs of persons. Persons of one point count as diff
 References
 ----------
 Hubert & Arabie, "Comparing partitions", Journal of Classification 2, 1985.
-Cohen, "A coefficient of agreement for nominal scales", Educational and Psychological Measurement
-20, 1960.
-Kuhn, "The Hungarian method for the assignment problem", Naval Research Logistics Quarterly 2, 1955.
 Hennig, "Cluster-wise assessment of cluster stability", Computational Statistics & Data Analysis 52,
 2007.
 Monti, Tamayo, Mesirov & Golub, "Consensus clustering", Machine Learning 52, 2003.
@@ -22,9 +19,6 @@ from __future__ import annotations
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray, IntArray
-
-#: Ties between matchings are broken by fixed random numbers below it.
-_TIE_BREAKS = 2**16
 
 
 def contingency_table(
@@ -58,42 +52,6 @@ def adjusted_rand_index(table: IntArray) -> float:
     by_chance = in_rows * in_columns / max(float(_n_pairs(table.sum())), 1.0)
     most = (in_rows + in_columns) / 2.0
     return 1.0 if most == by_chance else (together - by_chance) / (most - by_chance)
-
-
-def matched(table: IntArray) -> IntArray:
-    """Return for each row cluster (K,) its partner among the columns; -1 where none is left.
-
-    The one-to-one matching with the most persons in matched cells (Kuhn 1955). Of several such
-    matchings the same one is returned on every machine: each cell has a fixed tie-break, so small
-    that it decides only between equals.
-    """
-    # Imported here: it takes a while, and few callers need it.
-    from scipy.optimize import linear_sum_assignment
-
-    n_rows, n_columns = table.shape
-    tie_breaks = np.random.default_rng(0).integers(_TIE_BREAKS, size=table.shape)
-    # Whole numbers below 2**53: the solver's sums and differences are exact.
-    values = table.astype(np.float64) * (min(n_rows, n_columns) * _TIE_BREAKS) + tie_breaks
-    rows, columns = linear_sum_assignment(values, maximize=True)
-    partners = np.full(n_rows, -1, dtype=np.int64)
-    partners[rows] = columns
-    return partners
-
-
-def cohen_kappa(table: IntArray) -> float:
-    """Return Cohen's kappa of a table (K, L) after :func:`matched`: agreement beyond chance.
-
-    Matched clusters count as one category. A cluster without a partner is a category that the
-    other clustering never uses. 1 where agreement is certain by chance alone.
-    """
-    total = max(float(table.sum()), 1.0)
-    partners = matched(table)
-    rows = np.flatnonzero(partners >= 0)
-    columns = partners[rows]
-    observed = float(table[rows, columns].sum()) / total
-    shares = table.sum(axis=1)[rows] / total, table.sum(axis=0)[columns] / total
-    by_chance = float(shares[0] @ shares[1])
-    return 1.0 if by_chance >= 1.0 else (observed - by_chance) / (1.0 - by_chance)
 
 
 def jaccard_by_cluster(table: IntArray) -> FloatArray:

@@ -25,8 +25,6 @@ from fedclust.schema.result import Result
 
 #: Most cards; a table below has all clusters.
 _MOST_CARDS = 12
-#: Least Jaccard index of a site's own cluster and the common one that says the site found it.
-_FOUND = 0.5
 
 
 def html_first_screen(facts: Facts) -> str:
@@ -155,16 +153,7 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
         again = found_again(float(result.stability.recovered[k]))
         also = "" if clear else " (parts of one whole can be, too)"
         said.append(f"found again in {again} resampled data sets{also}")
-    own = [each.own_table for each in result.transfer.sites.values()] if result.transfer else []
-    judged = [t for t in own if t is not None and t[:, k].any()]
-    if judged:
-        union = [t[k].sum() + t[:, k].sum() - t[k, k] for t in judged]
-        alone = sum(t[k, k] >= _FOUND * n for t, n in zip(judged, union, strict=True))
-        if facts.own_site:
-            said.append(f"{'' if alone else 'not '}found in your site's data alone")
-        else:
-            said.append(f"found in the data of {alone} of {len(judged)} single sites")
-    elif len(result.site_sizes) > 1:
+    if len(result.site_sizes) > 1:
         there = sum(1 for sizes in result.site_sizes.values() if sizes[k])
         said.append(f"persons at {there} of {len(result.site_sizes)} sites")
     return said

@@ -449,38 +449,21 @@ def _stability(facts: Facts) -> str:
     )
 
 
-def _transfer(facts: Facts) -> str:
-    found = facts.result.transfer
+def _site_differences(facts: Facts) -> str:
+    found = facts.result.site_differences
     if found is None:
-        said = "Sites were to be compared with each other; the result does not hold it."
-        return said if facts.definition.config.get("transfer") else ""
-    own = [each.own_ari for each in found.sites.values() if each.own_ari is not None]
-    rest = [each.left_out_ari for each in found.sites.values() if each.left_out_ari is not None]
-    where = "" if facts.own_site is None else " at this site"
-    text = "The columns of the sites were compared." if found.compared else ""
-    if own:
-        text += " Each site compared the clusters with its own k-means clusters."
-        text += f" The adjusted Rand index {cite('hubert1985')} was {_range(own)}{where}."
-    if rest:
-        text += (
-            " A k-means model of the other sites' cells, applied to each site, agreed with the "
-            f"clusters with an index of {_range(rest)}{where}."
-        )
+        return ""
+    text = ""
+    if found.columns is not None:
+        text = "The columns of the sites were compared."
+        if facts.own_site is None:
+            text += f" Sites that seemed to code a column otherwise: {len(found.columns)}."
     if found.cramers_v is not None:
         text += (
             f" Cramér's V between site and cluster {'of groups ' * facts.of_groups}"
             f"(corrected for bias {cite('bergsma2013')}) was {found.cramers_v:.2f}."
         )
-    differing = sum(bool(each.differing_columns) for each in found.sites.values())
-    if found.compared and facts.own_site is None:
-        text += f" Sites that seemed to code a column otherwise than the others: {differing}."
     return text.strip()
-
-
-def _range(values: list[float]) -> str:
-    """Return the least and the greatest of some values, in words."""
-    least, most = f"{min(values):.2f}", f"{max(values):.2f}"
-    return least if least == most else f"{least} to {most}"
 
 
 def _outcomes(facts: Facts) -> str:
@@ -588,7 +571,7 @@ _PARAGRAPHS: tuple[tuple[Callable[[Facts], str], ...], ...] = (
     (_protection, _typical),
     (_algorithm, _seed, _rounds),
     (_number_of_clusters, _quality, _likelihood, _bounds),
-    (_one_cloud, _stability, _transfer, _outcomes),
+    (_one_cloud, _stability, _site_differences, _outcomes),
     (_software,),
 )
 #: Files for those who write a paper: what a page or an RO-Crate has under each name.

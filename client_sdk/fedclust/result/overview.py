@@ -21,9 +21,7 @@ from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
 from fedclust.wire.errors import UsageError, of_extra
 
-TableName: TypeAlias = Literal[
-    "clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"
-]
+TableName: TypeAlias = Literal["clusters", "sites", "outcomes", "outcome_counts", "k", "history"]
 #: What a reader sees is the result of a session, simulated or not.
 _KIND = "SessionResult"
 #: Most warnings of a repr, and lines of its answer.
@@ -33,15 +31,6 @@ _WIDTH = 16
 #: Most clusters, columns and sites of a notebook's tables.
 _HTML_CLUSTERS, _HTML_COLUMNS, _HTML_SITES = 40, 20, 20
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
-_TRANSFER = (
-    "n_rows",
-    "own_ari",
-    "own_kappa",
-    "left_out_ari",
-    "left_out_kappa",
-    "found_alone",
-    "differing_columns",
-)
 _CLOUD = ("p", "gap", "gap_error")
 _LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
 #: Longest name in a table.
@@ -227,13 +216,6 @@ def frame(facts: Facts, table: TableName) -> Any:
             index=numbers,
         )
         return _with_names(facts, found)
-    if table == "transfer":
-        if facts.result.transfer is None:
-            raise UsageError("transfer was not measured: the option transfer asks for it")
-        sites = facts.result.transfer.sites
-        rows = [[getattr(own, name) for name in _TRANSFER] for own in sites.values()]
-        index = pd.Index(list(sites), name="site")
-        return pd.DataFrame(rows, index=index, columns=list(_TRANSFER))
     if table == "outcomes":
         return pd.DataFrame(outcome_rows(_outcomes_of(facts), given))
     if table == "outcome_counts":

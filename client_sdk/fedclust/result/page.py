@@ -41,7 +41,6 @@ from fedclust.result.wording import (
 )
 from fedclust.schema.encoding import Column
 
-_TRANSFER_TITLE = "Would each hospital have found this alone?"
 #: Cohen, "Statistical Power Analysis for the Behavioral Sciences", 1988: small, medium, large.
 _PREDICTS = ((0.5, "strongly"), (0.3, "moderately"), (0.1, "weakly"), (0.0, "hardly"))
 
@@ -208,7 +207,7 @@ def _holds(facts: Facts, plots: Plots) -> str:
     parts = {
         "Number of clusters": _choice(facts, plots),
         "Stability": _stability(facts),
-        _TRANSFER_TITLE: _transfer(facts),
+        "Sites": html_paragraphs(site_sentences(facts)),
         "Bounds": _bounds(facts),
         "Likelihood": _likelihood(facts),
         "Quality": _quality(facts),
@@ -277,56 +276,6 @@ def _stability(facts: Facts) -> str:
     )
 
 
-def _transfer(facts: Facts) -> str:
-    """Return the section's HTML; nothing in a session without transfer."""
-    found = facts.result.transfer
-    if found is None or not found.sites:
-        return ""
-    sentences = html_paragraphs(transfer_sentences(facts))
-    if facts.of_groups:
-        who = "your site" if facts.own_site else "a hospital"
-        said = f"Cannot tell whether {who} would have found the clusters alone, or others without "
-        said += "it: groups agree with clusters more, or less, than their persons do."
-        return html_paragraphs([said]) + sentences
-    none = "none" if found.compared else "–"
-    rows = [
-        {
-            "site": facts.site_name(site),
-            "persons": own.n_rows,
-            "own ARI": own.own_ari,
-            "own kappa": own.own_kappa,
-            "ARI without it": own.left_out_ari,
-            "kappa without it": own.left_out_kappa,
-            "found alone": own.found_alone or "not known",
-            "columns that differ": listed(map(isolated, own.differing_columns)) or none,
-        }
-        for site, own in sorted(found.sites.items())
-    ]
-    table = html_records(
-        "Own: the site's own k-means against the common clusters. Without it: a model of the other "
-        "sites, applied to this site's persons, against the common clusters. ARI: adjusted Rand "
-        "index, 1 for the same clusters and 0 for agreement by chance. Kappa: Cohen's, after "
-        "matching the clusters. Found alone: yes from an own ARI of .8, partly from .65.",
-        rows,
-        text=(6, 7),
-    )
-    counts = "".join(
-        _contingency(
-            f"{facts.site_name(site)}: persons by {what} and by common cluster.",
-            table,
-            range(len(table)),
-            facts.labels,
-        )
-        for site, own in sorted(found.sites.items())
-        for table, what in (
-            (own.own_table, "clusters of its own (lines)"),
-            (own.left_out_table, "clusters of the model made without it (lines)"),
-        )
-        if table is not None
-    )
-    return f"{sentences}{table}{html_folded('Persons by own and common clusters', counts)}"
-
-
 def _contingency(
     caption: str, table: IntArray, lines: Iterable[object], columns: Iterable[str]
 ) -> str:
@@ -334,35 +283,33 @@ def _contingency(
     return html_table(caption, ["cluster", *columns], rows)
 
 
-def transfer_sentences(facts: Facts) -> tuple[str, ...]:
-    """Return what a reader has to know of the table; () in a session without transfer."""
-    found = facts.result.transfer
+def site_sentences(facts: Facts) -> tuple[str, ...]:
+    """Return how the sites differ; () where they were not compared."""
+    found = facts.result.site_differences
     if found is None:
         return ()
-    lines = []
-    for site, own in sorted(found.sites.items()):
-        if own.differing_columns:
-            names = listed(map(isolated, own.differing_columns))
-            lines.append(
-                f"{facts.site_name(site)} seems to code {names} otherwise than the other sites. "
-                "Compare units, the direction of scales, and which code means what; then run the "
-                "session again."
-            )
-    if not lines and found.compared:
-        whose = "Your site" if facts.own_site else "No site"
-        seems = "does not seem" if facts.own_site else "seems"
-        lines.append(f"{whose} {seems} to code a column otherwise than the other sites.")
-    if not found.compared:
+    if found.columns is None:
         least = max(facts.definition.policy.min_sites, 3) + 1
-        lines.append(f"Columns were not compared: it takes at least {least} sites with persons.")
-    if found.cramers_v is not None:
+        lines = [f"Columns were not compared: it takes at least {least} sites with persons."]
+    else:
+        lines = [
+            f"{facts.site_name(site)} seems to code {listed(map(isolated, columns))} otherwise "
+            "than the other sites. Compare units, the direction of scales, and which code means "
+            "what; then run the session again."
+            for site, columns in sorted(found.columns.items())
+        ]
+        seems = "Your site does not seem" if facts.own_site else "No site seems"
+        lines = lines or [f"{seems} to code a column otherwise than the other sites."]
+    if found.cramers_v is None:
+        said = "Cannot tell how well the site predicts the cluster: too few groups or sites."
+    else:
         degree = next(word for least, word in _PREDICTS if found.cramers_v >= least)
-        of = " of groups" * facts.of_groups
-        lines.append(
-            f"The site {degree} predicts the cluster: Cramér's V{of} is {short(found.cramers_v)}, "
-            "from 0 for the same mix of clusters at all sites to 1 for clusters of one site each."
+        said = (
+            f"The site {degree} predicts the cluster: Cramér's V{' of groups' * facts.of_groups} "
+            f"is {short(found.cramers_v)}, from 0 for the same mix of clusters at all sites to 1 "
+            "for clusters of one site each."
         )
-    return tuple(lines)
+    return (*lines, said)
 
 
 def _bounds(facts: Facts) -> str:

@@ -30,7 +30,7 @@ from fedclust.result.placement import goes_by_distance, label_by_distance, place
 from fedclust.result.predictions import Predictions
 from fedclust.result.result_file import ResultFile, Rule, rule_text
 from fedclust.schema.display import short_repr
-from fedclust.schema.evidence import CloudComparison, Stability, Transfer
+from fedclust.schema.evidence import CloudComparison, SiteDifferences, Stability
 from fedclust.schema.feature import Feature, clustered
 from fedclust.schema.model import Memory
 from fedclust.schema.outcomes import Outcomes
@@ -241,13 +241,12 @@ class SessionResult(Facts):
         return self.result.stability
 
     @property
-    def transfer_(self) -> Transfer | None:
-        """What ``transfer`` says of the persons; None in a session without it.
+    def site_differences_(self) -> SiteDifferences | None:
+        """Columns that sites seem to code otherwise, and Cramér's V of site and cluster.
 
-        Whether each site would have found the clusters alone is asked with ``protection: none``
-        only. ``to_frame("transfer")`` is the same as a table.
+        None in a session with one K and neither ``evidence`` nor ``stability``.
         """
-        return self.result.transfer
+        return self.result.site_differences
 
     @property
     def outcomes_(self) -> Outcomes | None:
@@ -273,12 +272,11 @@ class SessionResult(Facts):
 
         Parameters
         ----------
-        table : {"clusters", "sites", "transfer", "outcomes", "outcome_counts", "k", "history"}
+        table : {"clusters", "sites", "outcomes", "outcome_counts", "k", "history"}
             ``clusters``: a row for each cluster, with its size in persons and its centroid in the
             data's own units, NaN where unknown. ``sites``: persons in each cluster by site, as far
-            as the reader may see them. ``transfer``: a row for each of these sites, with what the
-            option ``transfer`` says of it. ``outcomes``: a row for each estimate of an outcome with
-            its 95 % interval, the standard deviation of the noise (sigma) and the points spent.
+            as the reader may see them. ``outcomes``: a row for each estimate of an outcome with its
+            95 % interval, the standard deviation of the noise (sigma) and the points spent.
             ``outcome_counts``: the counts with noise that each of these sites sent. ``k``: a row
             for each number of clusters of a sweep, with the measures that are compared.
             ``history``: a row for each round.

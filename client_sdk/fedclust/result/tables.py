@@ -75,7 +75,7 @@ def json_text(facts: Facts) -> str:
             "history": result.history,
             "sweep": sweep,
             "stability": result.stability,
-            "transfer": facts.result.transfer,
+            "site_differences": result.site_differences,
             "outcomes": result.outcomes,
             "dissimilarity": facts.dissimilarity,
             "definition": facts.definition,

@@ -22,8 +22,8 @@ What it computes
     The clearest column of all sites is named first. What its site says of it is then left out, and
     all is compared again.
 
-``make bench transfer`` measures how often it names the right site and column, and how often it
-names any where all sites agree.
+``make bench column_differences`` measures how often it names the right site and column, and how
+often it names any where all sites agree.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 
 #: A site is compared with at least so many others: fewer cannot say which of them differs.
-FEWEST_OTHERS = 3
+_FEWEST_OTHERS = 3
 #: Regions for each cluster, at least, and at most one for so many cells.
 _REGIONS_PER_CLUSTER, _FEWEST_REGIONS, _CELLS_PER_REGION = 2, 6, 8
 _RESTARTS = 5
@@ -49,9 +49,9 @@ _RESTARTS = 5
 _FAR = 2.0
 #: The variance of ordinary differences between hospitals, as a share of a column's variance.
 _ORDINARY = 0.03
-#: From so many standard errors on, a column differs. Where all sites agreed, at most 5 of 100
-#: sessions had any (``make bench transfer``).
-_LIMIT = 5.5
+#: From so many standard errors on, a column differs. Where all sites agreed, about 2 of 100
+#: sessions had any (``make bench column_differences``).
+_LIMIT = 6.0
 
 
 def differing_columns(
@@ -60,8 +60,10 @@ def differing_columns(
     n_clusters: int,
     min_sites: int,
     seed: int,
-) -> dict[str, tuple[int, ...]]:
+) -> dict[str, tuple[int, ...]] | None:
     """Return the columns that a site codes otherwise than the others, for each site that does.
+
+    None where sites are too few to compare them.
 
     Parameters
     ----------
@@ -70,14 +72,15 @@ def differing_columns(
     binary : (d,) bool
         The yes/no columns, levels included.
     n_clusters : int
+        The largest K of several.
     min_sites : int
         A site is compared with at least so many others, and with at least three.
     seed : int
     """
     names = sorted(sites)
     agrees = np.ones((len(names), len(binary)), dtype=np.bool_)
-    if len(names) <= max(min_sites, FEWEST_OTHERS):
-        return {}
+    if len(names) <= max(min_sites, _FEWEST_OTHERS):
+        return None
     cells = _scaled_cells([sites[name] for name in names], binary)
     n_regions = max(_REGIONS_PER_CLUSTER * n_clusters, _FEWEST_REGIONS)
     while True:

@@ -3,38 +3,33 @@
 Every session with ``evaluate`` ends its method's rounds with it. A site measures the clusters of
 every K (``rounds.evaluation``) and counts the persons who move between one K and the next. Where
 the clusters are compared with one cloud (``rounds.reference``) or with models of resampled data
-(``rounds.resampling``), or the sites' columns with each other (``rounds.transfer``), it also
-describes its records by cells. The clusters are sorted before, so that everything is in their final
-order.
+(``rounds.resampling``), it also describes its records by cells. From these the coordinator finds
+how sites differ. The clusters are sorted before, so that everything is in their final order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from fedclust.methods.common.finalize import complete_result, sort_clusters
-from fedclust.methods.common.kmeans_rounds import disclosure, local_kmeans, local_restarts
-from fedclust.numeric.agreement import contingency_table
+from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.numeric.agreement import contingency_table, cramers_v
 from fedclust.numeric.array_types import IntArray
 from fedclust.numeric.arrays import IntMatrix, IntVector
-from fedclust.numeric.distances import nearest_centroid
-from fedclust.numeric.modes import CentroidRule
 from fedclust.protection.message_checks import check_shape
-from fedclust.rounds import evaluation, transfer
+from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
-from fedclust.rounds.plan import Plan, finds_own_clusters, not_judged
+from fedclust.rounds.plan import Plan, not_judged
 from fedclust.rounds.record_cells import (
     MOST_VALUES,
     N_CELLS,
-    PooledCells,
     RecordCells,
     check_record_cells,
     find_cells,
-    pool_cells,
 )
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
@@ -47,12 +42,11 @@ from fedclust.rounds.sweep import (
     with_clusterings,
 )
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.evidence import CloudComparison, SiteDifferences
 from fedclust.schema.model import Model
-from fedclust.schema.points import Points
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.scaling import centroid_rule
+from fedclust.schema.scaling import binary_columns, centroid_rule
 from fedclust.schema.task import (
     Contribution,
     Phase,
@@ -66,6 +60,9 @@ NAME = "evidence"
 _UNMEASURED = (
     "sizes and quality are not known: fewer sites than needed could answer the closing evaluation"
 )
+#: With protection, Cramér's V takes so many groups for each site. With fewer it is too often more
+#: than .1 off that of the persons (docs/results/table_one.md).
+_FEWEST_GROUPS = 30
 _K_UNMEASURED = f"{_UNMEASURED} for this number of clusters"
 
 
@@ -93,15 +90,10 @@ class EvidencePart(Model):
     flow : (K', K) int64 or None
         Persons by their cluster of the part before and of this one; None in the first part, and
         after a part without persons.
-    own : (K, K) int64 or None
-        With ``transfer`` and ``protection: none``: persons by cluster of the site's own k-means
-        (rows) and by their cluster (columns). A row of zeros stands for each cluster that the site
-        does not find.
     """
 
     evaluation: Evaluation
     flow: IntMatrix | None = None
-    own: IntMatrix | None = None
 
 
 class EvidencePayload(Model):
@@ -144,34 +136,16 @@ def _local_step(task: SiteTask[EvidenceTask], site: SiteSide) -> EvidencePayload
             found.append(None)
             before = None
             continue
-        n_clusters, flow, own_table = len(part.centroids), None, None
+        n_clusters, flow = len(part.centroids), None
         if before is not None:
             flow = contingency_table(before, labels, points.sizes, (n_before, n_clusters))
-        if finds_own_clusters(own):
-            own_rng, rule = site.rng.spawn(1)[0], centroid_rule(own)
-            own_table = _own_table(points, labels, n_clusters, own_rng, rule)
         measured = evaluation.local_step(part, points, own, labels)
-        found.append(EvidencePart(evaluation=measured, flow=flow, own=own_table))
+        found.append(EvidencePart(evaluation=measured, flow=flow))
         before, n_before = labels, n_clusters
     if all(part is None for part in found):
         return None
     cells = find_cells(points, site.rng) if site.config.sends_cells else None
     return EvidencePayload(parts=tuple(found), cells=cells)
-
-
-def _own_table(
-    points: Points,
-    labels: IntArray,
-    n_clusters: int,
-    rng: np.random.Generator,
-    rule: CentroidRule,
-) -> IntArray:
-    """Cluster a site's own points, and count persons by own and by final cluster (m,): (K, K)."""
-    m, d = points.X.shape
-    n_init = local_restarts(m, d, n_clusters)
-    centroids = rule(local_kmeans(points, n_clusters, n_init, rng, rule).means)
-    own = nearest_centroid(points.X, centroids)
-    return contingency_table(own, labels, points.sizes, (n_clusters, n_clusters))
 
 
 # --- Check ----------------------------------------------------------------------------------------
@@ -193,7 +167,6 @@ def _check(task: SiteTask[EvidenceTask], payload: EvidencePayload, config: RunCo
             raise RuleViolation(broken.rule, broken.message, pointer) from None
         _check_flow(part.flow, before, part.evaluation.counts, own.p, f"/parts/{i}/flow")
         before = part.evaluation.counts
-        _check_own_table(part.own, before, own, f"/parts/{i}/own")
     if (payload.cells is not None) != config.sends_cells:
         message = "a site sends cells where the session asks for them"
         raise RuleViolation("cells", message, "/cells")
@@ -209,17 +182,6 @@ def _check_flow(
         raise RuleViolation("flow", message, pointer)
     if flow is not None and before is not None:
         check_table(flow, before, counts, p, pointer)
-
-
-def _check_own_table(
-    table: IntArray | None, counts: IntArray, config: RunConfig, pointer: str
-) -> None:
-    if (table is not None) != finds_own_clusters(config):
-        message = "the option transfer asks for it, without protection"
-        raise RuleViolation("own", message, pointer)
-    if table is not None:
-        check_shape(table, (len(counts), len(counts)), pointer)
-        check_table(table, None, counts, config.p, pointer)
 
 
 def check_table(
@@ -262,12 +224,6 @@ PHASE = Phase(
             "K x K numbers, for each K of several",
             "How many of your persons move from each cluster to each of the next number of "
             "clusters.",
-        ),
-        disclosure(
-            "parts.own",
-            "K x K numbers, for each K, with transfer and without protection",
-            "How many of your persons are in each pair of a cluster that you find alone and a "
-            "final cluster.",
         ),
         disclosure(
             "cells.counts",
@@ -327,7 +283,6 @@ class EvidenceStage(Stage):
             return ()
         several = isinstance(plan.options.n_clusters, tuple)
         absent = {
-            "parts.own": not finds_own_clusters(plan),
             "parts.flow": not several,
             "cells": not plan.sends_cells,
         }
@@ -371,8 +326,7 @@ class EvidenceStage(Stage):
         result = _with_cloud(closing, result)
         sent = cells_of(closing.contributions)
         if sent:
-            cells = pool_cells(sent)
-            result = _with_transfer(closing, result, cells)
+            result = _with_site_differences(closing, result, sent)
         return Closed(state.with_result(result), metrics=metrics)
 
     def give_up(self, closing: Round) -> Closed:
@@ -515,19 +469,33 @@ def _with_cloud(closing: Round, result: Result) -> Result:
     return update_each(result, lambda place, _: {"one_cloud": found[place]})
 
 
-def _with_transfer(closing: Round, result: Result, cells: PooledCells) -> Result:
-    """Add to every K that was measured how far each site bears it out."""
-    if not closing.plan.options.transferred:
-        return result
+def _with_site_differences(
+    closing: Round, result: Result, cells: Mapping[str, RecordCells]
+) -> Result:
+    """Add to every K that was measured how the sites differ."""
+    # Imported here: a site does not load what only a coordinator computes.
+    from fedclust.rounds.column_differences import differing_columns
 
-    def summarised(place: int, own: Result) -> dict[str, Any]:
+    config = closing.config
+    found = differing_columns(
+        cells,
+        binary_columns(config.columns),
+        max(len(own.centroids) for own in clusterings(result)),
+        config.policy.min_sites,
+        closing.plan.seed,
+    )
+    columns = None
+    if found is not None:
+        names = [column.name for column in config.columns]
+        columns = {site: tuple(names[j] for j in own) for site, own in found.items()}
+
+    def described(place: int, own: Result) -> dict[str, Any]:
         if own.quality is None:
             return {}
         sent = payloads_of(part_of(closing.contributions, EvidencePayload, place), EvidencePart)
-        counts = {site: part.evaluation.counts for site, part in sent.items()}
-        groups = {site: part.evaluation.points for site, part in sent.items()}
-        tables = {site: part.own for site, part in sent.items()}
-        config, seed = closing.config, closing.plan.seed
-        return {"transfer": transfer.summarise(counts, groups, tables, cells, config, seed)}
+        groups = np.stack([part.evaluation.points for part in sent.values()])
+        known = config.policy.protection == "none" or groups.sum() >= _FEWEST_GROUPS * len(groups)
+        v = cramers_v(groups) if known and len(groups) > 1 else None
+        return {"site_differences": SiteDifferences(columns=columns, cramers_v=v)}
 
-    return update_each(result, summarised)
+    return update_each(result, described)

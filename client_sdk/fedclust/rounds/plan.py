@@ -20,7 +20,7 @@ from fedclust.schema.run_config import RunConfig
 
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.
-VERSION = 8
+VERSION = 9
 #: The most numbers in a task, of all models: 32 MB, as much as a message may have.
 MAX_NUMBERS = 4_000_000
 #: With these, a value missing of a feature that a site has is imputed with the federated mean.
@@ -64,9 +64,7 @@ class Plan:
     def sends_cells(self) -> bool:
         """Whether sites describe their records by cells in the closing round."""
         compared = self.options.compared_with_cloud
-        compared = compared and not_judged(self.method, self.policy) is None
-        options = self.options
-        return compared or (options.evaluated and options.transferred) or is_resampled(self)
+        return compared and not_judged(self.method, self.policy) is None
 
     def config(
         self, p: int, space: Space | None, mask: BoolArray | None = None, **known: Any
@@ -116,21 +114,6 @@ def is_prepared(plan: Plan) -> bool:
     return policy.scaling == "standard" or policy.missing in IMPUTES or unknown_gamma
 
 
-def is_resampled(plan: Plan) -> bool:
-    """Whether a round that compares the clusters with other models follows."""
-    options = plan.options
-    return options.evaluated and (options.resampled_models > 0 or finds_own_clusters(plan))
-
-
-def finds_own_clusters(session: Plan | RunConfig) -> bool:
-    """Whether sites compare the clusters with their own, and with models made without them.
-
-    Only where points are single rows: the agreement of groups is not that of their persons
-    (docs/results/table_one.md), so with protection nobody asks for it.
-    """
-    return session.options.transferred and session.policy.protection == "none"
-
-
 def not_judged(method: AnyMethod, policy: Policy) -> str | None:
     """Return why clusters of such a session are not compared with one cloud; None: they are."""
     if method.probabilities is not None:
@@ -170,7 +153,6 @@ def check_evidence(method: AnyMethod, config: RunConfig) -> None:
         raise RuleViolation("sweep", message, "/evaluate")
     asked = {
         "stability": options.resampled_models > 0,
-        "transfer": options.transferred,
         "evidence": options.compared_with_cloud and one_k,
     }
     names = [name for name, wanted in asked.items() if wanted]
@@ -190,9 +172,9 @@ def _check_model_count(config: RunConfig) -> None:
     ks, n_models = config.options.ks, config.options.resampled_models
     if not ks or not n_models:
         return
-    # The answer has a table of K x K for each model, and perhaps one more.
+    # The answer has a table of K x K for each model.
     per_model, per_table = sum(ks) * len(config.columns), sum(k**2 for k in ks)
-    most = min(MAX_NUMBERS // per_model, MAX_NUMBERS // per_table - 1)
+    most = MAX_NUMBERS // max(per_model, per_table)
     if n_models > most:
         message = "so many models of these clusters and columns are too large: at most {}"
         raise RuleViolation("evidence", message.format(max(most, 0)), "/stability")

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pydantic import ValidationError
 
 from fedclust.rounds import evidence
-from fedclust.rounds.plan import Plan, finds_own_clusters
+from fedclust.rounds.plan import Plan
 from fedclust.schema.errors import RuleViolation
 
 # Measured with 3 to 100 sites, 4 to 30 columns and K = 3 to 50, on one processor of 2024.
@@ -85,29 +85,22 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
     elif wanted is not None:
         several = _largest(len(ks), lambda n: fits(ks[:n], n_sites, n_models))
         fitting += [f"n_clusters {list(ks[:several])}"] if several > 1 else []
-    names = ["stability"] * bool(n_models) + ["transfer"] * finds_own_clusters(plan)
-    names = names or ["n_clusters" if len(ks) > 1 else "evidence"]
-    count = len(ks) * _models_of_one_k(plan, n_sites, n_models)
+    name = "stability" if n_models else "n_clusters" if len(ks) > 1 else "evidence"
     advice = f"At most {', or '.join(fitting)} would fit" if fitting else "Leave it out"
     raise RuleViolation(
         "workload",
-        f"for {' and '.join(names)} with {n_sites} sites the coordinator would make {count:,} "
+        f"for {name} with {n_sites} sites the coordinator would make {len(ks) * n_models:,} "
         f"models, which takes about {seconds:,.0f} s; it allows {most_seconds:,.0f} s for a round. "
         f"{advice}",
-        f"/{names[0]}",
+        f"/{name}",
     )
-
-
-def _models_of_one_k(plan: Plan, n_sites: int, n_models: int) -> int:
-    return n_models + (n_sites if finds_own_clusters(plan) else 0)
 
 
 def _closing_seconds(plan: Plan, ks: Sequence[int], n_sites: int, n_models: int) -> float:
     """Return about how long the comparisons of the closing round take."""
-    models = _models_of_one_k(plan, n_sites, n_models)
     compared = plan.options.compared_with_cloud and plan.sends_cells
     cloud = _CLOUD_S + len(ks) * _CLOUD_CLUSTERS_S if compared else 0.0
-    return cloud + sum(models * (_MODEL_S + _MODEL_SITE_CLUSTER_S * n_sites * k) for k in ks)
+    return cloud + sum(n_models * (_MODEL_S + _MODEL_SITE_CLUSTER_S * n_sites * k) for k in ks)
 
 
 def _takes(plan: Plan, **option: int) -> bool:

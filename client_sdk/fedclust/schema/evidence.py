@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
-
-from pydantic import Field
-
-from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntMatrix
+from fedclust.numeric.arrays import FloatMatrix, FloatVector
 from fedclust.schema.model import Model
 
 
@@ -65,71 +61,24 @@ class CloudComparison(Model):
     not_judged: str | None = None
 
 
-class SiteTransfer(Model):
-    """How far one site's persons bear out the common clusters.
-
-    Tables, indices and kappas are None with protection, where sites do not send them.
+class SiteDifferences(Model):
+    """How sites differ from each other in columns and clusters.
 
     Attributes
     ----------
-    n_rows : int
-        Persons.
-    own_table : (K, K) int64 or None
-        Persons by cluster of the site's own k-means (rows) and common cluster (columns). Each row
-        stands at the place of the common cluster that it was matched with; a row of zeros is a
-        cluster that the site did not find.
-    own_ari, own_kappa : float or None
-        Agreement of the two (``numeric.agreement``).
-    left_out_table : (K, K) int64 or None
-        Persons by cluster of the model that was fitted without this site (rows, matched in the same
-        way) and common cluster. None where fewer than ``min_sites`` other sites remain, or where
-        the site did not answer the round.
-    left_out_ari, left_out_kappa : float or None
-    differing_columns : tuple of str
-        Columns that the site seems to code otherwise than the other sites.
-    """
-
-    n_rows: int
-    own_table: IntMatrix | None = None
-    own_ari: float | None = None
-    own_kappa: float | None = None
-    left_out_table: IntMatrix | None = None
-    left_out_ari: float | None = None
-    left_out_kappa: float | None = None
-    differing_columns: tuple[str, ...] = ()
-
-    @property
-    def found_alone(self) -> Literal["yes", "partly", "no"] | None:
-        """Whether the site would have found the common clusters alone; None where not known.
-
-        By its own adjusted Rand index, in the bands of Steinley, "Properties of the Hubert-Arabie
-        adjusted Rand index", Psychological Methods 9, 2004: from .8 good, below .65 poor.
-        """
-        if self.own_ari is None:
-            return None
-        return "yes" if self.own_ari >= 0.8 else "partly" if self.own_ari >= 0.65 else "no"
-
-
-class Transfer(Model):
-    """Whether the clusters hold at each site; see ``rounds.transfer``.
-
-    Attributes
-    ----------
-    sites : dict of site to SiteTransfer
-        Sites with persons. Each site sees its own alone.
+    columns : dict of site to tuple of str, or None
+        Columns that a site seems to code otherwise than the others, of the sites that have any; see
+        ``rounds.column_differences``. Each site sees its own alone. None where columns were not
+        compared: it takes at least ``min_sites`` other sites, and at least three.
     cramers_v : float or None
         How well the site predicts the cluster of a group, from 0 to 1, with Bergsma's correction of
-        bias.
-    compared : bool
-        Whether the sites' columns were compared: it takes at least ``min_sites`` other sites, and
-        at least three.
+        bias. None where groups are too few to tell.
     """
 
-    sites: dict[str, SiteTransfer] = Field(default_factory=dict)
+    columns: dict[str, tuple[str, ...]] | None = None
     cramers_v: float | None = None
-    compared: bool = False
 
-    def of_sites(self, names: frozenset[str]) -> Transfer:
+    def of_sites(self, names: frozenset[str]) -> SiteDifferences:
         """Return what may be shown to someone who may see these sites alone."""
-        own = {site: each for site, each in self.sites.items() if site in names}
-        return self.model_copy(update={"sites": own})
+        own = {site: each for site, each in (self.columns or {}).items() if site in names}
+        return self if self.columns is None else self.model_copy(update={"columns": own})

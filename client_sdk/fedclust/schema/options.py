@@ -40,11 +40,6 @@ class MethodOptions(Model):
         return 0
 
     @property
-    def transferred(self) -> bool:
-        """Whether the sites' own clusterings are compared with the common one."""
-        return False
-
-    @property
     def compared_with_cloud(self) -> bool:
         """Whether the clusters are compared with one cloud, where the method allows it."""
         return False

@@ -10,7 +10,7 @@ from pydantic import Field
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix, FloatVector, IntMatrix, IntVector
 from fedclust.schema.encoding import Space
-from fedclust.schema.evidence import CloudComparison, Stability, Transfer
+from fedclust.schema.evidence import CloudComparison, SiteDifferences, Stability
 from fedclust.schema.model import Model, Tree
 from fedclust.schema.outcomes import Outcomes
 
@@ -320,8 +320,8 @@ class Result(FinalModel):
         How outcomes differ between the clusters; None in a session without outcomes.
     stability : Stability or None
         With the option ``stability``: how far models of resampled data agree with the clusters.
-    transfer : Transfer or None
-        With the option ``transfer``: whether each site bears out the clusters.
+    site_differences : SiteDifferences or None
+        Where the sites sent cells.
     one_cloud : CloudComparison or None
         With several K, or with the options ``stability`` or ``evidence``: how clear the clusters
         are, compared with one cloud without clusters.
@@ -349,7 +349,7 @@ class Result(FinalModel):
     recommendation: str | None = None
     bounds: Bounds | None = None
     stability: Stability | None = None
-    transfer: Transfer | None = None
+    site_differences: SiteDifferences | None = None
     one_cloud: CloudComparison | None = None
     outcomes: Outcomes | None = None
     likelihood: Likelihood | None = None

@@ -196,8 +196,8 @@ def sees_answer_details(actor: Actor, site: str) -> bool:
 def visible_result(actor: Actor, result: Result) -> Result:
     """Limit a result to what the actor may see.
 
-    A site reads its own sizes, outcomes, transfer and mapping. Analysts and operators read sizes,
-    outcomes and transfer by site and no mapping. The same holds for every K of a sweep.
+    A site reads its own sizes, outcomes, differences and mapping. Analysts and operators read
+    sizes, outcomes and differences by site and no mapping. The same holds for every K of a sweep.
     """
     if result.sweep is not None:
         entries = tuple(
@@ -211,6 +211,6 @@ def visible_result(actor: Actor, result: Result) -> Result:
     sizes = {site: row for site, row in result.site_sizes.items() if site in own}
     mapping = {site: row for site, row in result.mapping.items() if site in own}
     outcomes = None if result.outcomes is None else result.outcomes.of_sites(own)
-    transfer = None if result.transfer is None else result.transfer.of_sites(own)
-    update = {"site_sizes": sizes, "mapping": mapping, "outcomes": outcomes, "transfer": transfer}
-    return result.model_copy(update=update)
+    differences = None if result.site_differences is None else result.site_differences.of_sites(own)
+    update = {"site_sizes": sizes, "mapping": mapping, "outcomes": outcomes}
+    return result.model_copy(update={**update, "site_differences": differences})

@@ -105,7 +105,7 @@ def definitions() -> Iterator[dict[str, Any]]:
         "approval": "E-7",
         "expires": "2027-01-31T12:00:30Z",
         "algorithm": "lloyd",
-        "config": {"n_clusters": [2, 3], "stability": 100, "transfer": True, "tol": 1e-4},
+        "config": {"n_clusters": [2, 3], "stability": 100, "evidence": True, "tol": 1e-4},
         "outcomes_k": "recommended",
         "seed": 5,
         "start": "manual",

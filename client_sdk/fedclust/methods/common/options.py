@@ -59,18 +59,14 @@ class EvaluatedOptions(MethodOptions):
     stability : int
         Number of models of resampled data with which the clusters are compared, from 20 to 500;
         100 is usual. It takes one more round. 0: none.
-    transfer : bool
-        Whether the session says which site seems to code a column otherwise; with ``protection:
-        none`` also whether each site would have found the clusters alone, which takes the same
-        additional round.
     evidence : bool
-        Whether the clusters are compared with one cloud without clusters. With several
-        ``n_clusters`` or ``stability`` they are anyway, where the method allows it.
+        Whether the clusters are compared with one cloud without clusters, and the sites with each
+        other. With several ``n_clusters`` or ``stability`` they are anyway, where the method allows
+        it.
     """
 
     evaluate: bool = True
     stability: Annotated[int, AfterValidator(_check_model_count)] = 0
-    transfer: bool = False
     evidence: bool = False
 
     @property
@@ -82,11 +78,6 @@ class EvaluatedOptions(MethodOptions):
     def resampled_models(self) -> int:
         """Number of resampled models; 0: stability is not measured."""
         return self.stability
-
-    @property
-    def transferred(self) -> bool:
-        """Whether the sites' own clusterings are compared with the common one."""
-        return self.transfer
 
     @property
     def compared_with_cloud(self) -> bool:

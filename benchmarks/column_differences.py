@@ -1,12 +1,14 @@
-"""Does transfer name the hospital that codes a column otherwise, and only that one?
+"""Does a result name the hospital that codes a column otherwise, and only that one?
 
 Rows are drawn, and each site forms its protected table and cells as it does for a session; the rule
 is the coordinator's (``rounds.column_differences``). A draw has 4 to 12 columns: numbers, skewed
 numbers, yes/no, or some of each. It has 2 to 6 clusters whose means have a standard deviation of
 1.5, 2 or 3 times that within clusters, or one correlated cloud. A quarter of the columns tells no
 clusters apart. Sites differ from the others by 0, .2 or .5 standard deviations in every column; in
-every other draw they have very different mixes of clusters; in a third of the draws a tenth of the
-values is missing.
+every other draw they have very different mixes of clusters. Values are missing at random. The rule
+gets the number of clusters in half of the draws, and a session's largest K of several, 8, in the
+other. With `--real`, real tables are divided into sites at random, and one of their columns goes
+wrong; heart disease has its own hospitals.
 
 In each draw all sites agree first; then one of them codes one column otherwise, in each of several
 ways. Units may go wrong in any column of numbers, the rest in one of at least four columns that
@@ -19,10 +21,9 @@ none. Where all sites agree, ``none`` is right.
 from __future__ import annotations
 
 import argparse
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, ndtri
@@ -35,8 +36,11 @@ from fedclust.numeric.random import site_rng
 from fedclust.rounds.column_differences import differing_columns
 from fedclust.rounds.record_cells import find_cells
 from fedclust.schema.points import Points
+from table_one import _real
 
 P = 5
+MISSING = (0.0, 0.15)
+LARGEST_K = 8
 #: Sites, and persons of each: from the first number to the second.
 SIZES = {
     "4 x 50": (4, 50, 50),
@@ -63,7 +67,7 @@ class Hospitals:
     n_clusters: int
 
 
-def draw(rng: np.random.Generator, size: str, mix: float | None) -> Hospitals:
+def draw(rng: np.random.Generator, size: str, mix: float | None, missing: float) -> Hospitals:
     n_sites, least, most = SIZES[size]
     d, k = int(rng.choice([4, 6, 8, 12])), int(rng.choice([2, 3, 4, 6]))
     data = str(rng.choice(DATA))
@@ -79,7 +83,7 @@ def draw(rng: np.random.Generator, size: str, mix: float | None) -> Hospitals:
     root = np.linalg.cholesky(np.full((d, d), r) + (1.0 - r) * np.eye(d))
     shares = np.clip(rng.beta(0.5, 0.5, size=(k, d)), 0.02, 0.98)
     offsets = np.where(rng.random(d) < 0.5, 0.0, rng.uniform(5.0, 50.0, d))
-    differ, lack = float(rng.choice([0.0, 0.2, 0.5])), float(rng.choice([0.0, 0.0, 0.1]))
+    differ = float(rng.choice([0.0, 0.2, 0.5]))
     rows = []
     for effect in rng.normal(size=(n_sites, d)) * differ:
         n = int(np.exp(rng.uniform(np.log(least), np.log(most + 1))))
@@ -89,7 +93,7 @@ def draw(rng: np.random.Generator, size: str, mix: float | None) -> Hospitals:
         X = np.where(skewed, np.exp(0.6 * X), X + offsets)
         yes = rng.random((n, d)) < ndtr(ndtri(shares[labels]) + effect)
         X = np.where(binary, yes, X)
-        rows.append(np.where(rng.random((n, d)) < lack, np.nan, X))
+        rows.append(np.where(rng.random((n, d)) < missing, np.nan, X))
     telling = np.where(binary, np.ptp(shares, axis=0) > 0.4, means.std(axis=0) > 1.0)
     return Hospitals(rows, binary, skewed, telling, k)
 
@@ -134,7 +138,8 @@ def verdict(
         f"{place:02}": find_cells(own, site_rng(seed, str(place), 1))
         for place, own in enumerate(scaled(points))
     }
-    found = differing_columns(cells, drawn.binary, drawn.n_clusters, 3, seed)
+    n_clusters = LARGEST_K if seed % 4 > 1 else drawn.n_clusters
+    found = differing_columns(cells, drawn.binary, n_clusters, 3, seed)
     named = {(int(site), j) for site, columns in found.items() for j in columns}
     right = set() if wrong is None else {(wrong[0], j) for j in wrong[1]}
     if not named:
@@ -142,10 +147,8 @@ def verdict(
     return "others" if not named & right else "right" if named <= right else "more"
 
 
-def verdicts(size: str, mix: float | None, seed: int) -> Iterator[tuple[str, str]]:
+def verdicts(drawn: Hospitals, rng: np.random.Generator, seed: int) -> Iterator[tuple[str, str]]:
     """Yield each kind and its verdict for one draw."""
-    rng = np.random.default_rng([seed, [*SIZES].index(size), mix is None])
-    drawn = draw(rng, size, mix)
     points = [site_points(rows, P) for rows in drawn.rows]
     yield AGREE, verdict(points, drawn, None, seed)
     for kind in KINDS:
@@ -156,28 +159,44 @@ def verdicts(size: str, mix: float | None, seed: int) -> Iterator[tuple[str, str
             yield kind, verdict(changed, drawn, (site, found[1]), seed)
 
 
-def rows_of(size: str, seeds: range) -> list[dict[str, Any]]:
-    counts: dict[str, Counter[str]] = {kind: Counter() for kind in (*KINDS, AGREE)}
-    for seed in seeds:
-        for kind, found in verdicts(size, 0.3 if seed % 2 else None, seed):
-            counts[kind][found] += 1
-    return [
-        {"sites": size, "what the site does": kind, "sessions": found.total()}
-        | {name: found[name] for name in ("right", "more", "others", "none")}
-        for kind, found in counts.items()
-    ]
+def real(seed: int, missing: float, *, support: bool) -> Iterator[tuple[str, Hospitals]]:
+    """Yield real tables; every column may go wrong."""
+    for name, sites in _real(seed, support=support):
+        rng = np.random.default_rng(seed)
+        rows = [np.where(rng.random(own.shape) < missing, np.nan, own) for own in sites]
+        every = np.concatenate(rows)
+        binary = (np.isin(every, (0.0, 1.0)) | np.isnan(every)).all(axis=0)
+        yes = np.ones(len(binary), dtype=np.bool_)
+        yield name, Hospitals(rows, binary, yes, yes, 4)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--draws", type=int, default=60, help="of each size; a quarter of 30 x 100")
+    parser.add_argument("--real", type=int, default=0, help="draws of real tables")
     parser.add_argument("--first", type=int, default=1_000, help="the first seed")
+    parser.add_argument("--support", action="store_true", help="SUPPORT too, with --real")
     options = parser.parse_args()
-    rows = []
-    for size, (n_sites, _, _) in SIZES.items():
-        draws = options.draws // (4 if n_sites > 10 else 1)
-        rows += rows_of(size, range(options.first, options.first + draws))
-    write("transfer", rows, note=f"Groups: p = {P}.")
+    counts: dict[tuple[str, float, str], Counter[str]] = defaultdict(Counter)
+    for missing in MISSING:
+        for place, (size, (n_sites, _, _)) in enumerate(SIZES.items()):
+            for seed in range(
+                options.first, options.first + options.draws // (1 + 3 * (n_sites > 10))
+            ):
+                mix = 0.3 if seed % 2 else None
+                rng = np.random.default_rng([seed, place, mix is None])
+                for kind, found in verdicts(draw(rng, size, mix, missing), rng, seed):
+                    counts[size, missing, kind][found] += 1
+        for seed in range(options.first, options.first + options.real):
+            for name, drawn in real(seed, missing, support=options.support):
+                for kind, found in verdicts(drawn, np.random.default_rng(seed), seed):
+                    counts[name, missing, kind][found] += 1
+    rows = [
+        {"sites": name, "missing": missing, "what the site does": kind, "sessions": found.total()}
+        | {each: found[each] for each in ("right", "more", "others", "none")}
+        for (name, missing, kind), found in counts.items()
+    ]
+    write("column_differences", rows, note=f"Groups: p = {P}.")
 
 
 if __name__ == "__main__":
