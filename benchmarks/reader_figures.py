@@ -1,15 +1,13 @@
-"""Figures of two results and of a tree against those of the rows.
+"""Figures of two results against those of the rows.
 
 Each table is divided at random into two halves of its rows, at the same sites, as two years would
 be. Both are clustered at p = 5, and compared as a reader compares two results. The same is computed
 from the rows of the same clusters. For each kind of data, the share of draws or of pairs for which:
 
-- "returns": the comparison says of a pair of clusters what the rows say;
+- "returns": the comparison says of a pair of clusters what the rows say, where it says anything;
+  "cannot tell": it says nothing;
 - "apart": the distance of a pair is within .25 standard deviations of that of the rows; "too far":
-  the mean of the given distance less that of the rows;
-- "heights": a height of a tree's last nine merges, as a share of the largest, is within .1 of that
-  of Ward's method on the rows; "long": the tree's longest step is at the number of clusters of the
-  rows' tree.
+  the mean of the given distance less that of the rows.
 
 With `--support`, SUPPORT too (the extra `examples`).
 """
@@ -22,7 +20,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import linkage
 
 from _report import write
 from fedclust import SessionResult, simulate
@@ -33,7 +30,6 @@ from table_one import MISSING, Sites, _drawn, _real
 FloatArray = NDArray[np.float64]
 SIZES = ((4, 400), (6, 200), (8, 120))
 DRAWN = ("Gaussian", "lognormal", "zero-inflated", "mixed", "t3", "Gaussian, no effect")
-N_MERGES = 9
 
 
 def main() -> None:
@@ -77,12 +73,7 @@ def _measure(
         simulate("lloyd", half, config=config, features=columns, seed=seed + place)
         for place, half in enumerate(halves)
     )
-    rows, _ = _joined(first, halves[0])
-    scaled = np.nan_to_num((rows - first.result.center) / first.result.scale)
-    return {
-        **_compared(first, second, halves),
-        **_tree(halves[0], columns, scaled, seed),
-    }
+    return _compared(first, second, halves)
 
 
 def _joined(
@@ -119,22 +110,14 @@ def _compared(
     }
     off = np.array([pair.distance - apart[pair.first, pair.second] for pair in pairs])
     return {
-        "returns": [float(pair.returns == ((pair.first, pair.second) in back)) for pair in pairs],
+        "returns": [
+            float(pair.returns == ((pair.first, pair.second) in back))
+            for pair in pairs
+            if pair.returns is not None
+        ],
+        "cannot tell": [float(pair.returns is None) for pair in pairs],
         "apart": (np.abs(off) <= 0.25).astype(float).tolist(),
         "too far": off.tolist(),
-    }
-
-
-def _tree(
-    half: dict[str, FloatArray], columns: list[dict[str, Any]], scaled: FloatArray, seed: int
-) -> dict[str, list[float]]:
-    found = simulate("ward", half, config={"n_clusters": 3}, features=columns, seed=seed)
-    n = min(N_MERGES, len(found.linkage_))
-    tops = [each[-n:] for each in (found.linkage_[:, 2], linkage(scaled, "ward")[:, 2])]
-    given, rows = (each / each[-1] for each in tops)
-    return {
-        "heights": (np.abs(given - rows)[:-1] <= 0.1).astype(float).tolist(),
-        "long": [float(np.diff(given).argmax() == np.diff(rows).argmax())],
     }
 
 

@@ -169,6 +169,17 @@ def test_clusters_in_other_places_are_called_different() -> None:
     assert "different clusters" in compare(_facts([[0.0]]), _facts([[1.5]])).verdict
 
 
+def test_between_two_limits_nobody_can_tell_whether_a_cluster_returns() -> None:
+    first = _facts([[0.0], [10.0]], (9, 9))
+    found = compare(first, _facts([[0.0], [15.0]], (9, 9)))
+    assert [pair.returns for pair in found.pairs] == [True, None]
+    assert found.verdict.endswith("apart. Of 1 more nobody can tell.")
+    assert "cannot tell" in "".join(section.html for section in found.sections)
+    found = compare(first, _facts([[5.0], [16.1]], (9, 9)))
+    assert [pair.returns for pair in found.pairs] == [None, False]
+    assert found.verdict.startswith("Nobody can tell whether 1 of the first result's 2 clusters r")
+
+
 def test_only_features_that_mean_the_same_are_compared() -> None:
     first = _facts([[50, 0.2, 0.5, 0.5], [60, 0.9, 0.1, 0.9]], (6, 4), FEATURES)
     changed = [

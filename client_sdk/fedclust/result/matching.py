@@ -52,9 +52,10 @@ class ClusterPair:
         Root mean square difference over the shared columns that both know, in standard deviations.
     mutual : bool
         Whether each is the nearest cluster to the other.
-    returns : bool
-        Whether they are mutually nearest, and at most half as far apart as from the next cluster
-        of their own result; of a single cluster at most half a standard deviation.
+    returns : bool or None
+        True if they are mutually nearest, and at most .4 times as far apart as from the next
+        cluster of their own result (of a single cluster: .4 standard deviations). False from .6 on.
+        None between these, and if they are not mutually nearest: it cannot be known from groups.
     sizes, shares : pair of number or None
         Persons, and their share of the result's persons; None: not measured.
     differences : tuple of ColumnDifference
@@ -66,7 +67,7 @@ class ClusterPair:
     labels: tuple[str, str]
     distance: float
     mutual: bool
-    returns: bool
+    returns: bool | None
     sizes: tuple[int | None, int | None]
     shares: tuple[float | None, float | None]
     differences: tuple[ColumnDifference, ...]
