@@ -406,6 +406,30 @@ def test_a_coordinator_that_keeps_asking_is_not_answered_for_ever(tmp_path: Path
     assert len({body for _, body in fake.puts}) == 1
 
 
+def test_a_site_joins_again_if_a_restored_coordinator_lost_its_joining(
+    tmp_path: Path, fake: FakeCoordinator
+) -> None:
+    joins: list[bytes] = []
+
+    def restored_once(request: httpx.Request) -> None:
+        assert len(fake.requests) < 100
+        if request.url.path.endswith("/participation"):
+            joins.append(request.content)
+        elif request.url.path.endswith("/task") and len(joins) == 1:
+            fake.state, fake.presence, fake.round, fake.step = "recruiting", "invited", 0, None
+            fake.memories = {name: {} for name in fake.others}
+
+    fake.before = restored_once
+    asked: list[ConsentRequest] = []
+    result = fake.site(tmp_path).participate(
+        "heart", MINE, consent=lambda request: asked.append(request) is None
+    )
+    assert result.labels is not None
+    assert len(joins) == 2
+    assert joins[0] == joins[1]
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize(
     "policy", [{"min_group_size": 2}, {"min_sites": 1}, {"min_sites": 2, "max_rounds": 4}]
 )

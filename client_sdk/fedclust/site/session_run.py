@@ -414,8 +414,7 @@ class SessionRun(SessionAnswers):
             if answer.phase == outcomes.NAME:
                 self.confirm(answer)
             self.send(answer, again=True)
-        if self.info.state not in ENDED:
-            self.join(consent)
+        declared = self.join(consent) if self.info.state not in ENDED else None
         task, etag = self.client.task(self.session)
         while True:
             if task is not None and task.status in ("ended", "left"):
@@ -431,14 +430,21 @@ class SessionRun(SessionAnswers):
             else:
                 # A withdrawal ends a wait too, after at most one long poll.
                 self.approvals.require(self.request)
-                if task is not None:
+                if task is not None and task.status == "invited" and declared is not None:
+                    # The coordinator was restored from a copy that lacks this site's joining.
+                    self.send_join(declared)
+                    self.report(Progress("joined"))
+                elif task is not None:
                     self.report(waiting(task))
             task, known = self.client.task(self.session, etag)
             # If nothing changed, the next request is answered at once, with the progress.
             etag = None if task is None else known
 
-    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> None:
-        """Consent, record it and join, except for steps that an earlier run has done."""
+    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> Participation:
+        """Consent, record it and join, except for steps that an earlier run has done.
+
+        Returns what was declared.
+        """
         state = next((s.state for s in self.info.sites if s.name == self.request.site), "invited")
         if state in ("left", "excluded", "refused"):
             raise self.left()
@@ -456,6 +462,7 @@ class SessionRun(SessionAnswers):
             raise
         if invited or fresh:
             self.report(Progress("joined"))
+        return declared
 
     def send_join(self, declared: Participation) -> None:
         """Join with the table's heads; again with all of them if the coordinator needs them.
