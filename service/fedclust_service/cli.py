@@ -255,6 +255,11 @@ def operator_token(
 
     if not is_slug(name):
         raise typer.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--name")
+    if settings.database_url is None and not settings.data_dir.is_dir():
+        raise SettingsError(
+            f"there is no data directory {settings.data_dir}: name the coordinator's with "
+            "--data-dir, or make a new coordinator with `fedclust-service init`"
+        )
     _only_warnings(settings)
     with _new_file(token_out) as written, open_coordinator(settings, serving=False) as opened:
         for line in opened.made:

@@ -284,6 +284,8 @@ def listen(host: str, port: int) -> socket.socket:
         why = "is in use: stop what listens there or set --port"
         if not taken:
             why = f"cannot be listened on ({error.strerror}): set --host or --port"
+        if error.errno == errno.EACCES:
+            why += ", or give the account CAP_NET_BIND_SERVICE for a port below 1024"
         raise StartFailure(Exit.ADDRESS, f"{host} port {port} {why}") from None
     return listener
 

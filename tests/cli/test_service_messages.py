@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import re
 import shlex
+import socket
 import sys
 from pathlib import Path
 
@@ -15,7 +16,8 @@ from fedclust_service import cli
 from fedclust_service.bootstrap import open_coordinator
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.exit_codes import Exit
+from fedclust_service.exit_codes import Exit, StartFailure
+from fedclust_service.server import listen
 from fedclust_service.settings import load_settings
 from fedclust_service.store import tables
 from fedclust_service.usecases import principals, sign_ins
@@ -233,3 +235,15 @@ def test_without_its_packages_it_says_what_to_install(
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert 'pydantic_settings is missing: pip install "fedclust[service]"' in said
+
+
+def test_a_port_of_privileged_accounts_names_the_capability(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(socket.socket, "bind", refuse)
+    with pytest.raises(StartFailure, match="below 1024") as caught:
+        listen("127.0.0.1", 443)
+    assert caught.value.code == Exit.ADDRESS

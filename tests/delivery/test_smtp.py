@@ -75,7 +75,7 @@ def test_a_server_whose_certificate_is_not_trusted_gets_no_password(server: Mail
 def test_without_starttls_nothing_is_sent_in_the_clear(authority: Authority) -> None:
     with (
         mail_server() as plain,
-        pytest.raises(DeliveryFailed, match=r"smtp_security.*offers no STARTTLS") as caught,
+        pytest.raises(DeliveryFailed, match=r"smtp_security.*no STARTTLS: set tls") as caught,
     ):
         sender(plain, authority).send(BODY, OPS, BEGIN)
     assert plain.mails == []

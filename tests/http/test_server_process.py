@@ -98,6 +98,8 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
 
 def test_init_then_operator_token_beside_a_running_server(tmp_path: Path, cli: Cli) -> None:
     data = ["--data-dir", str(tmp_path / "data")]
+    assert "--data-dir" in one_line(cli("operator-token", *data), Exit.SETTINGS)
+    assert not (tmp_path / "data").exists(), "a token of another coordinator opens nothing"
     made = cli("init", *data)
     assert made.returncode == 0, made.stderr
     (first,) = re.findall(r"fco_\S+", made.stdout)

@@ -103,7 +103,10 @@ class SmtpSender:
         smtp.ehlo_or_helo_if_needed()
         if server.security == "starttls":
             if not smtp.has_extn("starttls"):
-                raise DeliveryFailed(f"smtp_security: {_server_address(server)} offers no STARTTLS")
+                raise DeliveryFailed(
+                    f"smtp_security: {_server_address(server)} offers no STARTTLS: "
+                    "set tls, or none for a server on this machine"
+                )
             smtp.starttls(context=self._context)
             smtp.ehlo_or_helo_if_needed()
         if server.user is not None:

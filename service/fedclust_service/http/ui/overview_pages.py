@@ -233,8 +233,8 @@ def _first_steps(page: PageRequest, found: admin.Overview) -> tuple[Step, ...]:
         Step(
             postgresql or (last is not None and page.co.clock.now() - last < _DAILY),
             "Back up the database every day",
-            "Run fedclust-service backup: systemctl enable --now fedclust-backup.timer does so, "
-            "and “Back up now” below once.",
+            "systemctl enable --now fedclust-backup.timer makes a copy each day. “Back up now” "
+            "below makes one, and this step is open again a day later.",
             "/help/operations/backup.html#make-a-backup",
             last,
         ),
