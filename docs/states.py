@@ -84,7 +84,7 @@ a clustering (`overlap`). An optional round is aggregated when no site is pendin
 when refused tasks leave too few sites (`task_refused`), or when it has been overdue for
 `fail_after_s` (`fail_after`). If it has fewer than `min_sites` non-empty submissions, it is not
 used: the session completes with the previous clustering, and a warning says so. Without an
-evaluation its sizes and quality are null.
+evaluation its quality is null, and so are its sizes unless the method counts them itself.
 """
 
 

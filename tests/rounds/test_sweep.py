@@ -63,7 +63,7 @@ def test_every_k_is_what_a_run_of_its_own_gives(method: str, protection: str) ->
             "n_clusters": None,
             "history": (*others, closing),
             "one_cloud": None,
-            "axes": None,
+            "site_differences": None,
         }
         of_sweep = swept.result.model_copy(update=update)
         assert encode_model(of_sweep) == encode_model(alone.result)

@@ -115,7 +115,7 @@ def test_what_no_name_can_be(name: str) -> None:
 def test_two_sites_by_default_are_told_how() -> None:
     with pytest.raises(DefinitionError) as two:
         check_definition(session_request("age", sites=["north", "south"]))
-    assert '{"policy": {"min_sites": 2}}' in two.value.errors[0].message
+    assert "set this number to 2" in two.value.errors[0].message
     assert "consent" in two.value.errors[0].message
     with pytest.raises(DefinitionError) as one:
         check_definition(session_request("age", sites=["a"]))

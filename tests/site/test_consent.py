@@ -195,7 +195,7 @@ def test_every_letter_that_the_options_know_gets_its_number(
 
 def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
-    assert "51 groups of 5 to 9 persons" in said
+    assert "51 groups of 5 to 9 persons. Groups of 10 or more are divided" in said
     assert "x7 7%, x6 6%, x5 5%" in said
     assert "Ask for sensitive and rare traits as outcomes, not as columns." in said
 
@@ -308,12 +308,14 @@ def points_said(asked: ConsentRequest) -> str:
 def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
     said = points_said(asking({"died": 10}))
     assert said.startswith(
-        "Counts of `died` by final cluster, computed from your rows, each with random noise "
-        "(standard deviation 5). Uses 10 of your 100 points; 30 were used before, 60 remain. "
+        "Counts of died by final cluster, computed from your rows, each with random noise "
+        "that only this site knows (standard deviation 5 persons). Uses 10 of your 100 points; 30 "
+        "were used before, 60 remain. "
         "Somebody who knows everything else about all patients guesses one patient's yes/no "
         "outcome right 56 times in 100 from this question, 61 with those before, and 67 once all "
         "100 points are used, instead of 50. When no points remain, no further question about "
-        "these patients is answered. This does not cover a family or group with the same outcome. "
+        "their outcomes is answered. This does not hold for several patients who share an outcome, "
+        "such as a family. "
     ), said
     assert said.endswith("an approval of their own at this site (fedclust allowance raise).")
 
@@ -321,9 +323,12 @@ def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
 def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
     asked = asking({"died": 10, "readmitted": 50}, limit=150, left=150, also_features=("died",))
     said = points_said(asked)
-    assert "Counts of `died`, `readmitted` by final cluster" in said
-    assert "(standard deviation 5, 2.2). Uses 60 of your 150 points; 0 were used before" in said
-    assert "64 times in 100 from these questions, 64 with those before, and 71 once all" in said
+    assert "Counts of died, readmitted by final cluster" in said
+    assert (
+        "(standard deviation 5, 2.2 persons). Uses 60 of your 150 points; 0 were used before"
+        in said
+    )
+    assert "64 times in 100 from these questions, and 71 once all" in said
     assert "died: this column is also a feature, so the 71 of 100 does not hold for it." in said
 
 
@@ -336,7 +341,7 @@ def test_the_text_says_that_an_outcome_of_few_sites_uses_points() -> None:
 def test_the_text_says_if_points_are_short() -> None:
     said = points_said(asking({"died": 10}, left=5))
     assert said.startswith(
-        "Points short: `died` would use 10 points, and 5 of 100 are left. This site answers no "
+        "Points short: died would use 10 points, and 5 of 100 are left. This site answers no "
         "outcomes in this session, everybody sees that, and the clustering continues."
     )
     assert "Uses" not in said

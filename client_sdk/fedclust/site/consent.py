@@ -164,8 +164,8 @@ class ConsentRequest(SessionTerms):
             )
         if not self.persons_declared:
             notes.append(
-                "No person column is given, so each row counts as a person. If a person may have "
-                "several rows, name the column (person=, --person-column)."
+                "Each row counts as a person. If a person may have several rows, name the column "
+                "of persons (person=, --person-column)."
             )
         if self.protection_none:
             return tuple(notes)
@@ -185,7 +185,8 @@ class ConsentRequest(SessionTerms):
         smallest, largest = figures.group_sizes
         larger = " Missing values make groups larger."
         yield (
-            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons."
+            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons. Groups of "
+            f"{2 * self.groups_of} or more are divided, and none is smaller than {self.groups_of}."
             f"{larger if largest >= 2 * self.groups_of else ''}"
         )
         if self.p > self.groups_of:
@@ -198,8 +199,11 @@ class ConsentRequest(SessionTerms):
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
         said = ""
         if listed:
-            said = "Persons whose whole group has one value, known to all who know the group: "
-            said += f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. "
+            said = (
+                "Whoever knows a person's group also knows the values that all of the group have. "
+                "Share of persons in such groups, by column: "
+                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. "
+            )
         yield f"{said}Ask for sensitive and rare traits as outcomes, not as columns."
 
     def _points_lines(self) -> Iterator[str]:
@@ -232,7 +236,7 @@ class ConsentRequest(SessionTerms):
         )
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
-        persons = f"{self.persons} persons (the coordinator learns {self.size_band})"
+        persons = f"{self.persons} persons (joining says {self.size_band}, the rounds their number)"
         found: dict[str, Sequence[str]] = {
             "this site": [f"{self.site}, {persons} of {self.data.text}"],
             "warning": self.warnings,
@@ -283,18 +287,20 @@ def question_text(question: Question, balance: Balance) -> str:
     )
     these = "these questions" if len(question.outcomes) > 1 else "this question"
     used, remain = balance.limit - balance.left, balance.left - question.points
+    before = f"{guesses(used + question.points)} with those before, " if used else ""
     return (
         f"Counts of {named(question)} by final cluster, computed from your rows, each with random "
-        f"noise (standard deviation {sds}). Uses {question.points} of your {balance.limit} points; "
-        f"{used} were used before, {remain} remain. Somebody who knows everything else about all "
-        f"patients guesses one patient's yes/no outcome right {guesses(question.points)} times in "
-        f"100 from {these}, {guesses(used + question.points)} with those before, and "
-        f"{guesses(balance.limit)} once all {balance.limit} points are used, instead of 50. When "
-        "no points remain, no further question about these patients is answered. This does not "
-        "cover a family or group with the same outcome."
+        f"noise that only this site knows (standard deviation {sds} persons). Uses "
+        f"{question.points} of your {balance.limit} points; {used} were used before, {remain} "
+        "remain. Somebody who knows everything else about all patients guesses one patient's "
+        f"yes/no outcome right {guesses(question.points)} times in 100 from {these}, {before}and "
+        f"{guesses(balance.limit)} once all {balance.limit} points "
+        "are used, instead of 50. When no points remain, no further question about their outcomes "
+        "is answered. This does not hold for several patients who share an outcome, such as a "
+        "family."
     )
 
 
 def named(question: Question) -> str:
     """Return the names of a question's outcomes."""
-    return ", ".join(f"`{name}`" for name in question.outcomes)
+    return ", ".join(question.outcomes)

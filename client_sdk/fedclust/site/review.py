@@ -152,7 +152,7 @@ def _consent_lines(request: ConsentRequest, *, short: bool) -> str:
 def _own_figures(request: ConsentRequest, now: datetime) -> str:
     counts: list[list[object]] = [
         ["persons who take part", request.persons],
-        ["what the coordinator learns", request.size_band],
+        ["what joining says of their number", request.size_band],
     ]
     found = request.figures
     by_column = ""
