@@ -454,7 +454,10 @@ def test_an_empty_name_removes_the_name(
         ]
         return names
 
-    me.post(path, [("name", "Elderly"), ("name", "Young")])
+    assert f'href="{path}">Name clusters' in me.open("/ui/sessions/swept/result?k=2")
+    named = me.post(path, [("name", "Elderly"), ("name", "Young")])
+    # The form leads back to the K whose clusters it named.
+    assert named.headers["Location"].endswith("/swept/result?notice=clusters-named&k=2")
     assert known() == {"2": ["Elderly", "Young"]}
     me.post(path, [("name", ""), ("name", "Young")])
     assert known() == {"2": ["", "Young"]}

@@ -51,4 +51,5 @@ class Action:
             if refusal.status not in (409, 422):
                 raise
             return self._page(page, refusal)
-        return page.redirect(self.leads_to.format(**page.request.path_params), self.notice)
+        path = self.leads_to.format(**page.request.path_params)
+        return page.redirect(path, self.notice, k=page.query("k"))

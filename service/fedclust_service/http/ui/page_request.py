@@ -84,9 +84,9 @@ class PageRequest:
             self.request, template, {"notice": self.query("notice"), **values}, status=status
         )
 
-    def redirect(self, path: str, notice: str | None = None) -> Response:
+    def redirect(self, path: str, notice: str | None = None, **query: str | None) -> Response:
         """Return a redirect after a post; ``notice`` is a key of the template ``notices.html``."""
-        return RedirectResponse(address(path, notice=notice), 303)
+        return RedirectResponse(address(path, notice=notice, **query), 303)
 
 
 Show: TypeAlias = Callable[[PageRequest], Response]

@@ -29,8 +29,6 @@ from fedclust_service.usecases import principals, sessions, studies
 
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
 _NOT_YET: Final = frozenset({"seed", "definition"})
-#: Empty rows below those that are filled in. The script adds more.
-_SPARE_ROWS: Final = 3
 
 
 def _open(kind: str, page: PageRequest) -> Response:
@@ -141,7 +139,6 @@ def _show(
     alone = not (form.study or page.partial)
     registered = principals.enabled_sites(page.co, page.actor) if alone else ()
     titles = {each.name: each.title or "" for each in registered}
-    after = max(form.rows, default=-1) + 1
     read_by_sites: Any = ()
     if isinstance(made, Definition):
         asked = page.coordinator_url, made.sites[0], page.actor.name, made
@@ -156,7 +153,7 @@ def _show(
         worth=_worth(form, made),
         consent=[each for each in read_by_sites if each[0] not in _NOT_YET],
         methods=METHODS,
-        rows=() if page.partial else (*form.rows, *range(after, after + _SPARE_ROWS)),
+        rows=() if page.partial else (*form.rows, max(form.rows, default=-1) + 1),
         row=row_fields(),
         columns=COLUMNS,
         asked=ASKED,
