@@ -262,7 +262,8 @@ def what_the_coordinator_holds(out: Path, path: Path) -> None:
         print(pd.read_sql(f"{query} GROUP BY phase ORDER BY MIN(id)", database).to_string())
     everything, labels = path.read_bytes(), [pd.read_csv(each) for each in out.glob("*/labels.csv")]
     ids = pd.concat(labels).iloc[:, 0]
-    print(f"Of {len(ids)} patients it names {sum(each.encode() in everything for each in ids)}.")
+    found = sum(each.encode() in everything for each in ids)
+    print(f"Searched for the identifiers of all {len(ids)} patients: it holds {found} of them.")
 
 
 def title(text: str) -> None:

@@ -63,7 +63,7 @@ def test_the_study_goes_from_files_to_manuscript(
     said = capsys.readouterr().out
     assert "basel is killed; round" in said
     assert "to a run in one process: yes." in said
-    assert "Of 400 patients it names 0." in said
+    assert "the identifiers of all 400 patients: it holds 0 of them." in said
     assert "https://" in (out / "basel" / "log").read_text("utf-8")
     for name in ("report.html", "methods.md", "references.bib", "crate.zip"):
         assert (out / name).stat().st_size > 1000

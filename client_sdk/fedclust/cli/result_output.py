@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.cli.console import err, out, show, show_facts, show_table
+from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import shown_text, verdict
 from fedclust.result.outcomes import (
@@ -34,14 +35,15 @@ def show_result(shown: Facts) -> None:
             (
                 shown.cluster_names[cluster.number] if shown.named else cluster.number,
                 cluster.size,
-                *(None if each.mean is None else plain(each.mean) for each in centroid),
+                *(None if each.mean is None else short(each.mean) for each in centroid),
             )
             for cluster, centroid in zip(shown.clusters, shown.centroids, strict=True)
         ],
     )
     facts = result_facts(result)
     quality = result.quality.model_dump() if result.quality else {}
-    facts |= {name: plain(value) for name, value in quality.items() if value is not None}
+    named = {"n_rows": "persons", "n_left_out": "persons left out"}
+    facts |= {named.get(at, at): short(value) for at, value in quality.items() if value is not None}
     if quality:
         facts["measured on"] = shown.measured_on.partition(";")[0]
     if result.profile is not None and result.profile.all_equal:
@@ -99,7 +101,7 @@ def _clusters_text(result: Result) -> str:
 def show_sweep(entries: Sequence[SweepEntry]) -> None:
     """Print the measures of every K of a sweep."""
     titles, rows = sweep_table(entries)
-    show_table(titles, [[plain(x) if isinstance(x, float) else x for x in row] for row in rows])
+    show_table(titles, [[short(x) if isinstance(x, float) else x for x in row] for row in rows])
 
 
 def show_outcomes(outcomes: Outcomes, labels: Sequence[str]) -> None:
