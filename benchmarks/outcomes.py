@@ -741,7 +741,7 @@ def _differ(exact: Any, outcome: Outcome, points: int | None, rng: Any) -> bool:
     sent = exact + discrete_gaussian(sigma, exact.shape, rng).astype(np.int64)
     found = _summary(sent, outcome, persons, exact=points is None)
     names = [f"cluster {k}" for k in range(exact.shape[1] - 1)]
-    text = difference_text(found.results[0], names, found.reference)
+    text = difference_text(found.results[0], names, found.reference, "")
     return text.startswith("The clusters differ in ")
 
 

@@ -74,7 +74,7 @@ def test_a_bar_stands_beside_what_the_comparison_with_one_cloud_says() -> None:
     again = "found again in nearly all resampled data sets"
     assert f"Cluster 1: 0.70, {again}, does not stand apart: p = 0.3" in figure.description
     check_drawing(figure)
-    page = html(facts)
+    page = html(facts).replace("\u00a0", " ")
     for text in said:
         assert page.count(f">{escape(text)}</td>") == 1
         assert f'<p class="soft">{escape(text)}; found' in page
@@ -211,7 +211,7 @@ def test_the_choice_marks_every_k_that_is_clearer_than_one_cloud() -> None:
     assert len(_elements(figure, "path", fill="#222222")) == 3
     assert "3 clusters: silhouette –, agreement of starts 0.5, p = 0.05" in figure.description
     page = html(facts)
-    for text in ("against one cloud", "p = 0.002", "2 of 2", "3 of 3", "0 of 4"):
+    for text in ("against one cloud", "p\u00a0=\u00a00.002", "2 of 2", "3 of 3", "0 of 4"):
         assert text in page
     check_drawing(figure)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from html import escape
 from typing import Any
 
 import pytest
@@ -19,12 +20,13 @@ from fedclust.result.outcomes import (
     difference_text,
     estimate_text,
     headed,
+    noise_notes,
     outcome_sentences,
     p_text,
     range_text,
 )
 from fedclust.result.overview import frame, html_overview, text_overview
-from fedclust.result.page import sections
+from fedclust.result.page import html, sections
 from fedclust.result.table_one import table_one
 from fedclust.result.tables import csv_text, json_text
 from fedclust.schema.feature import Outcome
@@ -118,8 +120,8 @@ def test_the_section_says_what_readers_have_to_know(facts: Facts) -> None:
     shown = section(facts)
     for words in (
         "The counts come from the rows of each site. Cluster sizes come from groups",
-        "standard deviation of 5. The question cost 10 points of each site&#x27;s allowance.",
-        "standard deviation of 2.24. The question cost 50 points",
+        "standard deviation of 5. Each question cost 10 points of each site&#x27;s allowance.",
+        "standard deviation of 2.24. Each question cost 50 points",
         "compared with cluster 0, the largest one",
         "It does not mean that the clusters are equal.",
         "<td>at least 2.3</td>",
@@ -137,6 +139,20 @@ def test_the_section_says_what_readers_have_to_know(facts: Facts) -> None:
     assert "died: odds ratio" in html_first_screen(facts)
     relapse = shown[shown.index("relapse [months]") :]
     assert relapse.index("at risk") < relapse.index("<table")
+
+
+def test_the_page_says_once_how_outcomes_were_counted_and_how_clear_the_clusters_are(
+    facts: Facts,
+) -> None:
+    said = "Do not report clusters as a finding."
+    facts = replace(facts, result=facts.result.model_copy(update={"recommendation": said}))
+    page, notes = html(facts), noise_notes(facts.result.outcomes)
+    assert len(notes) < len(DECLARED)
+    for note in (*notes, said):
+        assert note in table_one(facts).footnotes
+        assert page.count(f"<p>{escape(note)}</p>") == 1
+    assert "S(t) of relapse: the share without relapsed after t." in table_one(facts).footnotes
+    assert "difference of shares in percentage points" in page
 
 
 def test_names_are_escaped_in_text_and_figures() -> None:
@@ -250,13 +266,13 @@ def test_overviews_hold_the_share_with_its_interval(facts: Facts) -> None:
 def test_the_summary_says_from_which_to_which_cluster_an_outcome_goes(facts: Facts) -> None:
     outcomes = facts.result.outcomes
     for found in outcomes.results:
-        line = range_text(found, facts.cluster_names)
+        line = range_text(found, facts.cluster_names, "death")
         shares = [[x for x in cluster_lines(found, own) if x.is_share] for own in found.clusters]
         least, greatest = (-1, 0) if found.kind == "time" else (0, -1)
-        assert line.lower().startswith(headed(found).lower())
+        assert line.lower().startswith(headed(found, "death").lower())
         assert f"from {shares[least][-1].text} in cluster" in line
         assert f"to {shares[greatest][-1].text} in cluster" in line
-    assert range_text(outcomes.results[0], facts.cluster_names) in answer(facts)[0]
+    assert range_text(outcomes.results[0], facts.cluster_names, "") in answer(facts)[0]
     without = replace(facts, result=facts.result.model_copy(update={"outcomes": None}))
     assert answer(without)[1:] == list(outcome_sentences(without))
 
@@ -269,11 +285,11 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
     unknown = [own.model_copy(update={"shares": (UNKNOWN,) * 2}) for own in found.clusters[1:]]
     one = found.model_copy(update={"clusters": (found.clusters[0], *unknown)})
     text = cluster_lines(found, found.clusters[0])[-1].text
-    assert range_text(one, NAMES).endswith(
+    assert range_text(one, NAMES, "").endswith(
         f": {text} in cluster 0 alone; this table cannot tell 2 of 3 clusters."
     )
     none = found.model_copy(update={"clusters": tuple(unknown)})
-    assert range_text(none, NAMES).endswith(f": {CANNOT_TELL}.")
+    assert range_text(none, NAMES, "").endswith(f": {CANNOT_TELL}.")
 
 
 @pytest.mark.parametrize(
@@ -309,7 +325,7 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
             0.6,
             0.001,
             0.9,
-            "differ in relapse: the event is less frequent in B (p = 0.002) than in A",
+            "differ in relapse: death is less frequent in B (p = 0.002) than in A",
         ),
     ],
 )
@@ -323,19 +339,21 @@ def test_a_sentence_says_whether_clusters_differ(
     compared = tuple(
         each.model_copy(update=own if each.cluster == 1 else other) for each in found.comparisons
     )
-    assert said in difference_text(found.model_copy(update={"comparisons": compared}), "ABC", 0)
+    assert said in difference_text(
+        found.model_copy(update={"comparisons": compared}), "ABC", 0, "death"
+    )
     single = found.model_copy(update={"comparisons": ()})
-    assert difference_text(single, "A", 0) == ""
+    assert difference_text(single, "A", 0, "death") == ""
 
 
 def test_levels_are_named_and_exact_counts_have_no_noise() -> None:
     found = outcome_result(WARD, 2, exact=True)
-    assert difference_text(found, "AB", 0).startswith(
+    assert difference_text(found, "AB", 0, "").startswith(
         "The clusters differ in ward: icu is more frequent in B (p = 0.0012), step-down is more"
     )
     equal = tuple(each.model_copy(update={"p_value": 0.5}) for each in found.comparisons)
     found = found.model_copy(update={"comparisons": equal})
-    assert difference_text(found, "AB", 0) == (
+    assert difference_text(found, "AB", 0, "") == (
         "The clusters show no clear difference in ward: chance alone can give differences as large "
         "(p = 1)."
     )
@@ -348,7 +366,7 @@ def test_the_card_of_a_cluster_has_one_line_for_each_outcome(facts: Facts) -> No
         "died: <b>22.3 % (10.0 to 30.0)</b>",
         "ward, home: <b>",
         "stay, 14 and more days: <b>",
-        "relapse, persons without the event after 36 months: <b>",
+        "relapse, persons without relapsed after 36 months: <b>",
     ):
         assert words in cards
     assert cards.count("stay, ") == len(facts.clusters)

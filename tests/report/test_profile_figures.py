@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +42,22 @@ def test_a_cell_says_mean_and_difference_in_numbers() -> None:
     words = words_of(Plots(facts_of(MEANS, NAMES)).profile())
     at = words.index("lactate")
     assert words[at + 2 : at + 8] == ["2", "-0.5", "8", "+1.0", "2", "-0.5"]
+
+
+def test_a_row_says_the_unit_also_where_the_name_is_too_long() -> None:
+    facts = facts_of(MEANS, NAMES)
+    units = dict(zip(NAMES, ("years", "mmHg", "mmol/l", ""), strict=True))
+    features = tuple(
+        each.model_copy(update={"unit": units[each.name]}) for each in facts.definition.features
+    )
+    facts = replace(facts, definition=facts.definition.model_copy(update={"features": features}))
+    words = words_of(Plots(facts).profile())
+    assert {"age (years)", "lactate (mmol/l)", "noise"} <= set(words)
+    (long,) = (word for word in words if word.startswith("systolic"))
+    assert long.endswith("… (mmHg)")
+    # The card has the values behind its words.
+    assert " at rest and lactate high</summary>" in html(facts)
+    assert "lactate 8 mmol/l (+1.0)" in html(facts)
 
 
 @pytest.mark.parametrize("count", [11, 40])

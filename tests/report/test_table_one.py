@@ -85,7 +85,7 @@ def test_with_protection_it_says_what_the_numbers_are_of() -> None:
     said = "Typical value (* in a row of means), % of groups: "
     assert any(note.startswith(said) for note in table.footnotes)
     assert row(table, "crp")[0] == "crp, typical value"
-    assert any("estimated from groups. Most differences" in note for note in table.footnotes)
+    assert any("estimated from groups: mostly within .3" in note for note in table.footnotes)
 
 
 def test_a_value_that_may_not_be_the_mean_has_a_mark() -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from fedclust.result.drawing import short
 from fedclust.result.facts import Cluster, ClusterColumn
-from fedclust.result.figures.profile import differences
+from fedclust.result.figures.profile import gaps_of
 from fedclust.result.first_screen import in_words
 from fedclust.result.predictions import CLOSE, DETAILS, Predictions
 from fedclust.result.session_result import SessionResult
@@ -108,7 +108,7 @@ class TypedPatient:
         }
 
     def _typical_text(self, cluster: Cluster) -> str:
-        values = ", ".join(differences(cluster)) if cluster.sets_apart else ""
+        values = ", ".join(gaps_of(cluster)) if cluster.sets_apart else ""
         about = "about " * self.model.of_groups
         return values and f"{values}; brackets: {about}so many SD from all"
 

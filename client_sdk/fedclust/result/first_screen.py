@@ -6,11 +6,12 @@ from html import escape
 
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
-from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, mean_of, profile_rows
+from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, gaps_of, mean_of, profile_rows
 from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_warning
 from fedclust.result.one_cloud import apart_text, n_apart, recommended, shown_text, tied_text
 from fedclust.result.outcomes import (
     difference_text,
+    event_of,
     forest_text,
     headed,
     headline,
@@ -67,14 +68,13 @@ def answer(facts: Facts) -> list[str]:
             )
     if outcomes is not None and outcomes.results and outcomes.results[0].clusters:
         first, names = outcomes.results[0], facts.cluster_names
-        said += f" {difference_text(first, names, outcomes.reference)}"
-        said += f" {range_text(first, names)}"
+        event = event_of(facts, first)
+        said += f" {difference_text(first, names, outcomes.reference, event)}"
+        said += f" {range_text(first, names, event)}"
     lines = [said]
-    if result.sweep:
-        chosen = shown_text(result)
-        why = outcomes is not None and recommended(result) != (result.n_clusters,)
-        chosen += " because outcomes were counted there" * why
-        lines.append(f"{chosen[0].upper()}{chosen[1:]}.")
+    if result.sweep and recommended(result) != (result.n_clusters,):
+        chosen, why = shown_text(result), " because outcomes were counted there"
+        lines.append(f"{chosen[0].upper()}{chosen[1:]}{why * (outcomes is not None)}.")
     return lines if outcomes is not None else [*lines, *outcome_sentences(facts)]
 
 
@@ -105,16 +105,20 @@ def _card(facts: Facts, cluster: Cluster) -> str:
     k, outcomes = cluster.number, facts.result.outcomes
     size = "size not known" if cluster.size is None else counted_persons(cluster.size)
     share = "" if cluster.share is None else f", {percent(cluster.share)}"
-    lines = [
-        f"{escape(headed(found))}: <b>{escape(headline(found, found.clusters[k]).text)}</b>"
+    lines = "".join(
+        f"<p>{escape(headed(found, event_of(facts, found)))}: "
+        f"<b>{escape(headline(found, found.clusters[k]).text)}</b></p>"
         for found in (() if outcomes is None else outcomes.results)
         if found.clusters
-    ]
+    )
     sure = "; ".join(_how_sure(facts, k))
-    name = escape(titled(facts.cluster_names[k]))
+    name, apart = escape(titled(facts.cluster_names[k])), html_paragraphs([in_words(cluster)])
+    if cluster.sets_apart:
+        values = f"In brackets: standard deviations from all persons. {'; '.join(gaps_of(cluster))}"
+        apart = html_folded(in_words(cluster), html_paragraphs([values]))
     return (
         f'<div class="card"><h2>{name}</h2><p class="soft">{size}{share}</p>'
-        f"<p><b>{escape(in_words(cluster))}</b></p>{''.join(f'<p>{each}</p>' for each in lines)}"
+        f"{apart}{lines}"
         f'<p class="soft">{escape(sure)}</p></div>'
     )
 

@@ -34,7 +34,7 @@ CANNOT_TELL = "this table cannot tell"
 _DIFFERENT = 0.04
 _MEASURES = {
     "odds_ratio": "odds ratio",
-    "risk_difference": "difference of shares",
+    "risk_difference": "difference of shares in percentage points",
     "mean_difference": "difference of means",
     "superiority": "probability of a higher value",
     "rate_ratio": "rate ratio",
@@ -44,7 +44,7 @@ _TESTS = (
     "the same at all sites."
 )
 _SURVIVAL = (
-    "Share without the event by cluster, with 95 % intervals, and the persons still at risk, over "
+    "Share without {} by cluster, with 95 % intervals, and the persons still at risk, over "
     "all sites. Intervals of one time stand next to each other."
 )
 #: Columns of :func:`comparison_rows`.
@@ -75,15 +75,15 @@ class Line:
     @property
     def text(self) -> str:
         """The number with its interval, as people read it."""
-        if self.cell and self.estimate is None:
-            return f"within the cell {self.cell}"
-        shown = estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
-        return f"{shown}{self.of_cell}"
+        known = self.cell and self.estimate is not None
+        return f"{self.number}, within the cell {self.cell}" if known else self.number
 
     @property
-    def of_cell(self) -> str:
-        """Which cell holds a median, as its text ends; else empty."""
-        return f", within the cell {self.cell}" if self.cell else ""
+    def number(self) -> str:
+        """The same without the cell that holds a median whose number is known."""
+        if self.cell and self.estimate is None:
+            return f"within the cell {self.cell}"
+        return estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
 
 
 def estimate_text(found: Estimate | None, *, percent: bool = False, within: bool = False) -> str:
@@ -134,7 +134,8 @@ def measure_text(found: OutcomeComparison) -> str:
 def effect_text(found: OutcomeComparison, estimate: Estimate | None = None) -> str:
     """Return the estimate of a comparison, or that of one of its sites."""
     shown = found.estimate if estimate is None else estimate
-    return estimate_text(shown, percent=found.measure == "risk_difference")
+    # A difference of shares is in percentage points, which its name says.
+    return estimate_text(shown, percent=found.measure == "risk_difference").replace(" %", "")
 
 
 def noise_text(found: OutcomeResult) -> str:
@@ -144,8 +145,16 @@ def noise_text(found: OutcomeResult) -> str:
         return f"{given}. The counts are exact."
     return (
         f"{given}. Each count of each site has random noise with a standard deviation of "
-        f"{found.sigma:.3g}. The question cost {found.points} points of each site's allowance."
+        f"{found.sigma:.3g}. Each question cost {found.points} points of each site's allowance."
     )
+
+
+def noise_notes(outcomes: Outcomes | None) -> list[str]:
+    """Return :func:`noise_text` once for all outcomes that have the same."""
+    said: dict[str, list[str]] = {}
+    for found in outcomes.results if outcomes is not None else ():
+        said.setdefault(noise_text(found), []).append(isolated(found.name))
+    return [f"{and_text(names)}: 95 % intervals. {noise}" for noise, names in said.items()]
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -198,16 +207,22 @@ def headline(found: OutcomeResult, own: OutcomeInCluster) -> Line:
     return [line for line in cluster_lines(found, own) if line.is_share][-1]
 
 
-def headed(found: OutcomeResult) -> str:
-    """Return what :func:`headline` is of."""
+def event_of(facts: Facts, found: OutcomeResult) -> str:
+    """Return the name of the event that an outcome of kind ``time`` counts."""
+    declared = outcomes_of(facts.definition.features)
+    return isolated(next(each.event or "" for each in declared if each.name == found.name))
+
+
+def headed(found: OutcomeResult, event: str) -> str:
+    """Return what :func:`headline` is of; ``event`` is :func:`event_of`."""
     line, unit = headline(found, found.clusters[0]), f" {found.unit}" if found.unit else ""
     if found.kind == "time":
         end = f"{(found.edges or (0,))[-1]:g}{unit}"
-        return f"{isolated(found.name)}, persons without the event after {end}"
+        return f"{isolated(found.name)}, persons without {event} after {end}"
     return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
 
 
-def difference_text(found: OutcomeResult, names: Sequence[str], reference: int) -> str:
+def difference_text(found: OutcomeResult, names: Sequence[str], reference: int, event: str) -> str:
     """Return whether clusters differ in an outcome; "" for a single cluster.
 
     P-values are multiplied by the number of comparisons (Bonferroni). So where no clusters differ
@@ -219,11 +234,13 @@ def difference_text(found: OutcomeResult, names: Sequence[str], reference: int) 
     names : sequence of str, length K
     reference : int
         The cluster that the others are compared with.
+    event : str
+        Of a time: what it is until.
     """
     compared = [each for each in found.comparisons if each.measure == found.comparisons[0].measure]
     ps = [None if each.p_value is None else each.p_value * len(compared) for each in compared]
     name, parts = isolated(found.name), dict[str, list[str]]()
-    what = {"ordered": "values are", "time": "the event is"}.get(found.kind, "yes is")
+    what = {"ordered": "values are", "time": f"{event} is"}.get(found.kind, "yes is")
     words = ("lower", "higher") if found.kind == "ordered" else ("less frequent", "more frequent")
     for each, p in zip(compared, ps, strict=True):
         if p is not None and p <= _DIFFERENT and each.estimate.value is not None:
@@ -261,7 +278,7 @@ def forest_text(facts: Facts) -> str:
     )
 
 
-def range_text(found: OutcomeResult, names: Sequence[str]) -> str:
+def range_text(found: OutcomeResult, names: Sequence[str], event: str) -> str:
     """Return the least and the greatest share of the last cell, or the survival at the end."""
     lines = [headline(found, own) for own in found.clusters]
     values = {k: x.estimate.value for k, x in enumerate(lines) if x.estimate is not None}
@@ -271,7 +288,7 @@ def range_text(found: OutcomeResult, names: Sequence[str]) -> str:
     said = CANNOT_TELL if not said else f"from {said}" if len(ends) > 1 else f"{said} alone"
     if 0 < len(known) < len(lines):
         said += f"; this table cannot tell {len(lines) - len(known)} of {len(lines)} clusters"
-    return f"{headed(found)}: {said}."
+    return f"{headed(found, event)}: {said}."
 
 
 def unit_text(found: OutcomeResult) -> str:
@@ -405,12 +422,13 @@ def _elsewhere(facts: Facts) -> str:
 def html_outcomes(facts: Facts, forest: Draw, survival: Draw) -> str:
     """Return the section's HTML with its figures; nothing in a session without outcomes."""
     found = facts.result.outcomes
-    content = html_paragraphs(outcome_sentences(facts))
+    content = html_paragraphs([*outcome_sentences(facts), *noise_notes(found)])
     for number, each in enumerate(() if found is None else found.results):
-        content += f"<h3>{escape(unit_text(each))}</h3><p>{escape(noise_text(each))}</p>"
-        content += html_figure(functools.partial(survival, each.name), _SURVIVAL)
+        content += f"<h3>{escape(unit_text(each))}</h3>"
+        event = event_of(facts, each)
+        content += html_figure(functools.partial(survival, each.name), _SURVIVAL.format(event))
         if number and found is not None:  # The first screen has those of the first outcome.
-            said = difference_text(each, facts.cluster_names, found.reference)
+            said = difference_text(each, facts.cluster_names, found.reference, event)
             content += html_paragraphs([said] if said else [])
             content += html_figure(functools.partial(forest, each.name), forest_text(facts))
         if each.comparisons:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import itertools
+import re
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from html import escape
 
 from fedclust.numeric.array_types import IntArray
@@ -27,7 +29,7 @@ from fedclust.result.markup import (
 )
 from fedclust.result.methods_text import bibtex, methods_text
 from fedclust.result.one_cloud import apart_text, verdict
-from fedclust.result.outcomes import html_outcomes
+from fedclust.result.outcomes import html_outcomes, noise_notes
 from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.table_one import table_one
 from fedclust.result.wording import (
@@ -56,7 +58,8 @@ def body(facts: Facts) -> str:
 
     The HTML has no styles or scripts, and no ids but those of chapters.
     """
-    return html_first_screen(facts) + html_chapters(sections(facts))
+    said = html_first_screen(facts) + html_chapters(sections(facts))
+    return re.sub(r"\bp (=|&lt;) (?=\d)", "p\u00a0\\1\u00a0", said)  # no line breaks in a p-value
 
 
 def sections(facts: Facts) -> tuple[Section, ...]:
@@ -124,13 +127,16 @@ def _tree(facts: Facts) -> str:
 
 
 def _profile(facts: Facts) -> str:
-    """Return table 1, and which traits cannot be seen."""
+    """Return table 1 without what other chapters say, and which traits cannot be seen."""
     profile = facts.result.profile
     if profile is None and facts.result.outcomes is None:
         return ""
     equal = "" if profile is None else equal_text(profile.all_equal)
     said = f"All records are equal in {equal}: a trait that few persons have there cannot be seen."
-    return table_one(facts).html() + html_paragraphs([said] if equal else [])
+    table = table_one(facts)
+    elsewhere = {*noise_notes(facts.result.outcomes), verdict(facts.result)}
+    notes = tuple(note for note in table.footnotes if note not in elsewhere)
+    return replace(table, footnotes=notes).html() + html_paragraphs([said] if equal else [])
 
 
 def _unit(column: Column) -> str:
@@ -172,30 +178,23 @@ def _part(size: int | None, total: int) -> str | None:
 
 
 def _centroids(facts: Facts) -> str:
-    """Return centroids and how they label; the numbers only where they are not the profile's."""
+    """Return how centroids label; their numbers only where no profile describes the persons."""
     labels = "A person belongs to the cluster with the nearest centroid in the scaled space."
     if facts.result.prototypes is not None:
         labels = (
             f"Here {len(facts.result.prototypes)} prototypes stand for the clusters: a person "
             "belongs to the cluster of the nearest one, not of the nearest centroid."
         )
-    shown = [[mean_of(entry) for entry in each] for each in facts.centroids]
-    described = facts.result.profile is not None
-    if described and shown == [
-        [mean_of(entry) for entry in each.entries] for each in facts.clusters
-    ]:
-        return f"<p>The centroids are the values above. {escape(labels)}</p>"
-    euclidean = facts.result.dissimilarity == "euclidean"
-    entries = (entry for each in facts.clusters for entry in each.entries)
-    grouped = any(entry.measure == "share of groups" for entry in entries)
-    shares = "the share of groups" if grouped else "the share"
-    shares = shares if euclidean else "100 % for the commonest value and 0 % for the others"
+    if facts.result.profile is not None:
+        return f"<p>{escape(labels)} The values above describe the persons of each cluster.</p>"
+    shares = "100 % for the commonest value and 0 % for the others"
+    shares = "the share" if facts.result.dissimilarity == "euclidean" else shares
     return html_table(
         "The centroids in own units: under a logarithm transformed back, so a geometric mean; of "
         f"yes/no columns and levels {shares}. A dash: unknown. {labels}",
         ["column", "unit", *map(isolated, facts.cluster_names)],
         [
-            [column.name, _unit(column), *(each[j] for each in shown)]
+            [column.name, _unit(column), *(mean_of(each[j]) for each in facts.centroids)]
             for j, column in enumerate(facts.columns)
         ],
         text=(1,),
@@ -216,9 +215,10 @@ def _holds(facts: Facts, plots: Plots) -> str:
 
 
 def _choice(facts: Facts, plots: Plots) -> str:
-    reported = facts.result.n_clusters
+    reported, said = facts.result.n_clusters, verdict(facts.result)
+    content = html_paragraphs([said] if said else [])
     if not facts.result.sweep:
-        return ""
+        return content
     header, rows = sweep_table(facts.result.sweep)
     table = html_table(
         "Every number of clusters that was tried. The silhouette is the simplified one, over "
@@ -231,7 +231,6 @@ def _choice(facts: Facts, plots: Plots) -> str:
         "By number of clusters. Agreement of starts: 1 where all random starts agree. A triangle: "
         "the clusters are clearer than one cloud would give.",
     )
-    content = f"<p>{escape(verdict(facts.result))}</p>"
     flow = html_figure(
         plots.flow,
         "How the persons of each cluster divide at the next number of clusters. Where each cluster "

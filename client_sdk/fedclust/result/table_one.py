@@ -19,8 +19,8 @@ from fedclust.result.drawing import short
 from fedclust.result.facts import ClusterColumn, Facts
 from fedclust.result.markup import html_document, html_table
 from fedclust.result.one_cloud import verdict
-from fedclust.result.outcomes import Line, cluster_lines, effect_text, measure_text, noise_text
-from fedclust.result.wording import isolated, listed, percent, plain, spreadsheet_text
+from fedclust.result.outcomes import cluster_lines, effect_text, event_of, measure_text, noise_notes
+from fedclust.result.wording import isolated, percent, plain, spreadsheet_text
 from fedclust.schema.encoding import Column
 from fedclust.schema.outcomes import OutcomeResult
 from fedclust.wire.errors import UsageError
@@ -266,7 +266,7 @@ def _outcome_rows(found: OutcomeResult, n_clusters: int) -> list[tuple[str, ...]
     rows = [(f"{isolated(found.name)}{unit}", _DASH, *blank)]
     lines = [cluster_lines(found, own) for own in found.clusters]
     for place, first in enumerate(lines[0] if lines else ()):
-        rows.append((f"  {first.what}", _DASH, *(_line_text(row[place]) for row in lines), ""))
+        rows.append((f"  {first.what}", _DASH, *(row[place].number for row in lines), ""))
     compared: dict[str, dict[int, str]] = {}
     for each in found.comparisons:
         compared.setdefault(measure_text(each), {})[each.cluster] = effect_text(each)
@@ -274,11 +274,6 @@ def _outcome_rows(found: OutcomeResult, n_clusters: int) -> list[tuple[str, ...]
         cells = [effects.get(k, "reference") for k in range(n_clusters)]
         rows.append((f"  {measure}", _DASH, *cells, ""))
     return rows
-
-
-def _line_text(line: Line) -> str:
-    """Return a number with its interval; of a median not the cell that holds it."""
-    return line.text if line.estimate is None else line.text.removesuffix(line.of_cell)
 
 
 def _footnotes(facts: Facts) -> list[str]:
@@ -296,20 +291,18 @@ def _footnotes(facts: Facts) -> list[str]:
             "persons can differ, by an estimate from the groups or because half of a site's groups "
             "or more hold one value."
         )
-    about = " About: they are estimated from groups. Most differences are less than .3 off."
+    about = " It is estimated from groups: mostly within .3 of the difference of the persons."
     notes.append(
         "Difference: the largest between two clusters, in standard deviations of all persons."
         f"{about * facts.of_groups}"
     )
     outcomes = facts.result.outcomes
-    said: dict[str, list[str]] = {}
-    for found in outcomes.results if outcomes is not None else ():
-        said.setdefault(noise_text(found), []).append(isolated(found.name))
-    notes += [f"{listed(names)}: 95 % intervals. {noise}" for noise, names in said.items()]
-    kinds = {found.kind for found in outcomes.results} if outcomes is not None else set()
-    if "time" in kinds:
-        notes.append("S(t): the share without the event after t.")
-    if "ordered" in kinds:
+    notes += noise_notes(outcomes)
+    results = outcomes.results if outcomes is not None else ()
+    for found in (each for each in results if each.kind == "time"):
+        event, name = event_of(facts, found), isolated(found.name)
+        notes.append(f"S(t) of {name}: the share without {event} after t.")
+    if any(found.kind == "ordered" for found in results):
         notes.append("Median: interpolated within its cell; it has no number in an open cell.")
     notes.append(verdict(facts.result))
     return [note for note in notes if note]

@@ -22,7 +22,7 @@ from fedclust.result.drawing import (
     ticks,
 )
 from fedclust.result.facts import Facts
-from fedclust.result.outcomes import effect_text, estimate_text, measure_text
+from fedclust.result.outcomes import effect_text, estimate_text, event_of, measure_text
 from fedclust.result.wording import MOST_JOINED, joined
 from fedclust.schema.outcomes import Estimate, OutcomeComparison, OutcomeResult, SurvivalPoint
 from fedclust.wire.errors import UsageError
@@ -175,11 +175,12 @@ def draw_survival(facts: Facts, outcome: str | None = None) -> Figure:
         top, bottom = down + TOP + 22, down + TOP + 222
         y = Axis(0.0, 1.0, bottom, top)
         unit = f" [{found.unit}]" if found.unit else ""
-        heading = f"{found.name}: share without the event"
+        event = event_of(facts, found)
+        heading = f"{found.name}: share without {event}"
         parts.append(text(RIGHT, down + 22, clipped(heading, WIDTH), "start", font_weight="600"))
         times = (0.0, *(found.edges or ()))
         across = _apart(times, x)
-        parts += frame(x, y, f"time until the event{unit}", "", across)
+        parts += frame(x, y, f"time until {event}{unit}", "", across)
         # Each time has a tick, also where there is no room for its number.
         parts += [
             line(x(time), bottom, x(time), bottom + 4) for time in times if time not in across

@@ -54,7 +54,7 @@ def draw_profile(facts: Facts) -> Figure:
         raise UsageError("no differences between clusters are known")
     rows: list[HeatRow] = [
         (
-            names.get(row, facts.columns[row[0]].name),
+            names.get(row) or with_unit(facts.columns[row[0]]),
             f"{gaps[row]:.1f}",
             functools.partial(_profile_cell, facts, row),
         )
@@ -68,7 +68,7 @@ def draw_profile(facts: Facts) -> Figure:
         "largest gap between two clusters first; blue is below all persons, red above, by "
         f"{'about ' * facts.of_groups}so many standard deviations. "
     ) + joined(
-        f"{titled(name)}: {', '.join(differences(cluster))}"
+        f"{titled(name)}: {', '.join(gaps_of(cluster))}"
         for name, cluster in zip(facts.cluster_names, facts.clusters, strict=True)
     )
     return Figure(parts, bottom, "Profile of the clusters", described)
@@ -145,7 +145,7 @@ def profile_rows(facts: Facts) -> list[tuple[int, ...]]:
 def _curves(facts: Facts) -> dict[tuple[int, ...], str]:
     """Return the names of the trajectories that are drawn as curves, by their columns."""
     place = {column.name: j for j, column in enumerate(facts.columns)}
-    return {tuple(place[each.name] for each in of.columns): of.name for of in curves_of(facts)}
+    return {tuple(place[at.name] for at in of.columns): with_unit(of) for of in curves_of(facts)}
 
 
 def _curve(
@@ -216,6 +216,12 @@ def mean_of(entry: ClusterColumn) -> str:
     return percent(entry.mean) if entry.column.kind == "binary" else short(entry.mean)
 
 
+def with_unit(column: Column | Trajectory) -> str:
+    """Return a name with its unit, which a long name leaves its room; of a share the name alone."""
+    unit = f" ({column.unit})" if column.unit and column.kind != "binary" else ""
+    return clipped(column.name, max(_LEFT - 16 - words_width(unit, 12), _READABLE)) + unit
+
+
 def unit_of(column: Column) -> str:
     """Return a column's unit after a space; "" for a share."""
     return isolated(f" {column.unit}") if column.unit and column.kind != "binary" else ""
@@ -244,7 +250,7 @@ def difference_colour(difference: float | None) -> tuple[str, str]:
     return fill, ink_on(fill)
 
 
-def differences(cluster: Cluster) -> list[str]:
+def gaps_of(cluster: Cluster) -> list[str]:
     """Return the columns that set a cluster apart: each with its value and the difference."""
     words = []
     for entry in cluster.sets_apart:
