@@ -303,14 +303,14 @@ class SessionTerms:
             else:
                 yield f"{of_clusters} and how clear they are."
         if resampling.NAME in phases:
-            yield "To test the clusters: counts of persons who stay together in random samples."
+            yield "To test the clusters: counts of persons staying together in random samples."
         if self.counted_outcomes:
             names = ", ".join(each.name for each in self.counted_outcomes)
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "The coordinator gets these numbers. All sites get the result; the analyst and "
-            "operators also see its figures by site."
+            "The coordinator gets these numbers. All sites get the result, the analyst and "
+            "operators also figures by site."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:

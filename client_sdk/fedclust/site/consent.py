@@ -185,8 +185,7 @@ class ConsentRequest(SessionTerms):
         smallest, largest = figures.group_sizes
         larger = " Missing values make groups larger."
         yield (
-            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons. Groups of "
-            f"{2 * self.groups_of} or more are divided, and none is smaller than {self.groups_of}."
+            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons."
             f"{larger if largest >= 2 * self.groups_of else ''}"
         )
         if self.p > self.groups_of:
@@ -199,11 +198,8 @@ class ConsentRequest(SessionTerms):
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
         said = ""
         if listed:
-            said = (
-                "Whoever knows a person's group also knows the values that all of the group have. "
-                "Share of persons in such groups, by column: "
-                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. "
-            )
+            said = "Persons in groups of one value, which all who know the group know: "
+            said += f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. "
         yield f"{said}Ask for sensitive and rare traits as outcomes, not as columns."
 
     def _points_lines(self) -> Iterator[str]:
@@ -236,7 +232,7 @@ class ConsentRequest(SessionTerms):
         )
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
-        persons = f"{self.persons} persons (joining says {self.size_band}, the rounds their number)"
+        persons = f"{self.persons} persons (joining says only {self.size_band})"
         found: dict[str, Sequence[str]] = {
             "this site": [f"{self.site}, {persons} of {self.data.text}"],
             "warning": self.warnings,

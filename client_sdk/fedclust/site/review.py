@@ -158,7 +158,10 @@ def _own_figures(request: ConsentRequest, now: datetime) -> str:
     by_column = ""
     if found is not None:
         smallest, largest = found.group_sizes
-        counts += [["groups", found.n_groups], ["persons of a group", f"{smallest} to {largest}"]]
+        counts += [
+            ["groups", found.n_groups],
+            ["persons of a group (larger ones are divided)", f"{smallest} to {largest}"],
+        ]
         if found.distance_sd is not None:
             near = f"{found.distance_sd:.2f} standard deviations"
             counts.append(["half of the persons are nearer to their group's record than", near])
