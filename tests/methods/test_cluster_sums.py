@@ -36,6 +36,7 @@ def test_weighted_sums_equal_sums_over_repeated_rows(
     for k in range(5):
         own = rows[of == k]
         assert found.counts[k] == len(own)
+        np.testing.assert_allclose(found.sums[k], own.sum(axis=0), rtol=1e-12)
         np.testing.assert_allclose(
             found.costs[k], ((own - centroids[k]) ** 2).sum(), rtol=1e-7, atol=1e-12
         )
@@ -59,7 +60,7 @@ def test_sums_without_points_are_zero() -> None:
     found = cluster_sums(points, np.full(9, -1), np.ones((3, 2)))
 
     assert not found.counts.any()
-    assert not found.offsets.any()
+    assert not found.sums.any()
     assert not found.means.any()
 
 

@@ -279,6 +279,11 @@ class ClusterSums:
     centroids: FloatArray
 
     @property
+    def sums(self) -> FloatArray:
+        """Sums of the points (K, d); 0 in an empty cluster."""
+        return self.offsets + self.counts[:, None] * self.centroids
+
+    @property
     def means(self) -> FloatArray:
         """Means of the points (K, d); 0 in an empty cluster."""
         shift = self.offsets / np.maximum(self.counts, 1)[:, None]
@@ -381,9 +386,8 @@ def site_lloyd_step(centroids: FloatArray, points: Points, rule: MedianRule | No
     """Return a site's part of one Lloyd step from ``centroids`` (K, d); ``rule`` is Gower's."""
     if rule is not None:
         return _site_median_step(centroids, points, rule)
-    found = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
-    sums = found.offsets + found.counts[:, None] * centroids
-    return Step(counts=found.counts, sums=sums, costs=found.costs)
+    sums = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
+    return Step(counts=sums.counts, sums=sums.sums, costs=sums.costs)
 
 
 def site_lloyd_steps(
