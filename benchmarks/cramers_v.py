@@ -21,7 +21,7 @@ import numpy as np
 from _report import write
 from fedclust import simulate
 from fedclust.numeric.agreement import cramers_v
-from table_one import COLUMNS, KINDS, MISSING, NO_EFFECT, Sites, _real
+from table_one import COLUMNS, KINDS, MISSING, NO_EFFECT, Sites, _real, with_missing
 
 DRAWN = ("Gaussian", "correlated", "lognormal", "zero-inflated", "mixed", "t3", "counts")
 EMPTY = tuple(kind + NO_EFFECT for kind in ("Gaussian", "lognormal", "mixed"))
@@ -54,13 +54,7 @@ def measure(
 ) -> tuple[float, float]:
     """Return the groups a site, and by how much their V is larger than that of the rows."""
     rng, k = np.random.default_rng(seed), 2 + seed % 4
-    sites = [np.where(rng.random(rows.shape) < missing, np.nan, rows) for rows in sites]
-    every = np.concatenate(sites)
-    yes_no = (np.isin(every, (0.0, 1.0)) | np.isnan(every)).all(axis=0)
-    columns = [
-        {"name": f"x{j}", "kind": "binary" if one else "numeric", **feature}
-        for j, one in enumerate(yes_no)
-    ]
+    sites, columns = with_missing(sites, feature, missing, rng)
     data: Any = {f"site{place}": rows for place, rows in enumerate(sites)}
     found = simulate("lloyd", data, config={"n_clusters": k}, features=columns, seed=seed)
     sent = [each.payload for each in found.trace_ if each.phase == "evidence" and each.payload]

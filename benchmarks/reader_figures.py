@@ -25,7 +25,7 @@ from _report import write
 from fedclust import SessionResult, simulate
 from fedclust.result.comparison import compare
 from fedclust.result.matching import distances, match, nearest_mutually
-from table_one import MISSING, Sites, _drawn, _real
+from table_one import MISSING, Sites, _drawn, _real, with_missing
 
 FloatArray = NDArray[np.float64]
 SIZES = ((4, 400), (6, 200), (8, 120))
@@ -57,13 +57,7 @@ def _measure(
     sites: Sites, feature: dict[str, Any], missing: float, seed: int
 ) -> dict[str, list[float]]:
     rng, k = np.random.default_rng(seed), 3 + seed % 3
-    sites = [np.where(rng.random(rows.shape) < missing, np.nan, rows) for rows in sites]
-    every = np.concatenate(sites)
-    yes_no = (np.isin(every, (0.0, 1.0)) | np.isnan(every)).all(axis=0)
-    columns = [
-        {"name": f"x{j}", "kind": "binary" if one else "numeric", **feature}
-        for j, one in enumerate(yes_no)
-    ]
+    sites, columns = with_missing(sites, feature, missing, rng)
     halves: list[dict[str, FloatArray]] = [{}, {}]
     for place, rows in enumerate(sites):
         for half, own in zip(halves, np.array_split(rng.permutation(len(rows)), 2), strict=True):

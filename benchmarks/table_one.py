@@ -114,6 +114,19 @@ def _right(ratios: FloatArray) -> NDArray[np.bool_]:
     return (ratios >= 0.8) & (ratios <= 1.25)
 
 
+def with_missing(
+    sites: Sites, feature: dict[str, Any], missing: float, rng: np.random.Generator
+) -> tuple[Sites, list[dict[str, Any]]]:
+    """Return the sites' rows without a share of their values, and what declares the columns."""
+    sites = [np.where(rng.random(rows.shape) < missing, np.nan, rows) for rows in sites]
+    every = np.concatenate(sites)
+    yes_no = (np.isin(every, (0.0, 1.0)) | np.isnan(every)).all(axis=0)
+    return sites, [
+        {"name": f"x{j}", "kind": "binary" if one else "numeric", **feature}
+        for j, one in enumerate(yes_no)
+    ]
+
+
 def _compare(
     sites: Sites, feature: dict[str, Any], seed: int, missing: float, p: int
 ) -> tuple[FloatArray, ...]:
@@ -125,14 +138,9 @@ def _compare(
     labels, of all persons and of a site's, and the figures of quality.
     """
     rng = np.random.default_rng(seed)
-    sites = [np.where(rng.random(rows.shape) < missing, np.nan, rows) for rows in sites]
+    sites, columns = with_missing(sites, feature, missing, rng)
     tables = {f"site{place}": rows for place, rows in enumerate(sites)}
     every = np.concatenate(sites)
-    yes_no = (np.isin(every, (0.0, 1.0)) | np.isnan(every)).all(axis=0)
-    columns = [
-        {"name": f"x{j}", "kind": "binary" if one else "numeric", **feature}
-        for j, one in enumerate(yes_no)
-    ]
     config = {"n_clusters": 2 + seed % 4}
     policy = {"min_group_size": p}
     found = simulate("lloyd", tables, config=config, features=columns, policy=policy, seed=seed)

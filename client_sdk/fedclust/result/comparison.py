@@ -126,11 +126,10 @@ class Comparison:
                 f"The two results describe the same clusters: {every}, at most {most} "
                 f"{self.unit} apart."
             )
+        more = f" Of {unsure} more nobody can tell." if unsure else ""
         return (
             f"The two results agree in part: {len(back)} of the first result's {before} clusters "
-            f"return among the {after} of the second, at most {most} {self.unit} apart."
-            + f" Of {unsure} more nobody can tell."
-            * bool(unsure)
+            f"return among the {after} of the second, at most {most} {self.unit} apart.{more}"
         )
 
     @property

@@ -80,5 +80,7 @@ class SiteDifferences(Model):
 
     def of_sites(self, names: frozenset[str]) -> SiteDifferences:
         """Return what may be shown to someone who may see these sites alone."""
-        own = {site: each for site, each in (self.columns or {}).items() if site in names}
-        return self if self.columns is None else self.model_copy(update={"columns": own})
+        if self.columns is None:
+            return self
+        own = {site: each for site, each in self.columns.items() if site in names}
+        return self.model_copy(update={"columns": own})

@@ -46,8 +46,8 @@ def show_http_error(request: Request, error: Exception) -> Response:
 def _to_sign_in(request: Request, refusal: Refusal) -> Response:
     path, again = request.url.path, getattr(request.state, "again", False)
     if request.headers.get("HX-Request") == "true":
-        # The reader's page asks for a part of itself: the whole page has to go, unless it holds
-        # what was typed. Asked for again it says why, and leads back.
+        # A script of the page asked for a part of it. Load the whole page, which says why the
+        # sign-in ended and leads back. A page that holds typed text stays.
         here = urlsplit(request.headers.get("HX-Current-URL", "")).path
         back = here if OWN_PAGE.fullmatch(here) else _SIGN_IN
         return Response(status_code=401, headers={} if again else {"HX-Redirect": back})
