@@ -84,7 +84,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("init --token-out text", {}, 2, "--token-out: text cannot be written: File exists"),
         ("operator-token --name Op", {}, 2, "--name: use a-z, 0-9 and -, at most 63"),
         ("audit verify --head xyz", {}, 2, "--head: give 64 hexadecimal digits, or NUMBER:HASH"),
-        ("audit verify --data-dir no", {}, 5, "does not exist; make it first, or name another"),
+        ("audit verify --data-dir no", {}, 5, "there is no database"),
         ("backup --data-dir no --out x", {}, 5, "no backup was made: there is no database"),
         ("restore --data-dir files --from no", {}, 5, "nothing was restored: there is no file no"),
         ("db current --database-url sqlite:///text", {}, 5, "it is not an SQLite database; move"),

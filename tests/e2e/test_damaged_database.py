@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,33 @@ def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
         path.write_bytes(whole)
         server.restart()
         assert server.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("gone", ["moved", "deleted", "file"])
+def test_a_database_that_goes_while_serving(tmp_path: Path, gone: str) -> None:
+    """No submission is acknowledged into a file that nobody finds after a restart."""
+    with running_server(tmp_path / "server") as server:
+        api = world_of(server)
+        north = api.answer("north", "heart")
+        assert api.put("north", "heart", 1, north).status_code == 201
+        south = api.answer("south", "heart")
+        aside = tmp_path / "aside"
+        if gone == "moved":
+            server.data_dir.rename(aside)
+        elif gone == "deleted":
+            shutil.rmtree(server.data_dir)
+        else:
+            (server.data_dir / "fedclust.db").unlink()
+        assert api.put("south", "heart", 1, south).status_code == 503
+        ready = server.get("/readyz")
+        assert (ready.status_code, ready.json()["reasons"][0]) == (503, "database-damaged")
+        overview = api.request("GET", "/v1/admin/overview", server.operator_token)
+        assert overview.status_code == 200
+        assert server.output().count('"database_damaged"') == 1
+        server.stop()
+        if gone == "moved":
+            aside.rename(server.data_dir)
+            server.restart()
+            assert server.get("/readyz").status_code == 200
+            assert api.put("north", "heart", 1, north).status_code == 200
+            assert api.put("south", "heart", 1, south).status_code == 201

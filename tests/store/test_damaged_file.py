@@ -186,6 +186,27 @@ def test_a_small_write_does_not_end_a_full_disk(
     assert folders == [Path(sqlite_url.removeprefix("sqlite:///")).parent] * 2
 
 
+def test_no_write_goes_to_a_file_that_is_gone(sqlite_url: str, clock: ManualClock) -> None:
+    path = filled(sqlite_url, clock)
+    aside = path.with_name("aside.db")
+
+    def write(store: Store) -> None:
+        store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+
+    with closing(Store.open(sqlite_url, clock)) as store:
+        shutil.copy(path, aside)
+        aside.replace(path)
+        with pytest.raises(DatabaseDamaged):
+            write(store)
+        assert store.faults == (StoreFault.DAMAGED,)
+    with closing(Store.open(sqlite_url, clock)) as store:
+        path.unlink()
+        assert store.faults == (StoreFault.DAMAGED,)
+        path.touch()  # also behind somebody who makes a new one
+        with pytest.raises(DatabaseDamaged):
+            write(store)
+
+
 @pytest.fixture
 def crashed(sqlite_url: str, clock: ManualClock, tmp_path: Path) -> Path:
     """Return a database as a killed process leaves it: ten transactions in its log alone."""

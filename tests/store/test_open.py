@@ -251,6 +251,11 @@ def test_several_servers_share_postgres(postgres_url: str, clock: ManualClock) -
 
 
 def test_a_failed_start_leaves_no_lock(empty_database_url: str, clock: ManualClock) -> None:
+    if empty_database_url.startswith("sqlite"):
+        with pytest.raises(Unwritable, match="there is no database"):
+            Store.open(empty_database_url, clock, serving=True, create=False)
+        file = Path(empty_database_url.removeprefix("sqlite:///"))
+        file.touch(exist_ok=False)
     with pytest.raises(SchemaMissing, match="fedclust-service db upgrade"):
         Store.open(empty_database_url, clock, serving=True, create=False)
     Store.open(empty_database_url, clock, serving=True).close()

@@ -15,7 +15,8 @@ REASONS = {
     "or restart the coordinator if it is right.",
     "database-clock": "The database's clock was set while the coordinator ran: set it back, or "
     "restart the coordinator if it is right.",
-    "database-damaged": "The database is damaged: move it aside and restore a backup.",
+    "database-damaged": "The database is damaged, or its file was moved or deleted: stop the "
+    "coordinator, and put the file back or restore a backup.",
     "database-unchecked": "The check of the database at the start is still running: wait.",
     "database-read-only": "The last write failed: the database is read-only.",
     "database-cannot-be-opened": "The last write failed: the database cannot be opened.",

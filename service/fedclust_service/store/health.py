@@ -25,6 +25,7 @@ class Health:
 
     def __init__(self, file: Path | None) -> None:
         self._file = file
+        self._identity = _identity(file)
         self._damaged = False
         #: Why the last write failed; None if it succeeded.
         self.failed_write: StoreFault | None = None
@@ -33,6 +34,7 @@ class Health:
     @property
     def faults(self) -> tuple[StoreFault, ...]:
         """Why the database cannot be served, the worst reason first."""
+        self._look_for_file()
         found = []
         if self._damaged:
             found.append(StoreFault.DAMAGED)
@@ -54,6 +56,11 @@ class Health:
     def _full(self) -> bool:
         return self._file is not None and shutil.disk_usage(self._file.parent).free < _LEAST_FREE
 
+    def _look_for_file(self) -> None:
+        # SQLite would go on with a file that nobody finds after a restart.
+        if _identity(self._file) != self._identity:
+            self.damage("its file was moved, deleted or replaced")
+
     def damage(self, found: str) -> None:
         """Note permanently that the database is damaged; ``found`` contains no value of a row."""
         if not self._damaged:
@@ -62,6 +69,7 @@ class Health:
 
     def refuse_damaged(self) -> None:
         """Raise DatabaseDamaged if the database is damaged: it is not written any more."""
+        self._look_for_file()
         if self._damaged:
             raise DatabaseDamaged
 
@@ -86,6 +94,17 @@ class Health:
         """End a running check."""
         if self._check is not None:
             self._check.stop()
+
+
+def _identity(file: Path | None) -> tuple[int, int] | None:
+    """Return what tells the file at a path from another one; None if there is none."""
+    if file is None:
+        return None
+    try:
+        found = file.stat()
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def commits_lost(file: Path) -> int:

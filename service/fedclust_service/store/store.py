@@ -129,6 +129,8 @@ class Store:
         """
         parsed = engines.parse_url(url)
         file = engines.sqlite_file(parsed)
+        if file and not create and not file.exists():
+            raise Unwritable(f"there is no database {file}: check --data-dir")
         lock: FileLock | None = None
         made = engines.build_engines(parsed, busy_timeout_s=busy_timeout_s)
         try:

@@ -102,7 +102,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
     """Return the coordinator's state (operators); ``place`` is on the disk to measure."""
     require(actor, "admin.read")
     now = co.clock.now()
-    free = shutil.disk_usage(place).free
+    free = shutil.disk_usage(place).free if place.exists() else 0
 
     def work(tx: Tx) -> Overview:
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
