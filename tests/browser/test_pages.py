@@ -4,12 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 from playwright.sync_api import Browser
 
+from fedclust.site.review import review_page
 from fedclust_service.http import ui
+from support.fake_coordinator import FakeCoordinator
 from support.page_list import PAGES
+from support.purpose import PURPOSE
 from support.showcase import Showcase, showcase
 
 from . import axe
@@ -85,3 +92,32 @@ def test_every_page_is_in_the_list() -> None:
         if "GET" in (route.methods or ()) and not any(map(route.path_regex.fullmatch, listed))
     ]
     assert [path for path in unlisted if not re.fullmatch(others, path)] == []
+
+
+def test_a_review_is_printed_on_one_sheet_and_an_annex(browser: Browser, tmp_path: Path) -> None:
+    """With outcomes; each sheet shows the code, so that none is exchanged."""
+    features = [
+        *({"name": f"laboratory value {j}", "unit": "mg/dl"} for j in range(8)),
+        {"name": "died", "kind": "binary", "role": "outcome"},
+        {"name": "readmitted", "kind": "binary", "role": "outcome"},
+    ]
+    rows = np.random.default_rng(1).integers(0, 2, (80, 10)).astype(float)
+    fake = FakeCoordinator(
+        {"alpha": rows[:, :8], "beta": rows[:, :8]},
+        features=features,
+        config={"n_clusters": [2, 3], "stability": 20},
+        outcomes_k=3,
+        purpose=PURPOSE,
+    )
+    table = pd.DataFrame(rows, columns=[each["name"] for each in features])
+    request = fake.site(tmp_path).check("heart", table)
+    page = review_page(request, datetime(2026, 2, 3, tzinfo=UTC))
+    assert f'content:"heart, code {request.approval_code[:12]}"' in page
+    sheets = []
+    for shown in (page, page.partition('<h1 class="annex">')[0]):
+        printed = browser.new_page()
+        printed.set_content(shown)
+        sheets.append(len(re.findall(rb"/Type\s*/Page\b", printed.pdf(format="A4"))))
+        printed.close()
+    assert sheets[1] == 1
+    assert sheets[0] > 1

@@ -271,7 +271,7 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 
 
 def test_what_joining_tells_of_the_table_is_said() -> None:
-    said = "Any coordinator sees how often the table changed."
+    said = "The coordinator learns how many persons take part, when this table of groups changes"
     asked = request()
     other = SessionTerms(asked.coordinator, "zurich", asked.analyst, asked.definition, 5)
     for terms in (asked, other):
@@ -317,7 +317,7 @@ def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
         "their outcomes is answered. This does not hold for several patients who share an outcome, "
         "such as a family. "
     ), said
-    assert said.endswith("an approval of their own at this site (fedclust allowance raise).")
+    assert said.endswith("(fedclust allowance raise), and the 67 becomes more.")
 
 
 def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:

@@ -49,8 +49,9 @@ TECHNICAL = {
 }
 
 COORDINATOR_LEARNS = (
-    "A malicious coordinator may learn this table of groups and, at sites of a few dozen persons, "
-    "guess better than by chance who is in it. Any coordinator sees how often the table changed."
+    "The coordinator learns how many persons take part, when this table of groups changes, and "
+    "perhaps the table itself. At a few dozen persons, a malicious one may guess better than by "
+    "chance who is in it."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -204,7 +205,7 @@ class SessionTerms:
         yield "study", [] if definition.study is None else [definition.study]
         yield "purpose", [definition.purpose or "not stated"]
         contact = f"; contact: {definition.contact}" if definition.contact else ""
-        yield "asked by", [f"{self.analyst}{contact}; coordinator at {self.coordinator}"]
+        yield "asked by", [f"{self.analyst} (analyst){contact}; coordinator: {self.coordinator}"]
         approval = f"approval: {definition.approval}; " if definition.approval else ""
         expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
@@ -238,8 +239,13 @@ class SessionTerms:
                     "Ask the operators how long they keep it.",
                 ],
             )
-            yield "options", [named_values(definition.config)]
-            yield "policy", [named_values(policy.model_dump())]
+            # As they take effect: comparing several K also compares with one cloud.
+            effective = (
+                {"evidence": self.plan.sends_cells} if "evidence" in definition.config else {}
+            )
+            yield "options", [named_values({**definition.config, **effective})]
+            most = rounds.max_rounds(self.plan)
+            yield "policy", [named_values({**policy.model_dump(), "max_rounds": most})]
             yield "seed", [str(definition.seed)]
         yield "definition", [f"SHA-256 {self.definition_sha256}"]
 
@@ -297,13 +303,15 @@ class SessionTerms:
         if evidence.NAME in phases:
             sets = "rows" if self.protection_none else "groups"
             more = f", and sizes and values of up to {N_CELLS} sets of {sets}"
+            if not self.protection_none:
+                more += f" (from at most {N_CELLS} groups: of each group)"
             of_clusters = "At the end: sizes of the clusters"
             if self.plan.sends_cells:
                 yield f"{of_clusters}, how clear they are{more}."
             else:
                 yield f"{of_clusters} and how clear they are."
         if resampling.NAME in phases:
-            yield "To test the clusters: counts of persons staying together in random samples."
+            yield "To test the clusters: counts of persons together in random samples."
         if self.counted_outcomes:
             names = ", ".join(each.name for each in self.counted_outcomes)
             noise = "exactly" if self.protection_none else "each with random noise"

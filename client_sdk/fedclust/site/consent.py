@@ -228,11 +228,12 @@ class ConsentRequest(SessionTerms):
             )
         yield (
             "Persons who join this table later share its points. More points need an approval of "
-            "their own at this site (fedclust allowance raise)."
+            "their own at this site (fedclust allowance raise), and the "
+            f"{guesses(self.balance.limit)} becomes more."
         )
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
-        persons = f"{self.persons} persons (joining says only {self.size_band})"
+        persons = f"{self.persons} persons (joining says {self.size_band})"
         found: dict[str, Sequence[str]] = {
             "this site": [f"{self.site}, {persons} of {self.data.text}"],
             "warning": self.warnings,

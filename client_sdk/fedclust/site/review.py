@@ -20,7 +20,7 @@ _STYLE = """
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.3rem 1rem;margin:.8rem 0}
 dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}dd p{margin:0 0 .3rem}
 dd p.deep{margin-left:1.2rem}
-td.text,th{overflow-wrap:anywhere}
+td.text{overflow-wrap:anywhere}th{overflow-wrap:break-word}
 .code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
 .code b{font-size:1.3rem;letter-spacing:.06em;margin-right:.3rem}
 .sign{display:grid;grid-template-columns:repeat(2,1fr);gap:2.6rem 1.5rem;
@@ -31,8 +31,14 @@ margin-top:3rem;break-inside:avoid}
 @media screen and (prefers-color-scheme:dark){:root{color-scheme:dark}
 body{color:#ddd;background:#16181b}th,td{border-color:#3a3d42}thead th{border-color:#666}
 h2{border-color:#444}caption{color:#aaa}.warning{background:#33240f}}
-@media print{.sign{margin-top:2rem}.annex{break-before:page}
-table,code{font-size:inherit}h2{font-size:1rem}}
+@page{margin:14mm;font:8pt sans-serif;
+@bottom-right{content:"sheet " counter(page) " of " counter(pages)}}
+@media print{body{font:9pt/1.35 system-ui,sans-serif;margin:0;padding:0}
+h1{font-size:1.3rem;margin:0}
+dl{grid-template-columns:5.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0}
+h2{margin-top:1rem}
+p{margin:.4rem 0}.sign{grid-template-columns:repeat(4,1fr);margin-top:2.5rem}
+.annex{break-before:page}table,code{font-size:inherit}h2{font-size:1rem}}
 """
 #: Terms of an approval as rows of a table. A value without an entry is shown as it is.
 _TERMS = {
@@ -64,16 +70,19 @@ _YES_NO = {
 }
 #: Words of the page, and what they mean, in one sentence.
 _WORDS = {
+    "analyst": "Who defined the session; the analyst reads its result, with figures by site.",
     "candidate clustering": "One of several clusterings that the method improves side by side; the "
     "best is kept.",
     "cell": "One of the clusters that a site forms of its own groups as a first step.",
     "centroid": "The mean of a cluster.",
     "cluster": "Similar persons of all sites together, as the method finds them.",
+    "coordinator": "The server that collects what the sites send and computes the result.",
     "group": "Similar persons of one site, at least as many as the least group size, who stay "
     "together in every session.",
     "K": "The number of clusters; a session may compare several.",
-    "not released": "A group releases a column if at least the least group size of its persons "
-    "have a value.",
+    "not released": "Fewer persons of the group than the least group size have a value of the "
+    "column, so the group has none.",
+    "operator": "Who runs the coordinator.",
     "point": "A site gives each set of persons a number of points for ever. Each question about "
     "their outcomes uses some, and has the less noise the more it uses.",
     "protected table": "The groups of this site's persons, with the values that each group "
@@ -84,6 +93,7 @@ _WORDS = {
     "round": "The coordinator asks each site once, and each site answers once; a session may need "
     "fewer rounds than the most that are named.",
     "scaled": "In the common units in which distances are measured.",
+    "session": "One clustering that the sites compute together, with terms that do not change.",
     "SHA-256": "A fingerprint of a text or file: it is another one if anything in it changes.",
     "silhouette": "How much closer a record lies to its own cluster than to the next one, from -1 "
     "to 1.",
@@ -104,7 +114,7 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
     definition, code = request.definition, request.approval_code
     written = (
         f"What session {request.session} asks of {request.site}. Written {now:%Y-%m-%d %H:%M} "
-        "UTC; nothing was sent. The annex lists every field."
+        "UTC; nothing was sent."
     )
     body = "".join(
         [
@@ -121,7 +131,9 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
         ]
     )
     body += _words(body) + _technical(request)
-    return html_document(f"{request.session}: review at {request.site}", body, _STYLE)
+    which = f"{request.session}, code {code[:LEAST_DIGITS]}"
+    sheet = f'@page{{@bottom-left{{content:"{which}"}}}}'
+    return html_document(f"{request.session}: review at {request.site}", body, _STYLE + sheet)
 
 
 def write_review(
@@ -172,8 +184,9 @@ def _own_figures(request: ConsentRequest, now: datetime) -> str:
             found.by_column(),
         )
     table = html_facts(
-        f"Of {now:%Y-%m-%d}. They stay at this site, may change with a new row, and are not part "
-        "of the code.",
+        f"Of {now:%Y-%m-%d}. They may change with a new row and are not part of the code. The "
+        "coordinator learns the number of persons, and with the table of groups how many groups "
+        "there are, and how large. The other figures stay at this site.",
         counts,
     )
     return f"<h2>This site's own figures</h2>{table}{by_column}"
@@ -194,7 +207,9 @@ def _covered(request: ConsentRequest) -> str:
         if value is not None and (name, value) != ("protection_none", False)
     ]
     table = html_facts(
-        "An approval covers exactly this: if one of these changes, it no longer holds.", rows
+        "An approval covers exactly this: if one of these changes, it no longer holds. It also "
+        "holds for new rows of the same source.",
+        rows,
     )
     return f"<h2>What an approval covers</h2>{table}"
 
@@ -204,7 +219,7 @@ def _decision(request: ConsentRequest) -> str:
     lines = "".join(f"<div>{each}</div>" for each in ("name", "role", "date", "signature"))
     return (
         "<h2>Decision</h2><p>☐ approved &nbsp; ☐ not approved</p>"
-        f"<p>To record it at this site: <code>{escape(command)}</code>, with the approval code.</p>"
+        f"<p>To record it: <code>{escape(command)}</code>, with the approval code.</p>"
         f'<div class="sign">{lines}</div>'
     )
 
@@ -228,6 +243,6 @@ def _technical(request: ConsentRequest) -> str:
         if heading in TECHNICAL
         for line in lines
     ]
-    caption = "Settings of the session, for experts. They are part of the definition."
+    caption = "Settings of the session, for experts, as they take effect."
     table = html_facts(caption, rows)
     return f"<h2>Technical details</h2>{table}"
