@@ -30,18 +30,18 @@ MEANS = np.array([[50.0, 120.0, 2.0, 1.0], [80.0, 150.0, 12.0, 1.0]])
     ("cloud", "said"),
     [
         (None, "2 clusters among 200 persons at 2 sites, not compared with what artificial"),
-        (CloudComparison(n_draws=20, p=0.74), "No separate groups were found among 200 persons"),
+        (CloudComparison(n_draws=20, p=0.74), "No separate clusters were found among 200 persons"),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.02])),
-            "of artificial patients without groups (p = 0.002). Each stands apart from the others.",
+            "artificial patients without clusters (p = 0.002). Each stands apart from the others.",
         ),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.3])),
-            "1 of 2 stand apart from their neighbours.",
+            "Clusters that stand apart from their neighbours: 1 of 2.",
         ),
         (
             CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.4, 0.3])),
-            "None of 2 stand apart from their neighbours.",
+            "Clusters that stand apart from their neighbours: 0 of 2.",
         ),
     ],
 )
@@ -69,7 +69,7 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
     differ = "The clusters differ in died: yes is more frequent in cluster 1 (p = 0.0012) than in "
     for lines in said:
         assert f" {differ}cluster 0, the largest one. died: from 12.3 %" in lines[0]
-    assert said[1][0].startswith("No separate groups were found among 400 persons")
+    assert said[1][0].startswith("No separate clusters were found among 400 persons")
     assert "clusters as clear as these in about 74 of 100 tries (p = 0.74)." in said[1][0]
     assert "The clusters below are parts of one whole." in said[1][0]
 

@@ -61,7 +61,7 @@ def test_the_largest_k_whose_clusters_all_stand_apart_and_gain_is_recommended() 
     choice = choose(entries)
     assert (choice.n_clusters, choice.reason, choice.tied) == (3, "apart", ())
     assert choice.text.startswith(
-        "K = 3: these clusters are clearer than those of artificial patients without groups but "
+        "K = 3: these clusters are clearer than those of artificial patients without clusters but "
         "with the same spread, skew and correlations (p = 0.002). Every cluster stands apart from "
         "its neighbours. The step from 1 to 2 clusters gains most, but K = 3 adds more than "
         "chance, and all its clusters stand apart. Those of K = 4 stand apart, too, but add no "
@@ -109,7 +109,7 @@ def test_of_one_cloud_no_k_is_recommended() -> None:
     entries = [entry(2, cloud(0.74), simplified_silhouette=0.6), entry(3, cloud(0.051))]
     choice = choose(entries)
     assert (choice.n_clusters, choice.reason, choice.tied) == (2, "one-cloud", ())
-    assert choice.text.startswith("One cloud: no separate groups were found. ")
+    assert choice.text.startswith("One cloud: no separate clusters were found. ")
     assert "(K = 2: p = 0.74, K = 3: p = 0.051). Do not report clusters" in choice.text
     assert "yes/no" not in choice.text
     assert "share one trait to different degrees" in choose(entries, binary=True).text

@@ -119,7 +119,7 @@ class _Shared:
         bool | None,
         o.opt(
             "--evidence",
-            "Compare the clusters with one cloud without groups. With several K or --stability "
+            "Compare the clusters with one cloud without clusters. With several K or --stability "
             "this happens anyway.",
             is_flag=True,
         ),

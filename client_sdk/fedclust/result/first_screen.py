@@ -50,8 +50,8 @@ def answer(facts: Facts) -> list[str]:
     who = f"{persons}{counted(len(facts.sites), 'site')}"
     if cloud is not None and cloud.p is not None and cloud.p > CLEAR:
         said = (
-            f"No separate groups were found among {who}: artificial patients without groups give "
-            f"clusters as clear as these in about {100 * cloud.p:.0f} of 100 tries "
+            f"No separate clusters were found among {who}: artificial patients without clusters "
+            f"give clusters as clear as these in about {100 * cloud.p:.0f} of 100 tries "
             f"({p_text(cloud.p)}). The clusters below are parts of one whole."
         )
     else:
@@ -60,11 +60,13 @@ def answer(facts: Facts) -> list[str]:
         if result.tied:
             said = f"{tied_text(result)} clusters among {who}: too close to call. The {n} here are "
         if cloud is None or cloud.p is None:
-            said += "not compared with what artificial patients without groups give."
+            said += "not compared with what artificial patients without clusters give."
         else:
-            said += f"clearer than those of artificial patients without groups ({p_text(cloud.p)})."
+            said += (
+                f"clearer than those of artificial patients without clusters ({p_text(cloud.p)})."
+            )
             said += {None: "", n: " Each stands apart from the others."}.get(
-                apart, f" {apart or 'None'} of {n} stand apart from their neighbours."
+                apart, f" Clusters that stand apart from their neighbours: {apart} of {n}."
             )
     if outcomes is not None and outcomes.results and outcomes.results[0].clusters:
         first, names = outcomes.results[0], facts.cluster_names

@@ -415,7 +415,7 @@ def _one_cloud(facts: Facts) -> str:
     if found.p is None:
         return f"The clusters were not compared with one cloud. {found.not_judged or ''}"
     text = (
-        f"The clusters were compared with one cloud without groups {cite('helgeson2021')}. The "
+        f"The clusters were compared with one cloud without clusters {cite('helgeson2021')}. The "
         f"coordinator drew {found.n_draws} times artificial persons with the one-peaked shape, "
         "spread and correlations of each column of the sites' cells, as a transformed normal "
         f"distribution {cite('cario1997')}, put them through the same groups and cells, and "

@@ -43,7 +43,7 @@ _STABLE = 0.9
 #: The least p-value that is printed: it rests on 20 draws.
 _LEAST_P = 0.001
 #: What "one cloud" means, to readers who have not met the word.
-_ARTIFICIAL = "artificial patients without groups but with the same spread, skew and correlations"
+_ARTIFICIAL = "artificial patients without clusters but with the same spread, skew and correlations"
 #: Below this number of persons a site, close clusters were missed in tries with groups of 5.
 _FEW_PERSONS = 100
 
@@ -208,7 +208,7 @@ def cloud_sentences(result: Result) -> list[str]:
     n = result.n_clusters or len(result.centroids)
     if found.p > CLEAR:
         text = (
-            f"K = {n}: no separate groups were found. {_ARTIFICIAL.capitalize()} give "
+            f"K = {n}: no separate clusters were found. {_ARTIFICIAL.capitalize()} give "
             f"clusters as clear as these ({p_text(found.p)}). Do not report them as a finding."
         )
         return [text]
@@ -242,7 +242,7 @@ def _one_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> list[str]:
         f"K = {entry.n_clusters}: {p_text(p)}" for entry in entries if (p := _p(entry)) is not None
     )
     text = (
-        f"One cloud: no separate groups were found. {_ARTIFICIAL.capitalize()} give "
+        f"One cloud: no separate clusters were found. {_ARTIFICIAL.capitalize()} give "
         f"clusters as clear as these for every K tried ({every}). Do not report clusters "
         "as a finding. No K is recommended."
     )
