@@ -195,7 +195,7 @@ def test_every_letter_that_the_options_know_gets_its_number(
 
 def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
-    assert "51 groups of 5 to 9 persons." in said
+    assert "51 groups of 5 to 9 persons; larger ones are divided." in said
     assert "x7 7%, x6 6%, x5 5%" in said
     assert "Ask for sensitive and rare traits as outcomes, not as columns." in said
 

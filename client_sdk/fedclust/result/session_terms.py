@@ -235,8 +235,7 @@ class SessionTerms:
                 "afterwards",
                 [
                     f"To stop sending: {stop} {self.session} --withdraw --name NAME.",
-                    "What was sent cannot be recalled and stays in the result.",
-                    "Ask the operators how long they keep it.",
+                    "What was sent cannot be recalled. The operators say how long they keep it.",
                 ],
             )
             # As they take effect: comparing several K also compares with one cloud.
@@ -244,7 +243,7 @@ class SessionTerms:
                 {"evidence": self.plan.sends_cells} if "evidence" in definition.config else {}
             )
             yield "options", [named_values({**definition.config, **effective})]
-            most = rounds.max_rounds(self.plan)
+            most = f"{rounds.max_rounds(self.plan)} (of the method)"
             yield "policy", [named_values({**policy.model_dump(), "max_rounds": most})]
             yield "seed", [str(definition.seed)]
         yield "definition", [f"SHA-256 {self.definition_sha256}"]
@@ -304,7 +303,7 @@ class SessionTerms:
             sets = "rows" if self.protection_none else "groups"
             more = f", and sizes and values of up to {N_CELLS} sets of {sets}"
             if not self.protection_none:
-                more += f" (from at most {N_CELLS} groups: of each group)"
+                more += " (of each group if there are no more)"
             of_clusters = "At the end: sizes of the clusters"
             if self.plan.sends_cells:
                 yield f"{of_clusters}, how clear they are{more}."
@@ -317,8 +316,8 @@ class SessionTerms:
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "The coordinator gets these numbers. All sites get the result, the analyst and "
-            "operators also figures by site."
+            "The coordinator gets these numbers. All sites get the result. The analyst and "
+            "operators also get figures by site."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:
@@ -352,7 +351,9 @@ class SessionTerms:
             for line in phase.discloses:
                 fields.setdefault(line.identifies, {}).setdefault(phase.name, []).append(line.field)
         for text, by_phase in fields.items():
-            named = (f"{', '.join(names)} ({phase})" for phase, names in by_phase.items())
+            named = (
+                f"{', '.join(dict.fromkeys(names))} ({phase})" for phase, names in by_phase.items()
+            )
             yield f"  {'; '.join(named)}: {text}"
 
     def _shape(self, shape: str) -> str:

@@ -185,8 +185,8 @@ class ConsentRequest(SessionTerms):
         smallest, largest = figures.group_sizes
         larger = " Missing values make groups larger."
         yield (
-            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons."
-            f"{larger if largest >= 2 * self.groups_of else ''}"
+            f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons"
+            f"; larger ones are divided.{larger if largest >= 2 * self.groups_of else ''}"
         )
         if self.p > self.groups_of:
             yield (

@@ -33,7 +33,7 @@ body{color:#ddd;background:#16181b}th,td{border-color:#3a3d42}thead th{border-co
 h2{border-color:#444}caption{color:#aaa}.warning{background:#33240f}}
 @page{margin:14mm;font:8pt sans-serif;
 @bottom-right{content:"sheet " counter(page) " of " counter(pages)}}
-@media print{body{font:9pt/1.35 system-ui,sans-serif;margin:0;padding:0}
+@media print{body{font:8.5pt/1.3 system-ui,sans-serif;margin:0;padding:0}
 h1{font-size:1.3rem;margin:0}
 dl{grid-template-columns:5.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0}
 h2{margin-top:1rem}
@@ -79,10 +79,12 @@ _WORDS = {
     "coordinator": "The server that collects what the sites send and computes the result.",
     "group": "Similar persons of one site, at least as many as the least group size, who stay "
     "together in every session.",
+    "imputed": "Estimated, because no value is released.",
     "K": "The number of clusters; a session may compare several.",
     "not released": "Fewer persons of the group than the least group size have a value of the "
     "column, so the group has none.",
     "operator": "Who runs the coordinator.",
+    "outcome": "What is counted by cluster, and does not form the clusters.",
     "point": "A site gives each set of persons a number of points for ever. Each question about "
     "their outcomes uses some, and has the less noise the more it uses.",
     "protected table": "The groups of this site's persons, with the values that each group "
@@ -172,7 +174,7 @@ def _own_figures(request: ConsentRequest, now: datetime) -> str:
         smallest, largest = found.group_sizes
         counts += [
             ["groups", found.n_groups],
-            ["persons of a group (larger ones are divided)", f"{smallest} to {largest}"],
+            ["persons of a group", f"{smallest} to {largest}"],
         ]
         if found.distance_sd is not None:
             near = f"{found.distance_sd:.2f} standard deviations"
@@ -185,8 +187,8 @@ def _own_figures(request: ConsentRequest, now: datetime) -> str:
         )
     table = html_facts(
         f"Of {now:%Y-%m-%d}. They may change with a new row and are not part of the code. The "
-        "coordinator learns the number of persons, and with the table of groups how many groups "
-        "there are, and how large. The other figures stay at this site.",
+        "coordinator learns the number of persons, and with the table of groups their number and "
+        "sizes, and what is not released.",
         counts,
     )
     return f"<h2>This site's own figures</h2>{table}{by_column}"
