@@ -5,16 +5,14 @@ from __future__ import annotations
 import dataclasses
 import re
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 
 from fedclust.methods.registry import METHODS
 from fedclust.schema.policy import Policy
-from fedclust.wire.codec import decode
 from fedclust.wire.models import SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
-from fedclust_service.usecases import participation, rounds, session_start, sessions
+from fedclust_service.usecases import participation, sessions
 from support.clock import ManualClock
 from usecases import counting_method
 from usecases.direct_api import ANALYST, LIMITS, OPERATOR, DirectApi, actor, refusal, site
@@ -113,34 +111,6 @@ def test_manual_sessions_wait_for_the_word(direct: DirectApi) -> None:
     direct.session(start="manual")
     assert direct.info("heart").state == "recruiting"
     assert sessions.start_session(direct.co, OPERATOR, "heart").state == "running"
-
-
-def test_who_joins_or_leaves_while_the_first_round_is_made(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    direct.define(sites=("a", "b", "c", "d", "e"), start="manual")
-    direct.join("heart", "a", "b", "c", "d")
-    real = session_start._make_start
-    meanwhile = iter(
-        [
-            lambda: direct.join("heart", "e"),
-            lambda: participation.leave(direct.co, site("a"), "heart"),
-        ]
-    )
-
-    def make(*given: Any) -> session_start.Start:
-        made = real(*given)
-        for change in meanwhile:
-            change()
-            break
-        return made
-
-    monkeypatch.setattr(session_start, "_make_start", make)
-    sessions.start_session(direct.co, ANALYST, "heart")
-    asked = rounds.get_round(direct.co, ANALYST, "heart", 1)
-    assert [each.name for each in asked.sites] == ["b", "c", "d", "e"]
-    seen = direct.store.read("t", lambda tx: tx.site_views.by_name("heart", "e", 1))
-    assert decode(seen.round.addressee.site_part) == {"rank": 3}
 
 
 def test_a_method_that_cannot_start_fails_the_session_not_the_site(direct: DirectApi) -> None:

@@ -15,7 +15,7 @@ from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust.wire.models import ParticipationInfo, TaskRefusal
 from fedclust.wire.problems import FieldError
-from fedclust_service.domain.access import Actor, absent, require
+from fedclust_service.domain.access import Actor, absent
 from fedclust_service.domain.refusal import Refusal, broken_rule, wrong_field
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import (
@@ -34,7 +34,7 @@ from fedclust_service.usecases.access_queries import (
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
 from fedclust_service.usecases.round_lifecycle import update_round
-from fedclust_service.usecases.session_start import Start, start_if_complete, with_start
+from fedclust_service.usecases.session_start import start_if_complete
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.site_tables import record_heads, refuse_other_table
 from fedclust_service.usecases.unit_of_work import UnitOfWork, writes
@@ -50,50 +50,53 @@ def join(
     A site may join again with another SDK: ``sdk_version`` and ``methods`` may differ, as long as
     ``methods`` has the session's version.
     """
-    require(actor, "session.join")
-    _check_heads(body)
-
-    def work(start: Start | None, uow: UnitOfWork) -> tuple[ParticipationInfo, bool] | Refusal:
-        tx = uow.tx
-        found, own = own_session(tx, actor, session, lock=True)
-        if own.state is ParticipationState.JOINED:
-            return _rejoin(uow, actor, found, own, body)
-        _check_state(found, own, uow.now)
-        _check_consent(tx, actor, found, body)
-        refused = record_heads(uow, actor, found.name, body)
-        if refused is not None:
-            return refused
-        joined = dataclasses.replace(
-            own,
-            **_declared(body),
-            state=next_state(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
-            table_id=body.table_id,
-            separate_groups=body.separate_groups,
-            other_persons=body.other_persons,
-            sdk_version=body.sdk_version,
-            joined_at=uow.now,
-        )
-        tx.participations.update(joined)
-        late = found.state.under_way
-        uow.audit(
-            actor,
-            "site.joined",
-            found.name,
-            definition=body.definition_sha256,
-            late=late,
-            table=body.table_id,
-            separate_groups=body.separate_groups,
-            other_persons=body.other_persons,
-            no_person_in_another_table=body.no_person_in_another_table,
-            points_short=body.points_short,
-        )
-        start_if_complete(uow, found, actor, start)
-        return _participation_info(found, joined), not late
-
-    done = with_start(co, "participation.join", work)
+    done = _join(co, actor, session, body)
     if isinstance(done, Refusal):
         raise done
     return done
+
+
+@writes("session.join", "participation.join")
+def _join(
+    uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest
+) -> tuple[ParticipationInfo, bool] | Refusal:
+    """Join as :func:`join`; return a refusal that is recorded, so that its record is committed."""
+    _check_heads(body)
+    tx = uow.tx
+    found, own = own_session(tx, actor, session, lock=True)
+    if own.state is ParticipationState.JOINED:
+        return _rejoin(uow, actor, found, own, body)
+    _check_state(found, own, uow.now)
+    _check_consent(tx, actor, found, body)
+    refused = record_heads(uow, actor, found.name, body)
+    if refused is not None:
+        return refused
+    joined = dataclasses.replace(
+        own,
+        **_declared(body),
+        state=next_state(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
+        table_id=body.table_id,
+        separate_groups=body.separate_groups,
+        other_persons=body.other_persons,
+        sdk_version=body.sdk_version,
+        joined_at=uow.now,
+    )
+    tx.participations.update(joined)
+    late = found.state.under_way
+    uow.audit(
+        actor,
+        "site.joined",
+        found.name,
+        definition=body.definition_sha256,
+        late=late,
+        table=body.table_id,
+        separate_groups=body.separate_groups,
+        other_persons=body.other_persons,
+        no_person_in_another_table=body.no_person_in_another_table,
+        points_short=body.points_short,
+    )
+    start_if_complete(uow, found, actor)
+    return _participation_info(found, joined), not late
 
 
 def _declared(body: JoinRequest) -> dict[str, Any]:
@@ -234,29 +237,21 @@ def _participation_info(session: Session, own: Participation) -> ParticipationIn
 # --- leaving --------------------------------------------------------------------------------------
 
 
-def leave(co: Coordinator, actor: Actor, session: str) -> None:
+@writes("session.join", "participation.leave")
+def leave(uow: UnitOfWork, actor: Actor, session: str) -> None:
     """Decline or leave (sites); stored answers still count. Idempotent."""
-    require(actor, "session.join")
-
-    def work(start: Start | None, uow: UnitOfWork) -> None:
-        found, own = own_session(uow.tx, actor, session, lock=True)
-        _depart(uow, actor, found, own, ParticipationState.LEFT, start)
-
-    with_start(co, "participation.leave", work)
+    found, own = own_session(uow.tx, actor, session, lock=True)
+    _depart(uow, actor, found, own, ParticipationState.LEFT)
 
 
-def exclude(co: Coordinator, actor: Actor, session: str, site: str) -> None:
+@writes("session.manage", "participation.exclude")
+def exclude(uow: UnitOfWork, actor: Actor, session: str, site: str) -> None:
     """Exclude a site (its analyst, operators); stored answers still count. Idempotent."""
-    require(actor, "session.manage")
-
-    def work(start: Start | None, uow: UnitOfWork) -> None:
-        found, _ = session_for(uow.tx, actor, session, lock=True)
-        own = uow.tx.participations.get(found.id, site) if is_slug(site) else None
-        if own is None:
-            raise absent("site in this session")
-        _depart(uow, actor, found, own, ParticipationState.EXCLUDED, start)
-
-    with_start(co, "participation.exclude", work)
+    found, _ = session_for(uow.tx, actor, session, lock=True)
+    own = uow.tx.participations.get(found.id, site) if is_slug(site) else None
+    if own is None:
+        raise absent("site in this session")
+    _depart(uow, actor, found, own, ParticipationState.EXCLUDED)
 
 
 @writes("submission.put", "participation.refuse")
@@ -277,7 +272,7 @@ def refuse(
         raise Refusal("wrong-state", "This site takes no part in the session: stop.")
     refused = dataclasses.replace(own, refused_task=body.rule)
     details: dict[str, str | int] = {"round": number, "reason": body.rule}
-    gone = _depart(uow, actor, found, refused, ParticipationState.REFUSED, None, **details)
+    gone = _depart(uow, actor, found, refused, ParticipationState.REFUSED, **details)
     return _participation_info(found, gone)
 
 
@@ -287,7 +282,6 @@ def _depart(
     session: Session,
     own: Participation,
     target: ParticipationState,
-    start: Start | None,
     **details: str | int,
 ) -> Participation:
     """Remove a site, which may end the collecting of its round or start the session."""
@@ -309,5 +303,5 @@ def _depart(
         update_round(uow, session, current)
     # A session with a damaged definition never starts, but its sites may leave.
     with contextlib.suppress(DataDamaged):
-        start_if_complete(uow, session, actor, start)
+        start_if_complete(uow, session, actor)
     return gone

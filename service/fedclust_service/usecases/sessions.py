@@ -58,12 +58,7 @@ from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
 from fedclust_service.usecases.paging import page_of, read_cursor, row_number
 from fedclust_service.usecases.round_lifecycle import end_session, resume_session, update_round
-from fedclust_service.usecases.session_start import (
-    Start,
-    begin,
-    unsuitable,
-    with_start,
-)
+from fedclust_service.usecases.session_start import begin, unsuitable
 from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.studies import completed, require_registered
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads, writes
@@ -345,24 +340,23 @@ def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: da
     update_round(uow, session, moved)
 
 
-def start_session(co: Coordinator, actor: Actor, name: str) -> SessionInfo:
+@writes("session.manage", "session.start")
+def start_session(uow: UnitOfWork, actor: Actor, name: str) -> SessionInfo:
     """Start with the sites that have joined; they must reach the quorum. Idempotent."""
-    require(actor, "session.manage")
-
-    def work(start: Start | None, uow: UnitOfWork) -> SessionInfo:
-        tx = uow.tx
-        session, _ = session_for(tx, actor, name, lock=True)
-        if session.started_at is not None:
-            return _session_info(tx, session)
-        if session.state is not SessionState.RECRUITING:
-            raise Refusal("wrong-state", "The session has ended. Create another one.")
-        present = len(joined(tx.participations.list(session.id)))
-        needed = definition_of(session).policy.sites_needed
-        if present < needed:
-            raise quorum_missing(present, needed)
-        return _session_info(tx, begin(uow, session, actor, start))
-
-    return with_start(co, "session.start", work)
+    tx = uow.tx
+    session, _ = session_for(tx, actor, name, lock=True)
+    if session.started_at is not None:
+        return _session_info(tx, session)
+    if session.state is not SessionState.RECRUITING:
+        raise Refusal("wrong-state", "The session has ended. Create another one.")
+    present = len(joined(tx.participations.list(session.id)))
+    needed = definition_of(session).policy.sites_needed
+    if present < needed:
+        raise quorum_missing(present, needed)
+    try:
+        return _session_info(tx, begin(uow, session, actor))
+    except RuleViolation as violation:
+        raise Refusal("sites-unsuitable", violation.message) from None
 
 
 def quorum_missing(present: int, needed: int) -> Refusal:
