@@ -433,7 +433,7 @@ class _Breaker(threading.Thread):
         while True:
             for each in self._scene.store.read("aim", lambda tx: tx.rounds.aggregating()):
                 # A worker that was killed before may still stand there.
-                holder = int(each.lease.holder.split(":")[-2]) if each.lease else None
+                holder = int(each.lease_holder.split(":")[-2]) if each.lease_holder else None
                 if holder in processes:
                     return processes.index(holder)
             assert time.monotonic() < give_up, "nobody aggregates"

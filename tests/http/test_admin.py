@@ -205,11 +205,10 @@ def test_what_needs_attention(watched: Watched) -> None:
 
 
 def _take(tx: Any, now: Any) -> bool:
-    from fedclust_service.domain.round import Lease
-
     current = tx.rounds.latest(tx.sessions.get("stuck").id)
-    lease = Lease("taken", "a-worker-that-dies", now + timedelta(seconds=30))
-    return bool(tx.rounds.take_lease(current.id, lease, now))
+    lease = {"token": "taken", "holder": "a-worker-that-dies"}
+    until = now + timedelta(seconds=30)
+    return bool(tx.rounds.take_lease(current.id, now, **lease, expires_at=until))
 
 
 def test_audit_is_filtered_and_paged(watched: Watched) -> None:

@@ -22,6 +22,7 @@ from support.store_rows import (
     addressees,
     at,
     lease,
+    lease_of,
     new_round,
     open_round,
     participation,
@@ -80,17 +81,17 @@ def test_one_of_many_takes_the_lease_and_finishes(two: list[Store], first: str |
     _, opened = open_round(two[0], RoundState.AGGREGATING)
     if first:
         old = lease(first, expires_at=at(10))
-        assert two[0].run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, old, at(0)))
+        assert two[0].run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, at(0), **old))
 
     def take(store: Store, number: int) -> bool:
         mine = lease(f"t{number}", expires_at=at(100))
-        taken = store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, mine, at(10)))
+        taken = store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, at(10), **mine))
         return taken is not None
 
     winners = crowd(two, take)
     assert len(winners) == 1
     found = two[0].read("get", lambda tx: tx.rounds.get_by_id(opened.id))
-    assert found.lease == lease(f"t{winners[0]}", expires_at=at(100))
+    assert lease_of(found) == lease(f"t{winners[0]}", expires_at=at(100))
     assert found.attempts == (2 if first else 1)
 
     def finish(store: Store, number: int) -> bool:

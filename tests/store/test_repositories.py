@@ -21,6 +21,7 @@ from support.store_rows import (
     at,
     latest_state,
     lease,
+    lease_of,
     new_round,
     open_round,
     participation,
@@ -219,17 +220,17 @@ def test_deadline_and_overdue_mark_change_only_while_collecting(store: Store) ->
 def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
     session, opened = open_round(store, RoundState.AGGREGATING)
     rid = opened.id
-    assert store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t1"), at(0)))
+    assert store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(0), **lease("t1")))
     assert not store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t2", at(99)))
     assert store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t1", at(60)))
     held = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert held.lease == lease("t1", expires_at=at(60))
-    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(59)))
+    assert lease_of(held) == lease("t1", expires_at=at(60))
+    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(59), **lease("t2")))
     assert not store.run_tx("release", lambda tx: tx.rounds.release_lease(rid, "t2"))
     assert store.run_tx("release", lambda tx: tx.rounds.release_lease(rid, "t1"))
-    taken = store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(1)))
+    taken = store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(1), **lease("t2")))
     assert taken == store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert (taken.lease, taken.attempts) == (lease("t2"), 2)
+    assert (lease_of(taken), taken.attempts) == (lease("t2"), 2)
 
     def finish(token: str) -> bool:
         return store.run_tx(
@@ -255,7 +256,7 @@ def test_the_effort_is_of_the_rounds_answers_and_the_sessions_last_round_of_the_
     session, first = open_round(store, RoundState.AGGREGATING)
 
     def arrange(tx: Tx) -> WaitingRound:
-        tx.rounds.take_lease(first.id, lease("t"), at(0))
+        tx.rounds.take_lease(first.id, at(0), **lease("t"))
         tx.rounds.finish(first.id, "t", RoundState.CLOSED, aggregation_s=1.5)
         second = tx.rounds.add(new_round(session, number=2), addressees())
         for site, payload in (("zurich", b"one"), ("cleveland", b"four")):
@@ -275,13 +276,13 @@ def test_the_effort_is_of_the_rounds_answers_and_the_sessions_last_round_of_the_
 def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:
     _, opened = open_round(store, RoundState.AGGREGATING)
     rid = opened.id
-    store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t1"), at(0)))
+    store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(0), **lease("t1")))
     move = (rid, RoundState.AGGREGATING, RoundState.FAILED)
     assert store.run_tx("move", lambda tx: tx.rounds.transition(*move))
     assert not store.run_tx("finish", lambda tx: tx.rounds.finish(rid, "t1", RoundState.CLOSED))
     found = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert (found.state, found.lease) == (RoundState.FAILED, None)
-    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, lease("t2"), at(99)))
+    assert (found.state, found.lease_token) == (RoundState.FAILED, None)
+    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(99), **lease("t2")))
 
 
 def test_the_open_sessions_of_one_site_are_touched(store: Store) -> None:

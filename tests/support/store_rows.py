@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust_service.domain.access import Principal, Role, Token
-from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
+from fedclust_service.domain.round import Addressee, Round, RoundState
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.domain.sign_in import SignIn
 from fedclust_service.domain.study import Study
@@ -116,9 +117,20 @@ def submission(opened: Round, site: str, payload: bytes | None = b"\x00payload")
     )
 
 
-def lease(name: str = "t1", holder: str = "worker-1", expires_at: datetime | None = None) -> Lease:
-    """Return a lease of thirty seconds."""
-    return Lease(name, holder, expires_at or at(30))
+def lease(
+    name: str = "t1", holder: str = "worker-1", expires_at: datetime | None = None
+) -> dict[str, Any]:
+    """Return a lease of thirty seconds, as `Rounds.take_lease` takes it."""
+    return {"token": name, "holder": holder, "expires_at": expires_at or at(30)}
+
+
+def lease_of(held: Round) -> dict[str, Any]:
+    """Return the lease of a round, as :func:`lease` does."""
+    return {
+        "token": held.lease_token,
+        "holder": held.lease_holder,
+        "expires_at": held.lease_expires_at,
+    }
 
 
 def open_round(store: Store, state: RoundState = RoundState.COLLECTING) -> tuple[Session, Round]:

@@ -253,7 +253,7 @@ def test_a_long_aggregation_holds_up_no_short_one(
     assert len(begun) == 2, "the third long one waits"
     both.co.stop(TIMEOUT_S)
     left = both.store.read("t", lambda tx: tx.rounds.aggregating())
-    assert [each.lease for each in left] == [None] * 3
+    assert [each.lease_token for each in left] == [None] * 3
 
 
 def test_the_shortest_is_taken_first_and_none_waits_for_ever(
@@ -320,7 +320,7 @@ def test_stopping_ends_the_process_and_leaves_the_round(
     assert begun[0].poll() is not None
     assert [each["event"] for each in logged] == []
     current = direct.store.read("test.rounds", lambda tx: tx.rounds.aggregating())
-    assert [each.lease for each in current] == [None]
+    assert [each.lease_token for each in current] == [None]
     assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     other = direct.another()

@@ -40,7 +40,7 @@ def test_nobody_waits_for_the_lease_of_one_that_stopped(both: DirectApi) -> None
     (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
     both.co.driver.ask_to_stop()
     both.co.driver.join(0.05)
-    assert (latest(both).state, latest(both).lease) == (RoundState.AGGREGATING, None)
+    assert (latest(both).state, latest(both).lease_token) == (RoundState.AGGREGATING, None)
     # The clock stands still: nothing has run out.
     assert both.another().driver.run_once()
     assert latest(both).number == 2

@@ -39,20 +39,12 @@ class FailureReason(StrEnum):
     STORED_DATA_DAMAGED = "stored_data_damaged"
 
 
-@dataclass(frozen=True)
-class Lease:
-    """The right to aggregate a round. ``holder`` names the process, ``token`` the lease."""
-
-    token: str
-    holder: str
-    expires_at: datetime
-
-
 @dataclass(frozen=True, kw_only=True)
 class Round:
     """A round of a session; ``common`` is the canonical binary form of the task's common part.
 
-    ``attempts`` counts how often a driver has taken it"""
+    A process has the right to aggregate it as long as it holds the lease: ``lease_holder`` names
+    the process, ``lease_token`` the lease. ``attempts`` counts how often a driver has taken it"""
 
     id: int
     session_id: int
@@ -65,7 +57,9 @@ class Round:
     overdue_since: datetime | None = None
     closed_at: datetime | None = None
     close_reason: str | None = None
-    lease: Lease | None = None
+    lease_token: str | None = None
+    lease_holder: str | None = None
+    lease_expires_at: datetime | None = None
     attempts: int = 0
     aggregation_s: float | None = None
     metrics: dict[str, float] | None = None

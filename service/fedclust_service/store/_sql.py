@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
@@ -16,7 +17,6 @@ from sqlalchemy import (
     CursorResult,
     Executable,
     Insert,
-    Label,
     Select,
     Table,
     delete,
@@ -34,11 +34,37 @@ T = TypeVar("T")
 Row: TypeAlias = Mapping[Any, Any]
 
 
+@dataclass
+class Pending:
+    """What a transaction leaves to the store, before and after its commit.
+
+    Attributes
+    ----------
+    now : datetime
+        When the transaction began: the time of everything that it writes.
+    audit : list of dict
+        The new entries of the audit trail, which are written together before the commit.
+    touched : dict
+        The sessions whose version was increased, each with its last version.
+    scrubbed : bool
+        Whether payloads were deleted.
+    sealed : int or None
+        The number of the audit trail's new head.
+    """
+
+    now: datetime
+    audit: list[dict[str, Any]] = field(default_factory=list)
+    touched: dict[str, int] = field(default_factory=dict)
+    scrubbed: bool = False
+    sealed: int | None = None
+
+
 class Repository:
     """Runs statements on the connection of one transaction."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Connection, pending: Pending) -> None:
         self._connection = connection
+        self._pending = pending
 
     @property
     def _sqlite(self) -> bool:
@@ -164,20 +190,15 @@ class Part(Generic[T]):
     make: Callable[..., T]
     columns: Sequence[NamedColumn[Any]]
 
-    @property
-    def labelled(self) -> list[Label[Any]]:
-        """The columns, under names that are unique in the query."""
-        return [
-            column.label(f"{column.table.name}__{column.name}")
-            if isinstance(column, Column)
-            else column.label(None)
-            for column in self.columns
-        ]
-
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
         """The names of the columns."""
         return tuple(column.name for column in self.columns)
+
+
+def select_parts(*parts: Part[Any]) -> Select[Any]:
+    """Select the columns of parts, for :func:`split`."""
+    return select(*itertools.chain.from_iterable(part.columns for part in parts))
 
 
 def split(row: Sequence[Any], *parts: Part[Any]) -> list[Any]:

@@ -9,7 +9,6 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Text,
     bindparam,
     func,
@@ -45,12 +44,8 @@ _MOVE = update(tables.audit_chain).where(_C.id == _ONE)
 class Audit(Repository):
     """The entries of the audit trail. They can be appended and read, never changed or removed.
 
-    ``appended`` collects the new ones: `Tx.write_audit` writes them, and until then none is read.
+    `Tx.write_audit` writes the new ones, and until then none is read.
     """
-
-    def __init__(self, connection: Connection, appended: list[dict[str, Any]]) -> None:
-        super().__init__(connection)
-        self._appended = appended
 
     def append(
         self,
@@ -62,7 +57,7 @@ class Audit(Repository):
     ) -> None:
         """Append an entry. ``details`` MUST NOT hold a payload, a token or a record."""
         entry = {"at": at, "actor": actor, "action": action, "subject": subject}
-        self._appended.append({**entry, "details": dict(details)})
+        self._pending.audit.append({**entry, "details": dict(details)})
 
     def list(
         self, limit: int, after: int | None = None, search: AuditSearch | None = None
@@ -159,14 +154,7 @@ class SealedBatch:
 
 
 class AuditChain(Repository):
-    """Seals entries and reads sealed ones. Sealing adds number and hash and changes nothing else.
-
-    ``heads`` collects the numbers of the new heads, for the notification at the commit.
-    """
-
-    def __init__(self, connection: Connection, heads: list[int]) -> None:
-        super().__init__(connection)
-        self._heads = heads
+    """Seals entries and reads sealed ones. Sealing adds number and hash, nothing else."""
 
     def state(self, *, lock: bool = False) -> ChainState:
         """Return the head, its lease, and whether entries wait."""
@@ -197,7 +185,7 @@ class AuditChain(Repository):
             subjects[row.subject] = head.number
         if marks:
             self._connection.execute(_MARK, marks)
-            self._heads.append(head.number)
+            self._pending.sealed = head.number
         lease = {"lease_holder": holder, "lease_expires_at": expires_at}
         self._all(_MOVE, number=head.number, hash=head.hash, **lease)
         return SealedBatch(state.head.number, head, subjects, len(marks) == limit)

@@ -10,16 +10,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
 from sqlalchemy import Connection, Engine, text
 
 from fedclust_service.background import BackgroundThread
+from fedclust_service.store._sql import Pending
 from fedclust_service.store.errors import StoreError
-
-if TYPE_CHECKING:
-    from fedclust_service.store.tx import Tx
 
 log = structlog.get_logger(__name__)
 
@@ -30,11 +28,12 @@ _LOOK_S = 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-def announce(connection: Connection, tx: Tx) -> None:
+def announce(connection: Connection, pending: Pending) -> None:
     """Notify all processes of what the transaction changed, once it is committed."""
-    payloads = [{"channel": _SESSIONS, "payload": f"{name} {v}"} for name, v in tx.touched]
-    if tx.sealed is not None:
-        payloads.append({"channel": _HEAD, "payload": str(tx.sealed)})
+    touched = pending.touched.items()
+    payloads = [{"channel": _SESSIONS, "payload": f"{name} {v}"} for name, v in touched]
+    if pending.sealed is not None:
+        payloads.append({"channel": _HEAD, "payload": str(pending.sealed)})
     if payloads:
         connection.execute(_NOTIFY, payloads)
 

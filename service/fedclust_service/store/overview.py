@@ -35,12 +35,12 @@ from fedclust_service.domain.overview import (
     named,
     refusals_in_words,
 )
-from fedclust_service.domain.round import RoundState
+from fedclust_service.domain.round import Round, RoundState
 from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository, unindexed
 from fedclust_service.store.principals import Tokens
-from fedclust_service.store.rounds import LISTED, make_round
+from fedclust_service.store.rounds import LISTED
 from fedclust_service.store.sessions import Participations
 
 REFUSED = "submission.refused"
@@ -85,7 +85,7 @@ class OverviewQueries(Repository):
 
     def attendance(self, ids: Sequence[int]) -> dict[int, Attendance]:
         """Return each session's latest round and which of its sites were asked and answered."""
-        rounds = {each.session_id: each for each in self._list(make_round, _LATEST, ids=ids)}
+        rounds = {each.session_id: each for each in self._list(Round, _LATEST, ids=ids)}
         there = self._presences(ids, [each.id for each in rounds.values()])
         return {each: Attendance(rounds.get(each), tuple(there[each])) for each in ids}
 
@@ -141,7 +141,8 @@ class OverviewQueries(Repository):
         self, *, now: datetime, failed_since: datetime, expiring_by: datetime, limit: int
     ) -> Sequence[Attention]:
         """Return what needs attention, the most urgent kind first, ``limit`` of each kind."""
-        tokens = Tokens(self._connection)
+        tokens = Tokens(self._connection, self._pending)
+        there = Participations(self._connection, self._pending)
         s, r = tables.sessions, tables.rounds
         columns = (s.c.name, s.c.id, r.c.number, r.c.deadline, r.c.lease_expires_at)
         opened = select(*columns, r.c.id.label("round_id"))
@@ -170,11 +171,13 @@ class OverviewQueries(Repository):
                 yield Attention.to(kind, subject, at, detail=why)
 
         def refusals_of(session_id: int) -> str:
-            return refusals_in_words(Participations(self._connection).refusals(session_id))
+            return refusals_in_words(there.refusals(session_id))
 
         overdue = run(late.order_by(r.c.deadline).limit(limit))
-        there = self._presences([row.id for row in overdue], [row.round_id for row in overdue])
-        late_sites = {each: Attendance(None, tuple(sites)).pending for each, sites in there.items()}
+        present = self._presences([row.id for row in overdue], [row.round_id for row in overdue])
+        late_sites = {
+            each: Attendance(None, tuple(sites)).pending for each, sites in present.items()
+        }
         return [
             *(
                 Attention.to(
@@ -271,7 +274,7 @@ def _select_refusals(ids: Iterable[int]) -> Select[str, str, int]:
 
 def _number(column: ColumnElement[Any]) -> ColumnElement[int]:
     """Return a count or a sum under its name, 0 where there is no row."""
-    return cast(func.coalesce(column, 0), tables.Whole).label(column.key)
+    return cast(func.coalesce(column, 0), tables.WHOLE).label(column.key)
 
 
 def _refused_tables(since: datetime) -> Select[datetime, str, str, dict[str, Any]]:

@@ -7,16 +7,15 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, exists, select, tuple_, update
+from sqlalchemy import bindparam, exists, select, tuple_, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Part, Repository, split
+from fedclust_service.store._sql import Part, Repository, select_parts, split
 
 _P, _T = tables.principals.c, tables.tokens.c
 TOKEN, PRINCIPAL = Part(Token, list(_T)), Part(Principal, list(_P))
-_OWNED = select(*TOKEN.labelled, *PRINCIPAL.labelled)
-_OWNED = _OWNED.join(tables.principals, _P.id == _T.principal_id)
+_OWNED = select_parts(TOKEN, PRINCIPAL).join(tables.principals, _P.id == _T.principal_id)
 # This runs with every request. Building a statement costs more than running it.
 _OWNER = _OWNED.where(_T.id == bindparam("id"))
 
@@ -24,13 +23,10 @@ _OWNER = _OWNED.where(_T.id == bindparam("id"))
 class Principals(Repository):
     """Operators, analysts and sites, by role and name. They are never deleted."""
 
-    def __init__(self, connection: Connection, now: datetime) -> None:
-        super().__init__(connection)
-        self._now = now
-
     def add(self, role: Role, name: str, title: str, email: str | None = None) -> Principal:
         """Register a principal, enabled; AlreadyExists when the role has one of that name."""
-        new = Principal(0, role, name, title, disabled=False, created_at=self._now, email=email)
+        now = self._pending.now
+        new = Principal(0, role, name, title, disabled=False, created_at=now, email=email)
         there = f"a principal with role {role} has that name"
         added = self._added(tables.principals, vars(new), ("role", "name"), there)
         return replace(new, id=added)

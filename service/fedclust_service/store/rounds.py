@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 
 from fedclust.rounds.collecting import Turnout
-from fedclust_service.domain.round import Addressee, Lease, Round, RoundState
+from fedclust_service.domain.round import Addressee, Round, RoundState
 from fedclust_service.domain.session import ParticipationState, SessionState
 from fedclust_service.domain.submission import Submission
 from fedclust_service.store import tables
@@ -90,11 +90,8 @@ class Rounds(Repository):
         The database gives the ids: ``id`` and ``round_id`` of the parameters are ignored. Returns
         the round with its id.
         """
-        lease = _lease_values(new.lease) if new.lease else _NO_LEASE
-        values = {**vars(new), **lease}
-        del values["lease"]
         key, there = ("session_id", "number"), "the session has a round of that number"
-        added = replace(new, id=self._added(tables.rounds, values, key, there))
+        added = replace(new, id=self._added(tables.rounds, vars(new), key, there))
         if addressees:
             self._connection.execute(
                 insert(tables.addressees),
@@ -104,15 +101,15 @@ class Rounds(Repository):
 
     def get(self, session_id: int, number: int) -> Round | None:
         """Return one round of a session."""
-        return self._one(make_round, _NUMBERED, session_id=session_id, number=number)
+        return self._one(Round, _NUMBERED, session_id=session_id, number=number)
 
     def get_by_id(self, round_id: int) -> Round | None:
         """Return a round by id."""
-        return self._one(make_round, _BY_ID, id=round_id)
+        return self._one(Round, _BY_ID, id=round_id)
 
     def latest(self, session_id: int) -> Round | None:
         """Return the session's last round."""
-        return self._one(make_round, _LATEST, session_id=session_id)
+        return self._one(Round, _LATEST, session_id=session_id)
 
     def list(self, session_id: int, limit: int, after: int | None = None) -> Sequence[Round]:
         """Return at most ``limit`` rounds by number, after the number ``after``.
@@ -122,7 +119,7 @@ class Rounds(Repository):
         query = LISTED.where(_R.session_id == session_id).order_by(_R.number).limit(limit)
         if after is not None:
             query = query.where(_R.number > after)
-        return self._list(make_round, query)
+        return self._list(Round, query)
 
     def numbers(self, session_id: int) -> dict[int, int]:
         """Return the number of each round of a session by its id, without reading tasks."""
@@ -154,7 +151,7 @@ class Rounds(Repository):
 
     def aggregating(self) -> Sequence[Round]:
         """Return the rounds to aggregate, leased or not, oldest first, without damaged ones."""
-        return self._readable("round", _AGGREGATING, list(_R), make_round, self.get_by_id)
+        return self._readable("round", _AGGREGATING, list(_R), Round, self.get_by_id)
 
     def waiting(self, now: datetime) -> Sequence[WaitingRound]:
         """Return the rounds of running sessions that are to be aggregated and that nobody holds."""
@@ -191,13 +188,16 @@ class Rounds(Repository):
         values: dict[str, Any] = {"state": to_state, **_NO_LEASE, **changes}
         return self._set(_IN_STATE, round_id, _state=from_state, **values)
 
-    def take_lease(self, round_id: int, lease: Lease, now: datetime) -> Round | None:
+    def take_lease(
+        self, round_id: int, now: datetime, *, token: str, holder: str, expires_at: datetime
+    ) -> Round | None:
         """Take the right to aggregate and count an attempt; None if somebody holds it at ``now``.
 
         Returns the round as it is then.
         """
-        values = {"_state": RoundState.AGGREGATING, "_now": now, **_lease_values(lease)}
-        return self._one(make_round, _TAKE, _id=round_id, **values)
+        lease = {"lease_token": token, "lease_holder": holder, "lease_expires_at": expires_at}
+        state = RoundState.AGGREGATING
+        return self._one(Round, _TAKE, _id=round_id, _state=state, _now=now, **lease)
 
     def renew_lease(self, round_id: int, token: str, expires_at: datetime) -> bool:
         """Extend a lease; False if another process has taken over."""
@@ -297,19 +297,5 @@ def _by(token: str) -> dict[str, Any]:
     return {"_state": RoundState.AGGREGATING, "_token": token}
 
 
-def _lease_values(lease: Lease) -> dict[str, Any]:
-    return {
-        "lease_token": lease.token,
-        "lease_holder": lease.holder,
-        "lease_expires_at": lease.expires_at,
-    }
-
-
-def make_round(**columns: Any) -> Round:
-    """Return a row as a round."""
-    token, holder, expires_at = (columns.pop(name) for name in _NO_LEASE)
-    return Round(**columns, lease=None if token is None else Lease(token, holder, expires_at))
-
-
 #: A round, a site's part of its task, and the site's answer, as joined rows have them.
-ROUND_PARTS = (Part(make_round, list(_R)), Part(Addressee, list(_A)), Part(Submission, SUMMARY))
+ROUND_PARTS = (Part(Round, list(_R)), Part(Addressee, list(_A)), Part(Submission, SUMMARY))

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Connection, Select, bindparam, delete, func, select, update
+from sqlalchemy import Select, bindparam, delete, func, select, update
 
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
@@ -39,11 +39,7 @@ _REFUSALS = (
 
 
 class Sessions(Repository):
-    """Sessions, by name. ``touched`` collects what `Store.on_touch` reports after the commit."""
-
-    def __init__(self, connection: Connection, touched: dict[str, int]) -> None:
-        super().__init__(connection)
-        self._touched = touched
+    """Sessions, by name."""
 
     def add(self, new: Session) -> Session:
         """Store a session and return it with the database's id; AlreadyExists for a taken name."""
@@ -84,13 +80,13 @@ class Sessions(Repository):
         row = self._all(_TOUCH, session_id=session_id).one_or_none()
         if row is None:
             raise KeyError(session_id)
-        self._touched[row.name] = row.version
+        self._pending.touched[row.name] = row.version
         return int(row.version)
 
     def touch_open(self, site: str) -> None:
         """Touch the sessions with a site that have not ended: its waiting requests end."""
         for row in self._all(_TOUCH_OPEN, of_site=site).all():
-            self._touched[row.name] = row.version
+            self._pending.touched[row.name] = row.version
 
     def delete(self, session_id: int) -> None:
         """Delete a session and its participations; waiters wake after the commit.

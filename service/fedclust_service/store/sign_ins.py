@@ -10,14 +10,14 @@ from sqlalchemy import ColumnElement, bindparam, select, update
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.sign_in import SignIn
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Ending, Part, split
+from fedclust_service.store._sql import Ending, Part, select_parts, split
 from fedclust_service.store.principals import PRINCIPAL, TOKEN
 
 _S, _T, _P = tables.sign_ins.c, tables.tokens.c, tables.principals.c
 _SIGN_IN = Part(SignIn, list(_S))
 # This runs with every request of a page. Building a statement costs more than running it.
 _OWNER = (
-    select(*_SIGN_IN.labelled, *TOKEN.labelled, *PRINCIPAL.labelled)
+    select_parts(_SIGN_IN, TOKEN, PRINCIPAL)
     .join(tables.tokens, _T.id == _S.token_id)
     .join(tables.principals, _P.id == _T.principal_id)
     .where(_S.id == bindparam("id"))

@@ -5,8 +5,6 @@ The statements are built once: building a statement costs more than running it.
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select
@@ -14,7 +12,7 @@ from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func,
 from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.session import Participation, Session
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Part, Repository, split
+from fedclust_service.store._sql import Part, Repository, select_parts, split
 from fedclust_service.store.principals import PRINCIPAL, TOKEN
 from fedclust_service.store.rounds import ROUND_PARTS, RoundView
 
@@ -62,17 +60,13 @@ def _by_token(*, latest: bool) -> Select[Any]:
     t, o, s = tables.tokens, tables.principals, tables.sessions
     known = t.join(o, o.c.id == t.c.principal_id).outerjoin(s, s.c.name == bindparam("session"))
     joined = _with_round(known, o.c.name, latest=latest)
-    return _select(_OWNED).select_from(joined).where(t.c.id == bindparam("token"))
+    return select_parts(*_OWNED).select_from(joined).where(t.c.id == bindparam("token"))
 
 
 def _by_name(*, latest: bool) -> Select[Any]:
     s = tables.sessions
     joined = _with_round(s, bindparam("site"), latest=latest)
-    return _select(_SEEN).select_from(joined).where(s.c.name == bindparam("session"))
-
-
-def _select(parts: Iterable[Part[Any]]) -> Select[Any]:
-    return select(*itertools.chain.from_iterable(part.labelled for part in parts))
+    return select_parts(*_SEEN).select_from(joined).where(s.c.name == bindparam("session"))
 
 
 _BY_TOKEN = {latest: _by_token(latest=latest) for latest in (True, False)}

@@ -62,7 +62,6 @@ class TxMetrics:
     failures: int = 0
     attempts: int = 0
     seconds: float = 0.0
-    slowest: float = 0.0
 
 
 class Store:
@@ -363,7 +362,7 @@ class Store:
                 # The commit would silently do nothing.
                 raise StoreError(f"{name}: the transaction hid an error of the database")
             if self._engines.listen is not None:
-                announce(connection, tx)
+                announce(connection, tx.pending)
             try:
                 transaction.commit()
             except DBAPIError as error:
@@ -376,13 +375,14 @@ class Store:
             return tx, value
 
     def _after_commit(self, tx: Tx) -> None:
-        if tx.scrubbed and self._engines.file and not engines.empty_log(self._engines.file):
+        pending, file = tx.pending, self._engines.file
+        if pending.scrubbed and file and not engines.empty_log(file):
             log.info("the write-ahead log is in use; scrubbed pages leave it later")
-        if not tx.touched:
+        if not pending.touched:
             return
         for callback in self._callbacks:
             try:
-                callback(tx.touched)
+                callback(tuple(pending.touched.items()))
             except Exception as error:  # the transaction is committed
                 log.error("a listener failed after a commit: %s", type(error).__name__)
 
@@ -394,7 +394,6 @@ class Store:
                 failures=old.failures + failed,
                 attempts=old.attempts + attempts,
                 seconds=old.seconds + seconds,
-                slowest=max(old.slowest, seconds),
             )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from sqlalchemy import Connection, bindparam, delete, literal, select, update
+from sqlalchemy import bindparam, delete, literal, select, update
 
 from fedclust.wire.codec import sha256
 from fedclust_service.domain.submission import Submission
@@ -42,10 +42,6 @@ class StoredReceipt(NamedTuple):
 
 class Submissions(Repository):
     """Submissions: at most one for each round and site."""
-
-    def __init__(self, connection: Connection, scrubbed: list[int]) -> None:
-        super().__init__(connection)
-        self._scrubbed = scrubbed
 
     def insert(self, submission: Submission) -> bool:
         """Store an answer; return False and write nothing if the site has one in that round.
@@ -101,7 +97,7 @@ class Submissions(Repository):
         gone = self._all(payloads.values(payload=None, payload_sha256=None)).rowcount
         self._all(delete(tables.states).where(tables.states.c.session_id == session_id))
         self._all(update(sessions).where(sessions.c.id == session_id).values(scrubbed_at=at))
-        self._scrubbed.append(session_id)
+        self._pending.scrubbed = True
         return gone
 
 

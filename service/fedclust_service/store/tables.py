@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from types import NoneType, UnionType
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any, TypeAlias, get_args, get_origin, get_type_hints
 
 from sqlalchemy import (
     BigInteger,
@@ -53,35 +52,18 @@ SCHEMA_REVISION = "0001"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""
 
 
-class Whole(TypeDecorator[int]):
-    """A 64-bit integer; SQLite generates ids only in a column of type INTEGER."""
-
-    impl = BigInteger
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return Integer() if dialect.name == "sqlite" else BigInteger()
-
-
-class Word(TypeDecorator[str]):
-    """A short name or state, compared and sorted byte by byte on both databases.
-
-    It has no maximum length: PostgreSQL would enforce it, SQLite would not.
-    """
-
-    impl = Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        # SQLite's default collation is binary already.
-        return Text(collation="C") if dialect.name == "postgresql" else Text()
+#: A 64-bit integer; SQLite generates ids only in a column of type INTEGER.
+WHOLE = BigInteger().with_variant(Integer(), "sqlite")
+#: A short name or state, compared and sorted byte by byte on both databases, as SQLite does by
+#: default. It has no maximum length: PostgreSQL would enforce it, SQLite would not.
+WORD = Text().with_variant(Text(collation="C"), "postgresql")
 
 
 def _stored(kind: type[StrEnum]) -> type[TypeDecorator[StrEnum]]:
     """Return the type of a column that holds the values of an enumeration."""
 
     class Stored(TypeDecorator[StrEnum]):
-        impl = Word
+        impl = WORD
         cache_ok = True
 
         def process_bind_param(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
@@ -117,19 +99,6 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class Names(TypeDecorator[tuple[str, ...]]):
-    """Names as a list in canonical JSON."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: Any, dialect: Dialect) -> str:  # noqa: ARG002
-        return canonical_json(list(value)).decode()
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
-        return None if value is None else tuple(json.loads(value))
-
-
 class CanonicalJson(TypeDecorator[Any]):
     """JSON as text with sorted keys and no spaces: the same bytes on both databases."""
 
@@ -143,10 +112,20 @@ class CanonicalJson(TypeDecorator[Any]):
         return None if value is None else json.loads(value)
 
 
+class Names(CanonicalJson):
+    """Names as a list in canonical JSON."""
+
+    cache_ok = True
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> Any:  # noqa: ARG002
+        return None if value is None else tuple(json.loads(value))
+
+
+_Type: TypeAlias = TypeEngine[Any] | type[TypeEngine[Any]]
 #: The columns of fields, by the fields' types.
-_TYPES: Mapping[Any, type[TypeEngine[Any]]] = {
-    str: Word,
-    int: Whole,
+_TYPES: Mapping[Any, _Type] = {
+    str: WORD,
+    int: WHOLE,
     float: Float,
     bool: Boolean,
     bytes: LargeBinary,
@@ -158,21 +137,16 @@ _TYPES: Mapping[Any, type[TypeEngine[Any]]] = {
 
 
 def _columns(
-    record: type, *, key: Collection[str] = ("id",), **types: type[TypeEngine[Any]]
+    record: type, *, key: Collection[str] = ("id",), **types: _Type
 ) -> Iterator[Column[Any] | CheckConstraint]:
     """Yield a column for each field of a dataclass, and a check for each enumeration.
 
-    ``types`` are the columns whose type does not follow from the field. A dataclass in a field has
-    columns of its own, which are null together.
+    ``types`` are the columns whose type does not follow from the field.
     """
     for name, hint in get_type_hints(record).items():
         kinds = set(get_args(hint) if isinstance(hint, UnionType) else (hint,))
         null = NoneType in kinds
         (kind,) = kinds - {NoneType}
-        if is_dataclass(kind):
-            for part in fields(kind):
-                yield Column(f"{name}_{part.name}", _TYPES[get_type_hints(kind)[part.name]])
-            continue
         stored = types.get(name) or _TYPES.get(get_origin(kind) or kind) or _stored(kind)
         column = Column[Any](stored, primary_key=name in key, nullable=null)
         # A name in the call is made another kind of string: rows become records half as fast.
@@ -232,8 +206,8 @@ studies = Table(
 study_sites = Table(
     "study_sites",
     metadata,
-    Column("study_id", Whole, primary_key=True),
-    Column("site", Word, primary_key=True),
+    Column("study_id", WHOLE, primary_key=True),
+    Column("site", WORD, primary_key=True),
     ForeignKeyConstraint(["study_id"], ["studies.id"]),
     Index(None, "site", "study_id"),
 )
@@ -283,9 +257,9 @@ addressees = Table(
 submissions = Table(
     "submissions",
     metadata,
-    Column("id", Whole, primary_key=True),
+    Column("id", WHOLE, primary_key=True),
     *_columns(Submission),
-    Column("payload_sha256", Word),
+    Column("payload_sha256", WORD),
     ForeignKeyConstraint(["session_id"], ["sessions.id"]),
     ForeignKeyConstraint(["round_id", "site"], ["addressees.round_id", "addressees.site"]),
     UniqueConstraint("round_id", "site"),
@@ -295,10 +269,10 @@ submissions = Table(
 states = Table(
     "states",
     metadata,
-    Column("session_id", Whole, primary_key=True),
+    Column("session_id", WHOLE, primary_key=True),
     Column("round_number", Integer, primary_key=True),
     Column("state", LargeBinary, nullable=False),
-    Column("sha256", Word),
+    Column("sha256", WORD),
     ForeignKeyConstraint(["session_id"], ["sessions.id"]),
 )
 # Provenance is separate, because it differs between platforms. The hash is that of the result
@@ -306,11 +280,11 @@ states = Table(
 results = Table(
     "results",
     metadata,
-    Column("session_id", Whole, primary_key=True),
+    Column("session_id", WHOLE, primary_key=True),
     Column("completed_at", UtcDateTime, nullable=False),
     Column("result", LargeBinary, nullable=False),
     Column("provenance", LargeBinary, nullable=False),
-    Column("sha256", Word),
+    Column("sha256", WORD),
     # By K, what somebody calls the clusters.
     Column("cluster_names", CanonicalJson),
     ForeignKeyConstraint(["session_id"], ["sessions.id"]),
@@ -331,10 +305,10 @@ audit = Table(
 audit_chain = Table(
     "audit_chain",
     metadata,
-    Column("id", Whole, primary_key=True),
-    Column("number", Whole, nullable=False),
-    Column("hash", Word, nullable=False),
-    Column("lease_holder", Word),
+    Column("id", WHOLE, primary_key=True),
+    Column("number", WHOLE, nullable=False),
+    Column("hash", WORD, nullable=False),
+    Column("lease_holder", WORD),
     Column("lease_expires_at", UtcDateTime),
     CheckConstraint("(lease_holder IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
 )

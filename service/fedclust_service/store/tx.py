@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
 
 from sqlalchemy import Connection
 
+from fedclust_service.store._sql import Pending
 from fedclust_service.store.audit import APPEND, Audit, AuditChain
 from fedclust_service.store.notifications import Notifications
 from fedclust_service.store.overview import OverviewQueries
@@ -29,45 +29,28 @@ class Tx:
 
     def __init__(self, connection: Connection, now: datetime) -> None:
         self._connection = connection
-        self._touched: dict[str, int] = {}
-        self._scrubbed: list[int] = []
-        self._heads: list[int] = []
-        self._entries: list[dict[str, Any]] = []
         self.now = now
-        self.principals = Principals(connection, now)
-        self.tokens = Tokens(connection)
-        self.sign_ins = SignIns(connection)
-        self.studies = Studies(connection)
-        self.sessions = Sessions(connection, self._touched)
-        self.participations = Participations(connection)
-        self.site_tables = SiteTables(connection)
-        self.rounds = Rounds(connection)
-        self.site_views = SiteViews(connection)
-        self.submissions = Submissions(connection, self._scrubbed)
-        self.states = States(connection)
-        self.results = Results(connection)
-        self.audit = Audit(connection, self._entries)
-        self.chain = AuditChain(connection, self._heads)
-        self.overview = OverviewQueries(connection)
-        self.notifications = Notifications(connection)
+        self.pending = Pending(now)
+        on = connection, self.pending
+        self.principals = Principals(*on)
+        self.tokens = Tokens(*on)
+        self.sign_ins = SignIns(*on)
+        self.studies = Studies(*on)
+        self.sessions = Sessions(*on)
+        self.participations = Participations(*on)
+        self.site_tables = SiteTables(*on)
+        self.rounds = Rounds(*on)
+        self.site_views = SiteViews(*on)
+        self.submissions = Submissions(*on)
+        self.states = States(*on)
+        self.results = Results(*on)
+        self.audit = Audit(*on)
+        self.chain = AuditChain(*on)
+        self.overview = OverviewQueries(*on)
+        self.notifications = Notifications(*on)
 
     def write_audit(self) -> None:
         """Write the appended entries of the audit trail in one statement, before the commit."""
-        if self._entries:
-            self._connection.execute(APPEND, self._entries)
-            self._entries.clear()
-
-    @property
-    def touched(self) -> list[tuple[str, int]]:
-        """Sessions whose version this transaction increased, each with its last version."""
-        return list(self._touched.items())
-
-    @property
-    def scrubbed(self) -> bool:
-        """Whether this transaction deleted payloads."""
-        return bool(self._scrubbed)
-
-    @property
-    def sealed(self) -> int | None:
-        """The number of the audit trail's head that this transaction wrote."""
-        return self._heads[-1] if self._heads else None
+        if self.pending.audit:
+            self._connection.execute(APPEND, self.pending.audit)
+            self.pending.audit.clear()

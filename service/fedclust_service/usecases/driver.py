@@ -28,7 +28,7 @@ from fedclust.result.provenance import platform_of
 from fedclust.rounds import Plan
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
-from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Lease, Round, RoundState
+from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Round, RoundState
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.domain.transition import next_state
 from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx, WaitingRound
@@ -72,7 +72,7 @@ class _Work:
 
     session: Session
     round: Round
-    lease: Lease
+    lease_token: str
     taken_at: datetime
     pooled: PooledAggregation | None
     began: float = dataclasses.field(default_factory=time.perf_counter)
@@ -140,7 +140,7 @@ class Driver(BackgroundThread):
         try:
             self._co.store.run_tx(
                 "driver.give_back",
-                lambda tx: tx.rounds.release_lease(work.round.id, work.lease.token),
+                lambda tx: tx.rounds.release_lease(work.round.id, work.lease_token),
             )
         except StoreError as error:
             log.warning("lease_not_given_back", error=type(error).__name__)
@@ -194,8 +194,8 @@ class Driver(BackgroundThread):
 
     def _void_leases(self, uow: UnitOfWork) -> None:
         for each in uow.tx.rounds.aggregating():
-            if each.lease is not None and each.lease.holder != self._co.holder:
-                uow.tx.rounds.release_lease(each.id, each.lease.token)
+            if each.lease_token is not None and each.lease_holder != self._co.holder:
+                uow.tx.rounds.release_lease(each.id, each.lease_token)
 
     # --- one round --------------------------------------------------------------------------------
 
@@ -275,12 +275,10 @@ class Driver(BackgroundThread):
         session = tx.sessions.lock_by_id(seen.session_id)
         if session is None or session.state is not SessionState.RUNNING:
             return None
-        lease = Lease(
-            token=secrets.token_hex(16),
-            holder=self._co.holder,
-            expires_at=uow.now + timedelta(seconds=limits.lease_s),
+        token, until = secrets.token_hex(16), uow.now + timedelta(seconds=limits.lease_s)
+        current = tx.rounds.take_lease(
+            seen.id, uow.now, token=token, holder=self._co.holder, expires_at=until
         )
-        current = tx.rounds.take_lease(seen.id, lease, uow.now)
         if current is None:
             return None
         if current.attempts > 1:
@@ -292,7 +290,7 @@ class Driver(BackgroundThread):
                 attempt=current.attempts,
             )
         process = PooledAggregation(self._pool) if pooled else None
-        return _Work(session, current, lease, uow.now, process)
+        return _Work(session, current, token, uow.now, process)
 
     def _aggregate(self, work: _Work) -> _Outcome:
         """Compute; whatever goes wrong is an outcome, except StoreError and ProcessLost."""
@@ -347,7 +345,7 @@ class Driver(BackgroundThread):
         if deaths < self._co.limits.max_deaths:
             uow.tx.sessions.update(session)
         else:
-            uow.tx.rounds.release_lease(work.round.id, work.lease.token)
+            uow.tx.rounds.release_lease(work.round.id, work.lease_token)
             hold_session(uow, session, work.round)
 
     def _finish(self, work: _Work, outcome: _Outcome) -> None:
@@ -372,7 +370,7 @@ class Driver(BackgroundThread):
         closed = next_state(ROUND_TRANSITIONS, work.round.state, RoundState.CLOSED)
         if not tx.rounds.finish(
             work.round.id,
-            work.lease.token,
+            work.lease_token,
             closed,
             closed_at=uow.now,
             aggregation_s=outcome.seconds,
@@ -436,13 +434,13 @@ def _still_held(tx: Tx, work: _Work) -> Session | None:
     current = tx.rounds.get_by_id(work.round.id)
     if session is None or session.state is not SessionState.RUNNING:
         return None
-    if current is None or current.lease is None or current.lease.token != work.lease.token:
+    if current is None or current.lease_token != work.lease_token:
         return None
     return session
 
 
 def _renew(work: _Work, expires_at: datetime, tx: Tx) -> bool:
-    return tx.rounds.renew_lease(work.round.id, work.lease.token, expires_at)
+    return tx.rounds.renew_lease(work.round.id, work.lease_token, expires_at)
 
 
 def _time_out(uow: UnitOfWork, work: _Work) -> None:
