@@ -63,13 +63,11 @@ class RoundCounts(NamedTuple):
 
 
 class DueRound(NamedTuple):
-    """A collecting round that is late, and what says when it changes next."""
+    """A collecting round that is late."""
 
     id: int
     session_id: int
     number: int
-    deadline: datetime
-    overdue_since: datetime | None
 
 
 class WaitingRound(NamedTuple):
@@ -128,11 +126,8 @@ class Rounds(Repository):
 
     def due(self, now: datetime) -> Sequence[DueRound]:
         """Return collecting rounds past their deadline or marked overdue, earliest first."""
-        ids = _DUE.where(or_(_R.deadline <= now, _R.overdue_since.is_not(None)))
-        return self._readable("round", ids, _DUE_COLUMNS, DueRound, self._due_by_id)
-
-    def _due_by_id(self, round_id: int) -> DueRound | None:
-        return self._one(DueRound, select(*_DUE_COLUMNS).where(_R.id == round_id))
+        late = _COLLECTING.where(or_(_R.deadline <= now, _R.overdue_since.is_not(None)))
+        return [DueRound(*row) for row in self._all(late.order_by(_R.deadline, _R.id))]
 
     def counts(self, now: datetime) -> RoundCounts:
         """Count rounds by state, overdue ones and leased ones."""
@@ -267,10 +262,9 @@ _IN_STATE = update(tables.rounds).where(_R.id == bindparam("_id"), _R.state == b
 _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
-_DUE = select(_R.id).where(_R.state == RoundState.COLLECTING).order_by(_R.deadline, _R.id)
+_COLLECTING = select(_R.id, _R.session_id, _R.number).where(_R.state == RoundState.COLLECTING)
 #: Rounds without the long common part of their tasks.
 LISTED = select(*(column for column in _R if column.name != "common"), literal(b"").label("common"))
-_DUE_COLUMNS = [_R.id, _R.session_id, _R.number, _R.deadline, _R.overdue_since]
 _FREE = or_(_R.lease_token.is_(None), _R.lease_expires_at <= bindparam("_now"))
 _WAITING = (
     select(_R.id, _R.session_id, _R.phase, _R.attempts)

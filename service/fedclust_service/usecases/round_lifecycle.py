@@ -146,14 +146,6 @@ def changes_anything(current: Round, decision: Decision) -> bool:
     return not isinstance(decision, Wait) or decision.overdue != (current.overdue_since is not None)
 
 
-def next_look(session: Session, current: Round, now: datetime) -> datetime:
-    """Return when time alone may change what is decided on a round that waits."""
-    times = [current.deadline]
-    if current.overdue_since is not None:
-        times.append(current.overdue_since + rules_of(session, current).fail_after)
-    return min((each for each in times if each > now), default=now)
-
-
 def update_round(
     uow: UnitOfWork,
     session: Session,

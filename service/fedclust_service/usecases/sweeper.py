@@ -6,7 +6,6 @@ import contextlib
 import functools
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import TypeAlias
 
 import structlog
 
@@ -27,7 +26,6 @@ from fedclust_service.usecases.round_lifecycle import (
     decide_stored_round,
     fail_damaged,
     fail_session,
-    next_look,
     update_round,
 )
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit
@@ -35,9 +33,6 @@ from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, comm
 log = structlog.get_logger(__name__)
 
 _TIDIED_EVERY = timedelta(minutes=10)
-#: When to look again at each late round that waits. What is not a matter of time, such as an
-#: answer or a moved deadline, is decided when it happens.
-Waiting: TypeAlias = dict[DueRound, datetime]
 
 
 class Sweeper(BackgroundThread):
@@ -46,7 +41,6 @@ class Sweeper(BackgroundThread):
     def __init__(self, co: CoordinatorCore) -> None:
         super().__init__("fedclust-sweeper")
         self._co = co
-        self._waiting: Waiting = {}
 
     def _run(self) -> None:
         upgraded = False
@@ -56,7 +50,7 @@ class Sweeper(BackgroundThread):
                 if not upgraded:
                     end_unsupported(self._co)
                     upgraded = True
-                sweep(self._co, self._waiting)
+                sweep(self._co)
                 if tidied_at is None or self._co.clock.now() >= tidied_at + _TIDIED_EVERY:
                     tidied_at = self._co.clock.now()
                     tidy(self._co)
@@ -80,48 +74,34 @@ def _lock_and_end(session: Session, uow: UnitOfWork) -> None:
         fail_session(uow, current, FailureReason.VERSION_UNSUPPORTED)
 
 
-def sweep(co: CoordinatorCore, waiting: Waiting | None = None) -> None:
-    """Do everything that is due, unless the database's clock is wrong.
-
-    ``waiting`` is what earlier sweeps found out about late rounds, and is updated.
-    """
+def sweep(co: CoordinatorCore) -> None:
+    """Do everything that is due, unless the database's clock is wrong."""
     with contextlib.suppress(Unwritable):
         co.store.try_failed_write()
     co.clock.check()
     if co.clock.fault is ClockFault.DATABASE:
         return
-    waiting, now = {} if waiting is None else waiting, co.clock.now()
-    late = co.store.read("sweep.look", lambda tx: tx.rounds.due(now))
-    for gone in waiting.keys() - set(late):
-        del waiting[gone]
-    for each in late:
-        if each in waiting and now < waiting[each]:
-            continue
+    now = co.clock.now()
+    for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(now)):
         with set_apart("sweeper", each.id):
-            _update_if_due(co, each, waiting)
+            _update_if_due(co, each, now)
     _scrub(co)
 
 
-def _update_if_due(co: CoordinatorCore, due: DueRound, waiting: Waiting) -> None:
+def _update_if_due(co: CoordinatorCore, due: DueRound, now: datetime) -> None:
     try:
-        again = co.store.read("sweep.judge", functools.partial(_look_again, co.clock.now(), due))
-        if again is None:
-            waiting.pop(due, None)
+        # Most late rounds only wait: they are read, and nothing is written.
+        if co.store.read("sweep.judge", functools.partial(_changes_now, now, due)):
             commit(co, "sweep.round", functools.partial(_lock_and_update, due))
-        else:
-            waiting[due] = again
     except DataDamaged as damage:
         commit(co, "sweep.damaged", functools.partial(_lock_and_fail, due, damage))
 
 
-def _look_again(now: datetime, due: DueRound, tx: Tx) -> datetime | None:
-    """Return when to look at the round again; None if it changes now."""
+def _changes_now(now: datetime, due: DueRound, tx: Tx) -> bool:
     session, current = tx.sessions.get_by_id(due.session_id), tx.rounds.get_by_id(due.id)
     if session is None or current is None or session.state is not SessionState.RUNNING:
-        return now
-    if changes_anything(current, decide_stored_round(tx, session, current, now)):
-        return None
-    return next_look(session, current, now)
+        return False
+    return changes_anything(current, decide_stored_round(tx, session, current, now))
 
 
 def _lock_and_fail(due: DueRound, damage: DataDamaged, uow: UnitOfWork) -> None:
