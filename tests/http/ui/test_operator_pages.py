@@ -15,7 +15,8 @@ import pytest
 from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http import help_pages
 from fedclust_service.http.ui import audit_pages, overview_pages
-from fedclust_service.http.ui.overview_pages import matters
+from fedclust_service.http.ui.address import account_path
+from fedclust_service.http.ui.rendering import ENVIRONMENT
 from fedclust_service.store.backup import restore
 from fedclust_service.usecases.audit.trail import verify_audit
 from fedclust_service.usecases.sweeper import sweep
@@ -323,14 +324,17 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     assert len(place.entries("database.backed_up")) == 2
 
 
-def test_every_kind_of_attention_has_a_sentence() -> None:
-    elsewhere = {"notifications-waiting", "disk-low"}
-    for kind in get_args(AttentionKind):
-        (matter,) = matters([Attention.to(kind, "site:north", ManualClock().now(), 3, "why")], [])
-        assert matter.what.endswith(".")
-        assert matter.to_do, kind
-        assert (matter.where is None) == (kind in elsewhere)
-    assert matters([], []) == ()
+@pytest.mark.parametrize("kind", get_args(AttentionKind))
+def test_every_kind_of_attention_has_a_sentence(kind: AttentionKind) -> None:
+    item = Attention.to(kind, "site:north", ManualClock().now(), 3, "why")
+    shown = ENVIRONMENT.get_template("attention.html").render(
+        reasons=[], attention=[item], has_help=True, account_path=account_path
+    )
+    assert re.search(r"<p><b>[A-Z][^<]+[.]</b>", shown)
+    assert re.search(r'<p class="soft small">[A-Z][^<]+[.]</p>', shown)
+    assert re.search(r"[Ww]hy</bdi>[.]", shown)
+    leads = kind not in {"notifications-waiting", "disk-low"}
+    assert ('<a class="button" href="/' in shown) is leads
 
 
 # --- the audit trail ------------------------------------------------------------------------------
