@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -19,9 +18,7 @@ from prometheus_client.registry import Collector
 
 from fedclust.result.provenance import server_version
 from fedclust_service.connections import Connections
-from fedclust_service.domain.notification import DeliveryState
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import SessionState
 from fedclust_service.store import StoreError, Tx
 from fedclust_service.usecases.core import AggregationEnd, Observer
 
@@ -207,18 +204,11 @@ class _ScrapeCollector(Collector):
 
     def _stored(self, tx: Tx) -> Iterator[Metric]:
         rounds = tx.rounds.counts(self._co.clock.now())
-        counts: tuple[tuple[str, str, type[StrEnum], Mapping[Any, int]], ...] = (
-            ("sessions", "Sessions by state.", SessionState, tx.sessions.counts()),
-            ("rounds", "Rounds by state.", RoundState, rounds.by_state),
-            (
-                *("notifications", "Notifications of the last 30 days by state."),
-                *(DeliveryState, tx.notifications.counts()),
-            ),
-        )
-        for name, text, states, found in counts:
-            by_state = {state.value: found.get(state, 0) for state in states}
-            yield _by_label(name, text, "state", by_state)
-        waiting = rounds.by_state.get(RoundState.AGGREGATING, 0) - rounds.leased
+        yield _by_label("sessions", "Sessions by state.", "state", tx.sessions.counts())
+        yield _by_label("rounds", "Rounds by state.", "state", rounds.by_state)
+        text = "Notifications of the last 30 days by state."
+        yield _by_label("notifications", text, "state", tx.notifications.counts())
+        waiting = rounds.by_state[RoundState.AGGREGATING] - rounds.leased
         gauges: _Values = {
             "rounds_overdue": (
                 "Rounds past their deadline and below their quorum.",

@@ -7,6 +7,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
 import structlog
@@ -20,6 +21,7 @@ from sqlalchemy import (
     Select,
     Table,
     delete,
+    func,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
@@ -29,6 +31,7 @@ from sqlalchemy.sql.elements import NamedColumn
 from fedclust_service.store.errors import AlreadyExists, is_unreadable
 
 log = structlog.get_logger(__name__)
+S = TypeVar("S", bound=StrEnum)
 T = TypeVar("T")
 #: One table's columns of a row, by name.
 Row: TypeAlias = Mapping[Any, Any]
@@ -102,23 +105,24 @@ class Repository:
         statement = _insert_statement(self._connection.dialect.name, table, key)
         return self._connection.execute(statement, values).rowcount == 1
 
-    def _insert(
-        self, table: Table, values: Mapping[str, Any], key: tuple[str, ...], there: str
-    ) -> None:
-        """Insert a row; AlreadyExists with the message ``there`` if its ``key`` exists."""
+    def _insert(self, table: Table, values: Mapping[str, Any], key: tuple[str, ...]) -> None:
+        """Insert a row; AlreadyExists if its ``key`` exists."""
         if not self._insert_unless_there(table, values, key):
-            raise AlreadyExists(there)
+            raise AlreadyExists(table.name, key)
 
-    def _added(
-        self, table: Table, values: Mapping[str, Any], key: tuple[str, ...], there: str
-    ) -> int:
+    def _added(self, table: Table, values: Mapping[str, Any], key: tuple[str, ...]) -> int:
         """Insert a row as `_insert` does, without the ``id`` in ``values``; return its new id."""
         statement = _insert_and_return_id(self._connection.dialect.name, table, key)
         given = {name: value for name, value in values.items() if name != "id"}
         found: int | None = self._connection.execute(statement, given).scalar_one_or_none()
         if found is None:
-            raise AlreadyExists(there)
+            raise AlreadyExists(table.name, key)
         return found
+
+    def _by_state(self, state: Column[Any], kind: type[S]) -> dict[S, int]:
+        """Return how many rows are in each state."""
+        found = dict(self._all(select(state, func.count()).group_by(state)).all())
+        return {each: found.get(each, 0) for each in kind}
 
     def _readable(
         self,

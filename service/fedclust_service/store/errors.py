@@ -122,6 +122,9 @@ class ConstraintViolated(StoreError):
 class AlreadyExists(ConstraintViolated):
     """The record to add exists already. The transaction continues."""
 
+    def __init__(self, table: str, key: tuple[str, ...]) -> None:
+        super().__init__(f"{table} has a row with this {' and '.join(key)}")
+
 
 class SchemaProblem(StoreError):
     """The tables are not those of this program."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from datetime import datetime
 
-from sqlalchemy import ColumnElement, bindparam, delete, func, select, update
+from sqlalchemy import ColumnElement, bindparam, delete, select, update
 
 from fedclust_service.domain.notification import (
     Channel,
@@ -94,8 +94,7 @@ class Notifications(Ending):
 
     def counts(self) -> dict[DeliveryState, int]:
         """Return how many rows are in each state."""
-        query = select(_N.state, func.count()).group_by(_N.state)
-        return dict(self._all(query).all())
+        return self._by_state(_N.state, DeliveryState)
 
     def _update_taken(self, notification_id: str, token: str, **values: object) -> bool:
         one = update(tables.notifications).where(*_taken_by(notification_id, token))

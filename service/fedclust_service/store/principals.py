@@ -27,9 +27,7 @@ class Principals(Repository):
         """Register a principal, enabled; AlreadyExists when the role has one of that name."""
         now = self._pending.now
         new = Principal(0, role, name, title, disabled=False, created_at=now, email=email)
-        there = f"a principal with role {role} has that name"
-        added = self._added(tables.principals, vars(new), ("role", "name"), there)
-        return replace(new, id=added)
+        return replace(new, id=self._added(tables.principals, vars(new), ("role", "name")))
 
     def get(self, role: Role, name: str) -> Principal | None:
         """Return the principal of a role by its name."""
@@ -93,7 +91,7 @@ class Tokens(Repository):
 
     def add(self, token: Token) -> None:
         """Store a token; AlreadyExists when the id is taken."""
-        self._insert(tables.tokens, vars(token), ("id",), "a token has that id")
+        self._insert(tables.tokens, vars(token), ("id",))
 
     def get(self, token_id: str) -> Token | None:
         """Return a token by its id, even a revoked or expired one."""

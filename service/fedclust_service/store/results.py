@@ -50,8 +50,7 @@ class States(Repository):
             "state": state,
             "sha256": codec.sha256(state),
         }
-        key = ("session_id", "round_number")
-        self._insert(tables.states, values, key, "the round has a state")
+        self._insert(tables.states, values, ("session_id", "round_number"))
 
     def get(self, session_id: int, round_number: int) -> bytes | None:
         """Return the state after one round; None once scrubbed. DataDamaged if its hash differs."""
@@ -75,7 +74,7 @@ class Results(Repository):
             "completed_at": completed_at,
             "sha256": codec.sha256(result + provenance),
         }
-        self._insert(tables.results, values, ("session_id",), "the session has a result")
+        self._insert(tables.results, values, ("session_id",))
 
     def name_clusters(self, session_id: int, names: dict[str, list[str]]) -> None:
         """Store the names of clusters, by K."""

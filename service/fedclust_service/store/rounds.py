@@ -88,8 +88,8 @@ class Rounds(Repository):
         The database gives the ids: ``id`` and ``round_id`` of the parameters are ignored. Returns
         the round with its id.
         """
-        key, there = ("session_id", "number"), "the session has a round of that number"
-        added = replace(new, id=self._added(tables.rounds, vars(new), key, there))
+        key = ("session_id", "number")
+        added = replace(new, id=self._added(tables.rounds, vars(new), key))
         if addressees:
             self._connection.execute(
                 insert(tables.addressees),
@@ -131,7 +131,6 @@ class Rounds(Repository):
 
     def counts(self, now: datetime) -> RoundCounts:
         """Count rounds by state, overdue ones and leased ones."""
-        states = select(_R.state, func.count()).group_by(_R.state)
         overdue = select(func.count()).where(
             _R.state == RoundState.COLLECTING, _R.overdue_since.is_not(None)
         )
@@ -139,7 +138,7 @@ class Rounds(Repository):
             _R.state == RoundState.AGGREGATING, _R.lease_expires_at > now
         )
         return RoundCounts(
-            dict(self._all(states).all()),
+            self._by_state(_R.state, RoundState),
             self._all(overdue).scalar_one(),
             self._all(leased).scalar_one(),
         )

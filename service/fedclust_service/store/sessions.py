@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
 
-from sqlalchemy import Select, bindparam, delete, func, select, update
+from sqlalchemy import Select, bindparam, delete, select, update
 
 from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
@@ -43,8 +43,7 @@ class Sessions(Repository):
 
     def add(self, new: Session) -> Session:
         """Store a session and return it with the database's id; AlreadyExists for a taken name."""
-        there = "a session has that name"
-        return replace(new, id=self._added(tables.sessions, vars(new), ("name",), there))
+        return replace(new, id=self._added(tables.sessions, vars(new), ("name",)))
 
     def get(self, name: str) -> Session | None:
         """Return a session by name, without locking it."""
@@ -134,8 +133,7 @@ class Sessions(Repository):
 
     def counts(self) -> dict[SessionState, int]:
         """Return how many sessions are in each state."""
-        query = select(_S.state, func.count()).group_by(_S.state)
-        return dict(self._all(query).all())
+        return self._by_state(_S.state, SessionState)
 
     def not_ended(self) -> Sequence[Session]:
         """Return all sessions that have not ended, oldest first, without damaged ones."""
@@ -177,8 +175,7 @@ class Participations(Repository):
 
     def add(self, participation: Participation) -> None:
         """Store a new participation; AlreadyExists when the site has one in the session."""
-        there = "the site has a participation in that session"
-        self._insert(tables.participations, vars(participation), ("session_id", "site"), there)
+        self._insert(tables.participations, vars(participation), ("session_id", "site"))
 
     def get(self, session_id: int, site: str) -> Participation | None:
         """Return one site's participation."""

@@ -31,7 +31,7 @@ class SignIns(Ending):
 
     def add(self, new: SignIn) -> None:
         """Store a sign-in; AlreadyExists when the id is taken."""
-        self._insert(tables.sign_ins, vars(new), ("id",), "a sign-in has that id")
+        self._insert(tables.sign_ins, vars(new), ("id",))
 
     def with_owner(self, sign_in_id: str) -> tuple[SignIn, Token, Principal] | None:
         """Return a sign-in, even one that has ended, with its token and principal."""

@@ -21,8 +21,7 @@ class Studies(Repository):
 
     def add(self, new: Study, sites: Collection[str]) -> Study:
         """Store a study and return it with the database's id; AlreadyExists for a taken name."""
-        there = "a study has that name"
-        added = replace(new, id=self._added(tables.studies, vars(new), ("name",), there))
+        added = replace(new, id=self._added(tables.studies, vars(new), ("name",)))
         rows = [{"study_id": added.id, "site": site} for site in sorted(sites)]
         self._connection.execute(insert(tables.study_sites), rows)
         return added

@@ -20,8 +20,6 @@ from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
 from fedclust_service.domain.overview import Attention
 from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import SessionState
 from fedclust_service.store import StoreError, Tx
 from fedclust_service.store import backup as copies
 from fedclust_service.usecases.attention import (
@@ -109,8 +107,8 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
         backups, backup = co.store.single_process, last_about_database(tx, BACKED_UP)
         return Overview(
             at=now,
-            sessions={state.value: sessions.get(state, 0) for state in SessionState},
-            rounds={state.value: rounds.by_state.get(state, 0) for state in RoundState},
+            sessions={state.value: count for state, count in sessions.items()},
+            rounds={state.value: count for state, count in rounds.by_state.items()},
             rounds_overdue=rounds.overdue,
             leases=rounds.leased,
             attention=find_attention(tx, now, free, backups=backups),

@@ -35,7 +35,7 @@ from fedclust_service.usecases.access_queries import is_part_of_slug, is_slug
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.paging import name_in_list, page_of, read_cursor
 from fedclust_service.usecases.shown import show
-from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit, writes
+from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit, reads, writes
 
 T = TypeVar("T")
 #: A session or a study has no more.
@@ -310,15 +310,11 @@ def list_principals(
     return co.store.read("principal.list", work)
 
 
-def enabled_sites(co: Coordinator, actor: Actor) -> list[PrincipalInfo]:
+@reads("site.read", "principal.list")
+def enabled_sites(tx: Tx, _: Actor) -> list[PrincipalInfo]:
     """Return the registered sites that are not disabled, by name, without email and tokens."""
-    require(actor, "site.read")
-
-    def work(tx: Tx) -> list[PrincipalInfo]:
-        rows = [each for each in tx.principals.list(Role.SITE, _MOST_SITES) if not each.disabled]
-        return [show(PrincipalInfo, each, email=None, tokens=None) for each in rows]
-
-    return co.store.read("principal.list", work)
+    rows = [each for each in tx.principals.list(Role.SITE, _MOST_SITES) if not each.disabled]
+    return [show(PrincipalInfo, each, email=None, tokens=None) for each in rows]
 
 
 def get_principal(co: Coordinator, actor: Actor, role: Role, name: str) -> PrincipalInfo:

@@ -264,29 +264,25 @@ def patch_session(uow: UnitOfWork, actor: Actor, name: str, body: SessionPatch) 
     return _info_for(uow.tx, actor, changed)
 
 
-def known_bands(co: Coordinator, actor: Actor, sites: Sequence[str]) -> dict[str, str]:
+@reads("session.create", "site.bands")
+def known_bands(tx: Tx, actor: Actor, sites: Sequence[str]) -> dict[str, str]:
     """Return the size bands that these sites declared last in the actor's completed sessions.
 
     Only of sites that stayed, in sessions with a closing evaluation: their results showed the actor
     the sizes.
     """
-    require(actor, "session.create")
-    created_by = visible_to(actor)["created_by"]
 
-    def look(tx: Tx) -> dict[str, str]:
-        @functools.cache
-        def measured(session_id: int) -> bool:
-            session = tx.sessions.get_by_id(session_id)
-            # In a text the quotes would be escaped, so this is the option itself.
-            return session is not None and b'"evaluate":true' in session.definition
+    @functools.cache
+    def measured(session_id: int) -> bool:
+        session = tx.sessions.get_by_id(session_id)
+        # In a text the quotes would be escaped, so this is the option itself.
+        return session is not None and b'"evaluate":true' in session.definition
 
-        found: dict[str, str] = {}
-        for own in tx.participations.completed(sites, created_by):
-            if own.site not in found and own.size_band and measured(own.session_id):
-                found[own.site] = own.size_band
-        return found
-
-    return co.store.read("site.bands", look)
+    found: dict[str, str] = {}
+    for own in tx.participations.completed(sites, visible_to(actor)["created_by"]):
+        if own.site not in found and own.size_band and measured(own.session_id):
+            found[own.site] = own.size_band
+    return found
 
 
 def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:

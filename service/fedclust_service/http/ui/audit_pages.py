@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from datetime import UTC
 
 from starlette.responses import Response
@@ -30,55 +29,14 @@ _NOT_A_WORD = "Names and actions consist of a-z, 0-9 and . : _ -"
 _NOT_A_TIME = "Write a date such as 2026-01-31, or 2026-01-31T12:00."
 
 
-@dataclass(frozen=True)
-class ShownDetail:
-    """A detail's text; ``long``: a hash, of which the page shows the start."""
-
-    text: str
-    long: bool = False
-
-
-@dataclass(frozen=True)
-class ShownEntry:
-    """An entry as the page shows it; ``about`` is the address of its subject's page."""
-
-    info: AdminAuditEntry
-    about: str | None
-    by: str | None
-
-    @property
-    def via(self) -> str:
-        """Whether somebody acted on a page or through the API; empty for the coordinator."""
-        return {"page": "page", "api": "API"}.get(str(self.info.details.get("via")), "")
-
-    @property
-    def details(self) -> tuple[tuple[str, ShownDetail], ...]:
-        """The other details, with the words of their names."""
-        return tuple(
-            (name.replace("_", " "), _detail(value))
-            for name, value in self.info.details.items()
-            if name != "via"
-        )
-
-
-def _detail(value: object) -> ShownDetail:
-    if isinstance(value, bool) or value is None:
-        return ShownDetail({True: "yes", False: "no", None: "none"}[value])
-    text = str(value)
-    return ShownDetail(text, _HASH.fullmatch(text) is not None)
-
-
-def _entry(info: AdminAuditEntry) -> ShownEntry:
-    return ShownEntry(info, _subject_path(info), account_path(info.actor))
-
-
-def _subject_path(info: AdminAuditEntry) -> str | None:
-    kind, _, name = info.subject.partition(":")
+def _subject_path(subject: str) -> str | None:
+    """Return the address of the page of what an entry is about."""
+    kind, _, name = subject.partition(":")
     if kind == "study":
         return f"/ui/studies/{name}"
-    if not name and info.subject != "database":
+    if not name and subject != "database":
         return f"/ui/sessions/{kind}"
-    return account_path(info.subject)
+    return account_path(subject)
 
 
 # --- the search -----------------------------------------------------------------------------------
@@ -92,10 +50,10 @@ def _audit(page: PageRequest) -> Response:
 def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
     form = _asked(page)
     cursor, more = page.query("cursor"), None
-    found: tuple[ShownEntry, ...] = ()
+    found: tuple[AdminAuditEntry, ...] = ()
     if not form.errors:
         listed = list_audit(page.co, page.actor, cursor=cursor, search=_search(form))
-        found = tuple(_entry(each) for each in listed.items)
+        found = listed.items
         more = listed.next and address("/ui/audit", **form.texts, cursor=listed.next)
     return page.render(
         "audit.html",
@@ -105,6 +63,9 @@ def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
         noted=noted,
         verified=last_verification(page.co, page.actor),
         entries_found=found,
+        account_path=account_path,
+        subject_path=_subject_path,
+        is_hash=_HASH.fullmatch,
         older=more,
         newest=address("/ui/audit", **form.texts) if cursor else None,
     )
