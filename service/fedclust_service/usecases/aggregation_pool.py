@@ -185,8 +185,7 @@ def _send_job(pipe: IO[bytes], job: Job, count: int, answers: Iterable[StoredAns
     head: Any = {**vars(job), "masks": dict(job.masks), "answers": count}
     _send(pipe, codec.encode(head))
     for each in answers:
-        _send(pipe, codec.encode((each.site, each.p, each.payload is None)))
-        _send(pipe, each.payload or b"")
+        _send(pipe, codec.encode(each))
     pipe.flush()
 
 
@@ -262,9 +261,8 @@ def _aggregate_next(frames: queue.Queue[bytes]) -> Any:
 
 def _receive_answers(frames: queue.Queue[bytes], count: int) -> Iterator[StoredAnswer]:
     for _ in range(count):
-        site, p, empty = cast("tuple[str, int, bool]", codec.decode(frames.get()))
-        payload = frames.get()
-        yield StoredAnswer(site, p, None if empty else payload)
+        answer: Any = codec.decode(frames.get())
+        yield StoredAnswer(*answer)
 
 
 if __name__ == "__main__":
