@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from markupsafe import Markup
 from starlette.responses import Response
@@ -128,45 +126,6 @@ def number_of_clusters(page: PageRequest, name: str) -> int | None:
 # --- the page -------------------------------------------------------------------------------------
 
 
-class Download(NamedTuple):
-    """A line of the list of downloads: links are pairs of label and file."""
-
-    name: str
-    about: str
-    links: tuple[tuple[str, str], ...]
-
-
-_DOWNLOADS = (
-    Download(
-        "Report",
-        "All that this page shows: to print or keep (HTML), for programs (JSON), or as a table "
-        "with one line for each cluster and column (CSV).",
-        (("HTML", "report.html"), ("JSON", "report.json"), ("CSV", "report.csv")),
-    ),
-    Download(
-        "To write a paper",
-        "The methods section with every choice and figure, and its references.",
-        (("Methods", "methods.md"), ("BibTeX", "references.bib")),
-    ),
-    Download(
-        "Table 1",
-        "Features and outcomes by cluster, with footnotes, for a manuscript.",
-        tuple((each[1:].upper(), f"table-one{each}") for each in FORMATS),
-    ),
-    Download(
-        "Result",
-        "Everything about the clusters, in scaled and own units. It finds the cluster of new "
-        "patients, with fedclust predict or in another program.",
-        (("JSON", "result.json"),),
-    ),
-    Download(
-        "Centroids",
-        "One line for each cluster: its size and its centroid in own units.",
-        (("CSV", "centroids.csv"),),
-    ),
-)
-
-
 def _result(page: PageRequest) -> Response:
     session = sessions.get_session(page.co, page.actor, page.param("session"))
     k = number_of_clusters(page, "k")
@@ -175,7 +134,6 @@ def _result(page: PageRequest) -> Response:
     newest = newest_number(page.co)
     reading = read_shown(page, session, k)
     facts = reading.facts
-    drawn = drawn_figures(facts.plot)
     return page.render(
         "result.html",
         reading=reading,
@@ -183,7 +141,8 @@ def _result(page: PageRequest) -> Response:
         facts=facts,
         newest=newest,
         report=as_markup(body(facts)),
-        downloads=[*_DOWNLOADS, *_figure_downloads([(name, drawn[name].title) for name in drawn])],
+        formats=FORMATS,
+        figures={name: figure.title for name, figure in drawn_figures(facts.plot).items()},
         own_mapping=facts.result.mapping.get(page.actor.name, ()),
     )
 
@@ -191,15 +150,6 @@ def _result(page: PageRequest) -> Response:
 def as_markup(html: str) -> Markup:
     """Return what our own code wrote, which escaped all text."""
     return Markup(html)  # noqa: S704 - escaped there
-
-
-def _figure_downloads(figures: Sequence[tuple[str, str]]) -> list[Download]:
-    return [
-        Download(
-            f"Figure: {title}", "", (("SVG", f"figures/{name}.svg"), ("PNG", f"figures/{name}.png"))
-        )
-        for name, title in figures
-    ]
 
 
 def absent_result(page: PageRequest, session: SessionInfo) -> Response:
@@ -221,7 +171,9 @@ _MEDIA = {
     "bib": "application/x-bibtex",
     "zip": "application/zip",
 }
-_FILES = {"ro-crate.zip", *(file for each in _DOWNLOADS for _, file in each.links)}
+_REPORTS = {"report.html", "report.json", "report.csv"}
+_TABLES = {f"table-one{each}" for each in FORMATS}
+_FILES = {"ro-crate.zip", "result.json", "centroids.csv", *_REPORTS, *_TABLES, *WRITE_UP}
 
 
 def _file(page: PageRequest) -> Response:
@@ -237,7 +189,7 @@ def _file(page: PageRequest) -> Response:
         content = result.to_json()
     elif file == "centroids.csv":
         content = centroid_table(result.document)
-    elif file.startswith("table-one."):
+    elif file in _TABLES:
         content = result.table_one().content(file)
     elif file in WRITE_UP:
         content = WRITE_UP[file](result).encode()

@@ -18,7 +18,7 @@ from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import attachment
-from fedclust_service.http.ui.session_view import closed_because, listed, load_view
+from fedclust_service.http.ui.session_view import listed, load_view
 from fedclust_service.usecases import sessions
 from fedclust_service.usecases.events import newest_number
 
@@ -94,7 +94,6 @@ def _session(page: PageRequest) -> Response:
         outcomes=[feature_text(each) for each in view.outcomes],
         value_text=value_text,
         listed=listed,
-        closed_because=closed_because,
         task_rules=TASK_RULES,
     )
 
@@ -105,7 +104,6 @@ def _live(page: PageRequest) -> Response:
         view=load_view(page),
         partial=True,
         listed=listed,
-        closed_because=closed_because,
         task_rules=TASK_RULES,
     )
 

@@ -15,27 +15,13 @@ from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.drawing import line_chart, short
 from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.feature import Outcome, outcomes_of
-from fedclust.schema.times import time_span
-from fedclust.wire.models import Definition, RoundInfo, SessionInfo, SitePresence
+from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.usecases import rounds, sessions
 
 #: The most rounds of which the page tells; the latest.
 SHOWN_ROUNDS = 25
-_CLOSED = {
-    "all_answered": "all have answered",
-    "quorum_at_deadline": "deadline, with the quorum",
-    "operator": "closed by hand",
-    "fail_after": "overdue too long",
-    "site_left": "a site left",
-    "task_refused": "sites refused the task",
-}
-_MISSING = {
-    "drop": "Groups that lack a column are left out.",
-    "impute": "Records that are not released take the mean over sites.",
-    "mask": "Sites may lack features.",
-}
 
 
 @dataclass(frozen=True)
@@ -137,9 +123,10 @@ class SessionView:
         return Markup(figure.svg)  # noqa: S704 - drawn by our own code, which escapes
 
     @property
-    def policy(self) -> list[str]:
-        """The session's rules in words."""
-        return policy_in_words(self.info.definition)
+    def distance(self) -> str:
+        """What distances are, in words."""
+        definition = self.info.definition
+        return dissimilarity_text(definition.policy, definition.features)
 
     @property
     def outcomes(self) -> tuple[Outcome, ...]:
@@ -186,38 +173,3 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     rest = len(names) - len(shown)
     last = f"{rest} more" if rest else shown.pop() if shown else ""
     return f"{', '.join(shown)} and {last}" if shown else last
-
-
-def closed_because(reason: str | None) -> str:
-    """Return why a round closed or failed, in words."""
-    return "–" if reason is None else _CLOSED.get(reason, reason.replace("_", " "))
-
-
-def policy_in_words(definition: Definition) -> list[str]:
-    """Return what a session's policy means, a sentence each."""
-    policy = definition.policy
-    noisy = bool(outcomes_of(definition.features))
-    closes = (
-        "A round closes when all its sites have answered."
-        if policy.quorum is None
-        else "A round closes when all its sites have answered, or at its deadline with "
-        f"{max(policy.quorum, policy.min_sites)} answers."
-    )
-    starts = (
-        "It starts when all invited sites have joined or declined."
-        if definition.start == "when_all_joined"
-        else "It starts when its analyst or an operator starts it."
-    )
-    lines = [
-        f"At least {policy.min_sites} sites take part. {starts}",
-        f"Behind every number that leaves a site are at least {policy.min_group_size} persons"
-        f"{', except counts of outcomes, which have random noise' * noisy}."
-        if policy.protection == "groups"
-        else "Sites compute with exact rows: each has to consent to this.",
-        f"{closes} Sites have {time_span(policy.round_timeout_s)} for a round.",
-        f"The session fails when a round is overdue for {time_span(policy.fail_after_s)}.",
-        f"The method takes at most {policy.max_rounds} rounds." if policy.max_rounds else "",
-        _MISSING[policy.missing],
-        dissimilarity_text(policy, definition.features),
-    ]
-    return [line for line in lines if line]
