@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -231,7 +231,7 @@ def _families(
         yield kind(f"fedclust_{name}", text, value=float(value))
 
 
-def _by_label(name: str, text: str, label: str, values: Mapping[str, float]) -> Metric:
+def _by_label(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:
     family = GaugeMetricFamily(f"fedclust_{name}", text, labels=[label])
     for value, count in values.items():
         family.add_metric([value], count)
