@@ -68,16 +68,6 @@ class Admitted:
     addressee: Addressee
 
 
-@dataclass(frozen=True)
-class _Checked:
-    """A submission whose body has been checked: its payload, or why it is refused."""
-
-    digest: str
-    size: int
-    payload: bytes | None
-    refused: Refusal | None
-
-
 def admit(
     co: Coordinator, token: str, session: str, number: int, identified: Callable[[Actor], None]
 ) -> tuple[Actor, Admitted | None]:
@@ -125,15 +115,14 @@ def submit(
             done.set_result(found)
             return done
         seen = found
-    payload: bytes | None = None
-    refused: Refusal | None = None
+    payload: bytes | Refusal | None
     plan = plan_or_refuse(seen.session)
     try:
         # (5): parse, digest, contents. What a site declared does not change once it has joined.
         payload = payload_bytes(_read_payload(plan, seen, body))
     except Refusal as refusal:
-        refused = refusal
-    checked = _Checked(digest, len(body.content), payload, refused)
+        payload = refusal
+    size = len(body.content)
 
     def write(uow: UnitOfWork) -> Submitted | Refusal:
         # Checks (1) to (4) again: the round may have stopped collecting since.
@@ -144,30 +133,34 @@ def submit(
             return refusal
         if isinstance(admitted, Submitted):
             return admitted
-        return _store(uow, actor, admitted, checked)
+        return _store(uow, actor, admitted, digest, size, payload)
 
     return co.submissions.commit(session, write)
 
 
 def _store(
-    uow: UnitOfWork, actor: Actor, admitted: Admitted, checked: _Checked
+    uow: UnitOfWork,
+    actor: Actor,
+    admitted: Admitted,
+    digest: str,
+    size: int,
+    payload: bytes | Refusal | None,
 ) -> Submitted | Refusal:
     """Store a submission, or record why it is refused."""
     session, current = admitted.session, admitted.round
-    if checked.refused is not None:
-        errors = checked.refused.errors
-        rule = errors[0].rule if errors else checked.refused.slug
+    if isinstance(payload, Refusal):
+        rule = payload.errors[0].rule if payload.errors else payload.slug
         uow.audit(actor, "submission.refused", session.name, round=current.number, rule=rule)
-        return checked.refused
+        return payload
     answer = Submission(
         session_id=session.id,
         round_id=current.id,
         site=admitted.own.site,
         phase=current.phase,
-        sha256=checked.digest,
-        size=checked.size,
-        empty=checked.payload is None,
-        payload=checked.payload,
+        sha256=digest,
+        size=size,
+        empty=payload is None,
+        payload=payload,
         received_at=uow.now,
     )
     if not uow.tx.submissions.insert(answer):
@@ -178,8 +171,8 @@ def _store(
         "submission.stored",
         session.name,
         round=current.number,
-        sha256=checked.digest,
-        size=checked.size,
+        sha256=digest,
+        size=size,
     )
     updated = update_round(uow, session, current)
     view = None
