@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, timedelta
-from typing import NamedTuple
+from typing import TypeAlias
 
 from fedclust.methods.registry import METHODS
 from fedclust.result.first_screen import in_words
@@ -25,11 +25,8 @@ from fedclust_service.usecases.coordinator import Coordinator
 _LONGER = (("1 hour", 3_600), ("1 day", 86_400), ("1 week", 604_800))
 
 
-class _Shown(NamedTuple):
-    """What stands against an action, if anything, and what else its template shows."""
-
-    against: Refusal | None = None
-    values: Mapping[str, object] = {}
+#: What a page shows besides its session. Its ``refusal`` is what stands against the action.
+_Shown: TypeAlias = Mapping[str, object]
 
 
 def _action(
@@ -46,8 +43,7 @@ def _action(
 
     def values(page: PageRequest) -> dict[str, object]:
         view = load_view(page)
-        shown = show(page, view)
-        return {"view": view, "listed": listed, "refusal": shown.against, **shown.values}
+        return {"view": view, "listed": listed, **show(page, view)}
 
     below, template = f"/sessions/{{session}}/{path or name}", f"session_{name}.html"
     return Action(below, template, right, values, act, notice, leads_to)
@@ -69,12 +65,12 @@ def _unless(
     applies: Callable[[SessionView], bool], words: str
 ) -> Callable[[PageRequest, SessionView], _Shown]:
     """Return a page that shows ``words`` against its action where ``applies``."""
-    return lambda _, view: _Shown(_against(applies(view), words))
+    return lambda _, view: {"refusal": _against(applies(view), words)}
 
 
 def _show_start(_: PageRequest, view: SessionView) -> _Shown:
     method = METHODS.get(view.info.definition.algorithm)
-    values = {"method_joins_late": method is not None and method.joins_late}
+    joins_late = method is not None and method.joins_late
     joined = len(view.names("joined"))
     if view.info.state != "recruiting":
         against = _against(True, "The session has started already, or it has ended.")
@@ -83,7 +79,7 @@ def _show_start(_: PageRequest, view: SessionView) -> _Shown:
     else:
         why = view.info.cannot_start
         against = Refusal("sites-unsuitable", why) if why else None
-    return _Shown(against, values)
+    return {"refusal": against, "method_joins_late": joins_late}
 
 
 _GOES_ON = _unless(lambda view: view.ended, "The session has ended already.")
@@ -107,7 +103,7 @@ def _show_close(page: PageRequest, view: SessionView) -> _Shown:
     shown = next((each for each in view.rounds if each.number == number), None)
     if shown is None:
         raise absent("round")
-    return _Shown(against, {"round": shown})
+    return {"refusal": against, "round": shown}
 
 
 def _close(page: PageRequest) -> None:
@@ -120,7 +116,7 @@ def _show_deadline(_: PageRequest, view: SessionView) -> _Shown:
     begin = view.now if open_ is None else max(view.now, open_.deadline)
     longer = [(label, begin + timedelta(seconds=seconds)) for label, seconds in _LONGER]
     choices = [(label, at, write_time(at)) for label, at in longer]
-    return _Shown(against, {"round": open_, "choices": choices})
+    return {"refusal": against, "round": open_, "choices": choices}
 
 
 def _move_deadline(page: PageRequest) -> None:
@@ -149,7 +145,7 @@ def _show_exclude(page: PageRequest, view: SessionView) -> _Shown:
         "This site takes no part in the session any more.",
     )
     left = [name for name in view.names("joined") if name != site.name]
-    return _Shown(against, {"site": site, "left": left})
+    return {"refusal": against, "site": site, "left": left}
 
 
 def _exclude(page: PageRequest) -> None:
@@ -162,10 +158,8 @@ def _show_invite(page: PageRequest, view: SessionView) -> _Shown:
     sites = [
         each for each in principals.enabled_sites(page.co, page.actor) if each.name not in known
     ]
-    return _Shown(
-        _against(lost, "The session has ended without a result."),
-        {"sites": sites, "chosen": set(_chosen(page))},
-    )
+    against = _against(lost, "The session has ended without a result.")
+    return {"refusal": against, "sites": sites, "chosen": set(_chosen(page))}
 
 
 def _chosen(page: PageRequest) -> list[str]:
@@ -185,13 +179,13 @@ def _invite(page: PageRequest) -> None:
 def _show_names(page: PageRequest, view: SessionView) -> _Shown:
     """Show an input for each cluster of the K of the address."""
     if view.info.state != "completed":
-        return _Shown(_against(True, "The session has not completed."))
+        return {"refusal": _against(True, "The session has not completed.")}
     typed = page.form.getlist("name")
     read, k = read_shown(page, view.info, None), len(typed) or number_of_clusters(page, "k")
     shown = read.facts if k in (None, len(read.facts.clusters)) else replace(read, k=k).facts
     names = typed or shown.given_names
     about = [in_words(cluster) for cluster in shown.clusters]
-    return _Shown(values={"clusters": list(zip(about, names, strict=False))})
+    return {"clusters": list(zip(about, names, strict=False))}
 
 
 def _name(page: PageRequest) -> None:
