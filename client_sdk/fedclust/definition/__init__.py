@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 from pydantic import RootModel, ValidationError
 
@@ -26,7 +26,6 @@ from fedclust.schema.feature import (
     outcomes_of,
 )
 from fedclust.schema.field_names import field_errors, unknown_name_message
-from fedclust.schema.method import AnyMethod
 from fedclust.schema.options import MethodOptions
 from fedclust.schema.policy import Policy
 from fedclust.schema.run_config import RunConfig
@@ -50,6 +49,9 @@ LEAST_KNOTS = 3
 MAX_COLUMNS = 10_000
 #: The largest weight; its inverse is the smallest.
 MAX_WEIGHT = 1e6
+#: What is wrong: a JSON pointer, the name of the rule, and what to do.
+_Fault: TypeAlias = tuple[str, str, str]
+_Faults: TypeAlias = Iterator[_Fault]
 
 
 class DefinitionError(ValueError):
@@ -113,7 +115,7 @@ def plan_of(definition: Definition) -> Plan:
             f"this program has no method {definition.algorithm!r}. Install what the coordinator "
             "runs: pip install --upgrade fedclust, or the distribution that has the method"
         )
-        raise DefinitionError([_error("/method_version", "method-version", message)])
+        raise DefinitionError(_errors([("/method_version", "method-version", message)]))
     owner = METHODS.distribution(definition.algorithm)
     _check_version("method", definition.method_version, method.version, owner)
     _check_version("engine", definition.engine_version, VERSION, "fedclust")
@@ -141,7 +143,7 @@ def _check_version(part: str, pinned: int, own: int, distribution: str) -> None:
         )
     what = {"method": "this method", "engine": "the rounds that all methods share"}[part]
     message = f"the session uses version {pinned} of {what}; this program supports: {own}. {remedy}"
-    raise DefinitionError([_error(f"/{part}_version", f"{part}-version", message)])
+    raise DefinitionError(_errors([(f"/{part}_version", f"{part}-version", message)]))
 
 
 def check_definition(definition: SessionCreate, *, simulated: bool = False) -> None:
@@ -152,36 +154,34 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
     DefinitionError
         With all faults found.
     """
-    errors = check_once(definition.sites)
-    errors += _check_sites(definition.policy, len(definition.sites), simulated)
-    errors += check_features(definition.features, definition.policy.scaling)
+    policy, features = definition.policy, clustered(definition.features)
     least, most = PURPOSE_CHARACTERS
+    errors: list[FieldError] = []
     if not simulated and len(definition.purpose) < least:
         message = (
             f"say in one to five sentences ({least} to {most:,} characters) what the sites "
             "answer together: their stewards decide by it"
         )
-        errors.insert(0, _error("/purpose", "purpose", message))
-    if faults := _check_algorithm(definition.algorithm, definition.policy):
-        errors += faults
-        if definition.algorithm not in METHODS:
-            raise DefinitionError(errors)
-    if definition.policy.missing == "mask":
-        errors += _check_roles(definition.features)
-    method = METHODS[definition.algorithm]
+        errors += _errors([("/purpose", "purpose", message)])
+    errors += check_once(definition.sites)
+    errors += _errors(_site_faults(policy, len(definition.sites), simulated))
+    errors += check_features(definition.features, policy.scaling)
+    errors += _errors(_algorithm_faults(definition.algorithm, policy))
+    method = METHODS.get(definition.algorithm)
+    if method is None:
+        raise DefinitionError(errors)
+    if policy.missing == "mask":
+        errors += _errors(_role_faults(definition.features))
     try:
         options = _options(definition)
     except DefinitionError as error:
         raise DefinitionError(errors + error.errors) from None
     if not errors:
-        roster = tuple(sorted(definition.sites))
-        policy = definition.policy
-        features = clustered(definition.features)
         config = RunConfig(
             options,
             features,
             policy,
-            roster,
+            tuple(sorted(definition.sites)),
             policy.min_group_size,
             outcomes=outcomes_of(definition.features),
         )
@@ -189,34 +189,32 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
             sweep.for_options(method, options).check_config(config)
             check_evidence(method, config)
         except RuleViolation as error:
-            errors.append(_error("/config" + error.pointer, error.rule, error.message))
-        errors += _check_outcomes_k(definition, options)
+            errors += _errors([(error.pointer, error.rule, error.message)], "/config")
+        errors += _errors(_outcomes_k_faults(definition, options))
     if errors:
         raise DefinitionError(errors)
 
 
-def _check_roles(features: Sequence[Declaration]) -> list[FieldError]:
+def _role_faults(features: Sequence[Declaration]) -> _Faults:
     """Refuse a column that is feature and outcome where sites may lack features."""
     names = {feature.name for feature in clustered(features)}
     message = "with missing: mask a column is a feature or an outcome: a site may lack either"
-    return [
-        _error(f"/features/{index}/name", "role", message)
-        for index, each in enumerate(features)
-        if isinstance(each, Outcome) and names.intersection(c.name for c in each.columns)
-    ]
+    for index, each in enumerate(features):
+        if isinstance(each, Outcome) and names.intersection(c.name for c in each.columns):
+            yield f"/features/{index}/name", "role", message
 
 
-def _check_outcomes_k(definition: SessionCreate, options: MethodOptions) -> list[FieldError]:
+def _outcomes_k_faults(definition: SessionCreate, options: MethodOptions) -> _Faults:
     """Check which of several numbers of clusters the outcomes are counted at."""
     wanted, ks = definition.outcomes_k, options.n_clusters
-    message = ""
     if not (isinstance(ks, tuple) and outcomes_of(definition.features)):
         if wanted is not None:
             message = "only a session with outcomes and several numbers of clusters has it"
+            yield "/outcomes_k", "outcomes-k", message
     elif wanted != "recommended" and wanted not in ks:
         several = ", ".join(map(str, ks))
         message = f"outcomes are counted at one K only: give {several} or recommended"
-    return [_error("/outcomes_k", "outcomes-k", message)] if message else []
+        yield "/outcomes_k", "outcomes-k", message
 
 
 def check_defaults(
@@ -234,48 +232,39 @@ def check_defaults(
     n_sites : int
         The number of sites of every session.
     """
-    errors = [
-        error
-        for error in _check_sites(policy, n_sites, simulated=False)
-        if error.pointer.rpartition("/")[2] in policy.model_fields_set
-    ]
+    faults = _site_faults(policy, n_sites, simulated=False)
+    errors = _errors(
+        each for each in faults if each[0].rpartition("/")[2] in policy.model_fields_set
+    )
     if algorithm:
-        faults = _check_algorithm(algorithm, policy)
-        errors += faults
-        if algorithm in METHODS:
-            try:
-                _read_options(algorithm, config)
-            except DefinitionError as error:
-                errors += [each for each in error.errors if each.rule != "missing"]
+        errors += _errors(_algorithm_faults(algorithm, policy))
+    if algorithm in METHODS:
+        try:
+            _read_options(algorithm, config)
+        except DefinitionError as error:
+            errors += [each for each in error.errors if each.rule != "missing"]
     return errors
 
 
-def _check_algorithm(algorithm: str, policy: Policy) -> list[FieldError]:
-    method = METHODS.get(algorithm)
+def _algorithm_faults(algorithm: str, policy: Policy) -> _Faults:
+    method, wanted = METHODS.get(algorithm), policy.dissimilarity
     if method is None:
         known = ", ".join(sorted(METHODS))
-        message = METHODS.problem(algorithm) or f"choose one of: {known}"
-        return [_error("/algorithm", "algorithm", message)]
+        yield "/algorithm", "algorithm", METHODS.problem(algorithm) or f"choose one of: {known}"
+        return
     if policy.missing == "mask" and not method.takes_masks:
-        message = "this method needs every feature: drop or impute"
-        return [_error("/policy/missing", "mask", message)]
-    return _check_dissimilarity(method, policy)
-
-
-def _check_dissimilarity(method: AnyMethod, policy: Policy) -> list[FieldError]:
-    errors = []
-    wanted = policy.dissimilarity
+        yield "/policy/missing", "mask", "this method needs every feature: drop or impute"
+        return
     if wanted not in method.dissimilarities:
         takes = sorted(name for name, each in METHODS.items() if wanted in each.dissimilarities)
         message = f"this method does not take {wanted}. These do: {', '.join(takes)}"
-        errors.append(_error("/policy/dissimilarity", "dissimilarity", message))
+        yield "/policy/dissimilarity", "dissimilarity", message
     if wanted == "gower" and policy.scaling != "bounds":
         message = "dissimilarity: gower divides by the range of the bounds: set scaling to bounds"
-        errors.append(_error("/policy/scaling", "dissimilarity", message))
+        yield "/policy/scaling", "dissimilarity", message
     if policy.gamma is not None and wanted != "k-prototypes":
         message = "only dissimilarity: k-prototypes has a gamma; leave it out"
-        errors.append(_error("/policy/gamma", "dissimilarity", message))
-    return errors
+        yield "/policy/gamma", "dissimilarity", message
 
 
 def _options(definition: SessionCreate) -> MethodOptions:
@@ -299,97 +288,84 @@ def _read_options(algorithm: str, config: Mapping[str, Any]) -> MethodOptions:
             unknown=lambda place: unknown_name_message(what, str(place[-1]), known),
         )
     except ValueError:  # canonical JSON has no NaN
-        errors = [_error("/config", "finite_number", "every number must be finite")]
+        errors = _errors([("/config", "finite_number", "every number must be finite")])
     several = isinstance(config.get("n_clusters"), list | tuple)
     if several and not takes_several(options):
         taking = sorted(name for name, method in METHODS.items() if takes_several(method.options))
         message = f"one number: only these methods compare several: {', '.join(taking)}"
-        errors = [
-            _error(error.pointer, error.rule, message)
-            if error.pointer == "/config/n_clusters"
-            else error
-            for error in errors
-        ]
+        for each in errors:
+            if each.pointer == "/config/n_clusters":
+                each.message = message
     raise DefinitionError(errors)
 
 
-def _check_sites(policy: Policy, n: int, simulated: bool) -> list[FieldError]:
-    errors = []
+def _site_faults(policy: Policy, n: int, simulated: bool) -> _Faults:
     if policy.min_group_size < LEAST_GROUP:
         message = f"at least {LEAST_GROUP}; 5 is the default. protection: none works on exact rows"
-        errors.append(_error("/policy/min_group_size", "smallest-count", message))
+        yield "/policy/min_group_size", "smallest-count", message
     if not simulated and policy.min_sites < 2:
-        errors.append(_error("/policy/min_sites", "min-sites", "at least 2; 3 is the default"))
+        yield "/policy/min_sites", "min-sites", "at least 2; 3 is the default"
     if policy.min_sites == 2 and n != 2 and not simulated:
-        errors.append(
-            _error("/policy/min_sites", "min-sites", "2 is for sessions of exactly two sites")
-        )
+        yield "/policy/min_sites", "min-sites", "2 is for sessions of exactly two sites"
     if policy.min_sites > n:
         message = f"the session has fewer sites ({n}) than it needs ({policy.min_sites}): name more"
         if n == 2:
             message += ", or set this number to 2, which both sites have to consent to"
-        errors.append(_error("/policy/min_sites", "min-sites", message))
+        yield "/policy/min_sites", "min-sites", message
     if policy.quorum is not None and not policy.min_sites <= policy.quorum <= n:
         message = f"from min_sites ({policy.min_sites}) to the number of sites ({n})"
-        errors.append(_error("/policy/quorum", "quorum", message))
-    return errors
+        yield "/policy/quorum", "quorum", message
 
 
 def check_once(sites: Sequence[str]) -> list[FieldError]:
     """Return an error for each site that is named a second time."""
-    return [
-        _error(f"/sites/{index}", "unique", "each site is named once") for index in _repeated(sites)
-    ]
+    return _errors(_named_once(sites, "/sites/{}", "each site is named once"))
 
 
 def check_features(features: tuple[Declaration, ...], scaling: str = "none") -> list[FieldError]:
     """Return what is wrong with the features of a session with this ``scaling``."""
-    errors = [
-        _error(f"/features/{index}/name", "unique", "each feature is named once")
-        for index in _repeated([(feature.role, feature.name) for feature in features])
-    ]
+    names = [(feature.role, feature.name) for feature in features]
+    errors = _errors(_named_once(names, "/features/{}/name", "each feature is named once"))
     read_as = {feature.name: feature for feature in clustered(features)}
     for index, feature in enumerate(features):
-        at = f"/features/{index}"
         if isinstance(feature, Outcome):
-            faults = _outcome_faults(feature, read_as)
+            faults = [*_outcome_faults(feature, read_as)]
             # A column is read once: two outcomes may share it too.
             read_as = {each.name: each for each in feature.columns} | read_as
         else:
-            faults = _feature_faults(feature)
+            faults = [*_feature_faults(feature)]
             if scaling == "bounds" and not faults:
                 faults = [*map(_bounds_fault, unbounded(clustered([feature])))][:1]
-        errors += [_error(at + pointer, rule, message) for pointer, rule, message in faults]
+        errors += _errors(faults, f"/features/{index}")
     if features and all(isinstance(each, Outcome) for each in features):
         message = "every one has the role outcome: at least one must have the role feature, so "
         message += "that there is something to cluster by"
-        errors.append(_error("/features", "role", message))
-    return errors or _check_columns(clustered(features), features)
+        errors += _errors([("/features", "role", message)])
+    return errors or _errors(_column_faults(clustered(features), features))
 
 
 def check_own_features(definition: Definition, names: Sequence[str]) -> list[FieldError]:
     """Return what is wrong with the features and outcomes that a site declares when it joins."""
+    return _errors(_own_feature_faults(definition, names))
+
+
+def _own_feature_faults(definition: Definition, names: Sequence[str]) -> _Faults:
     known = {each.name for each in asked_of(definition.features)}
-    faults = [
-        _error(f"/features/{index}", "unknown-feature", "the session has no such feature")
-        for index, name in enumerate(names)
-        if name not in known
-    ]
+    for index, name in enumerate(names):
+        if name not in known:
+            yield f"/features/{index}", "unknown-feature", "the session has no such feature"
     if _repeated(names):
-        faults.append(_error("/features", "repeated-feature", "give each feature once"))
+        yield "/features", "repeated-feature", "give each feature once"
     wanted = [each.name for each in clustered(definition.features)]
     lacking = [name for name in wanted if name not in names]
     # With missing="mask" a site may lack features; every other setting needs them all. A site may
     # always lack outcomes: the clustering does not depend on them.
     if definition.policy.missing != "mask":
-        faults += [
-            _error("/features", "missing-feature", f"the session needs the feature {name!r}")
-            for name in lacking
-        ]
+        for name in lacking:
+            yield "/features", "missing-feature", f"the session needs the feature {name!r}"
     elif len(lacking) == len(wanted):
         message = "a site needs at least one of the session's features"
-        faults.append(_error("/features", "missing-feature", message))
-    return faults
+        yield "/features", "missing-feature", message
 
 
 def unbounded(features: Sequence[Feature]) -> Iterator[Feature]:
@@ -399,7 +375,7 @@ def unbounded(features: Sequence[Feature]) -> Iterator[Feature]:
             yield each
 
 
-def _bounds_fault(feature: Feature) -> tuple[str, str, str]:
+def _bounds_fault(feature: Feature) -> _Fault:
     message = "scaling by bounds needs lower and upper"
     if isinstance(feature, TrajectoryColumn) and feature.point in SUMMARY_UNITS:
         message = f"scaling by bounds needs them of every column, and {feature.name} has none: "
@@ -407,132 +383,114 @@ def _bounds_fault(feature: Feature) -> tuple[str, str, str]:
     return "", "bounds", message
 
 
-def _check_columns(
-    features: tuple[Feature, ...], declared: tuple[Declaration, ...]
-) -> list[FieldError]:
+def _column_faults(features: tuple[Feature, ...], declared: tuple[Declaration, ...]) -> _Faults:
     """Check the encoded columns: unique names, different bounds, not too many."""
     columns = columns_of(features)
     place = {of.name: i for i, each in enumerate(declared) for of in clustered([each])}
     at = [f"/features/{place[column.feature]}" for column in columns]
     message = "another feature has a level, or a name, that makes a column of the same name"
-    errors = [
-        _error(f"{at[j]}/name", "unique", message)
-        for j in _repeated([column.name for column in columns])
-    ]
-    errors += [
-        _error(f"{pointer}/lower", "bounds", "the logarithms of lower and upper are the same")
-        for pointer, column in zip(at, columns, strict=True)
-        if column.lower is not None and column.lower == column.upper
-    ]
+    for j in _repeated([column.name for column in columns]):
+        yield f"{at[j]}/name", "unique", message
+    for pointer, column in zip(at, columns, strict=True):
+        if column.lower is not None and column.lower == column.upper:
+            yield f"{pointer}/lower", "bounds", "the logarithms of lower and upper are the same"
     if len(columns) > MAX_COLUMNS:
         message = f"features and levels make {len(columns)} columns: at most {MAX_COLUMNS}"
-        errors.append(_error("/features", "levels", message))
-    return errors
+        yield "/features", "levels", message
 
 
-def _feature_faults(feature: Feature | Trajectory) -> list[tuple[str, str, str]]:
+def _feature_faults(feature: Feature | Trajectory) -> _Faults:
     if isinstance(feature, Trajectory):
-        return _trajectory_faults(feature)
-    faults = []
+        yield from _trajectory_faults(feature)
+        return
     if not 1 / MAX_WEIGHT <= feature.weight <= MAX_WEIGHT:
         message = f"from {1 / MAX_WEIGHT:g} to {MAX_WEIGHT:g}: more would drown other features"
-        faults.append(("/weight", "weight", message))
-    number = feature.kind == "numeric"
+        yield "/weight", "weight", message
+    number, lower, upper = feature.kind == "numeric", feature.lower, feature.upper
     if not number and feature.transform != "none":
-        faults.append(("/transform", "transform", f"a {feature.kind} feature takes none"))
+        yield "/transform", "transform", f"a {feature.kind} feature takes none"
     if feature.kind == "categorical":
-        return faults + _level_faults(feature)
+        yield from _level_faults(feature)
+        return
     if feature.levels is not None:
-        faults.append(("/levels", "levels", "only a categorical feature has levels"))
-    if feature.kind == "binary" and (feature.lower, feature.upper) not in {(None, None), (0, 1)}:
-        faults.append(("/kind", "bounds", "a binary feature is 0 or 1: leave its bounds out"))
+        yield "/levels", "levels", "only a categorical feature has levels"
+    if feature.kind == "binary" and (lower, upper) not in {(None, None), (0, 1)}:
+        yield "/kind", "bounds", "a binary feature is 0 or 1: leave its bounds out"
     above = {"log": 0.0, "log1p": -1.0}.get(feature.transform) if number else None
-    if above is not None and (feature.lower is None or feature.lower <= above):
-        message = f"{feature.transform} needs a lower bound above {above:g}"
-        faults.append(("/lower", "transform", message))
-    if feature.lower is not None and feature.upper is not None and feature.lower >= feature.upper:
-        faults.append(("/lower", "bounds", "lower must be below upper"))
-    elif not math.isfinite((feature.upper or 0.0) - (feature.lower or 0.0)):
-        faults.append(("/upper", "bounds", "upper minus lower is too large for a number"))
-    return faults
+    if above is not None and (lower is None or lower <= above):
+        yield "/lower", "transform", f"{feature.transform} needs a lower bound above {above:g}"
+    if lower is not None and upper is not None and lower >= upper:
+        yield "/lower", "bounds", "lower must be below upper"
+    elif not math.isfinite((upper or 0.0) - (lower or 0.0)):
+        yield "/upper", "bounds", "upper minus lower is too large for a number"
 
 
-def _trajectory_faults(trajectory: Trajectory) -> list[tuple[str, str, str]]:
+def _trajectory_faults(trajectory: Trajectory) -> _Faults:
     """Return what is wrong with a trajectory; bounds, transform and weight as of its values."""
-    grid, summary, faults = trajectory.grid, trajectory.summary, []
+    grid, summary = trajectory.grid, trajectory.summary
     if (grid is None) == (summary is None):
-        faults.append(("/grid", "grid", "give either a grid (times) or a summary"))
+        yield "/grid", "grid", "give either a grid (times) or a summary"
     elif grid is not None:
-        if not grid or any(a >= b for a, b in pairwise(grid)):
-            faults.append(("/grid", "grid", "one or more times, which ascend"))
+        if not grid or not _ascend(grid):
+            yield "/grid", "grid", "one or more times, which ascend"
         if trajectory.window is None:
             message = "say how far from a time of the grid a value may be, in units of the time"
-            faults.append(("/window", "window", message))
+            yield "/window", "window", message
         if trajectory.fill == "spline" and len(grid) < LEAST_KNOTS:
             message = f"a spline needs a grid of at least {LEAST_KNOTS} times: they are its knots"
-            faults.append(("/grid", "grid", message))
+            yield "/grid", "grid", message
     else:
         if trajectory.window is not None or trajectory.fill != "linear":
-            faults.append(("/summary", "summary", "fill and window are for a grid: leave them out"))
+            yield "/summary", "summary", "fill and window are for a grid: leave them out"
         if not summary:
-            faults.append(("/summary", "summary", "name at least one"))
-        faults += [(f"/summary/{i}", "unique", "named twice") for i in _repeated(summary or ())]
+            yield "/summary", "summary", "name at least one"
+        yield from _named_once(summary or (), "/summary/{}", "named twice")
     own = {name: getattr(trajectory, name) for name in ("lower", "upper", "transform", "weight")}
-    return faults + _feature_faults(Feature(name=trajectory.name, **own))
+    yield from _feature_faults(Feature(name=trajectory.name, **own))
 
 
-def _outcome_faults(outcome: Outcome, read_as: Mapping[str, Feature]) -> list[tuple[str, str, str]]:
+def _outcome_faults(outcome: Outcome, read_as: Mapping[str, Feature]) -> _Faults:
     """Return what is wrong with an outcome; ``read_as`` are columns that are read already."""
-    faults = []
     kind, levels, edges = outcome.kind, outcome.levels, outcome.edges
     for name, of in _OUTCOME_FIELDS.items():
         if getattr(outcome, name) is not None and kind != of:
-            faults.append((f"/{name}", name, f"only a {of} outcome has {name}"))
+            yield f"/{name}", name, f"only a {of} outcome has {name}"
     if kind == "categorical" and not 2 <= len(levels or ()) <= MAX_OUTCOME_LEVELS:
         message = f"a categorical outcome declares 2 to {MAX_OUTCOME_LEVELS} levels: each is a "
-        faults.append(
-            ("/levels", "levels", message + "cell with noise of its own; group rare ones")
-        )
-    again = "each level is named once"
-    faults += [(f"/levels/{index}", "unique", again) for index in _repeated(levels or ())]
+        yield "/levels", "levels", message + "cell with noise of its own; group rare ones"
+    yield from _named_once(levels or (), "/levels/{}", "each level is named once")
     if kind in OUTCOME_EDGES:
         least, most = OUTCOME_EDGES[kind]
         if not least <= len(edges or ()) <= most:
-            message = (
-                f"a{'n' * (kind == 'ordered')} {kind} outcome declares {least} to {most} edges"
-            )
-            faults.append(("/edges", "edges", message))
-        elif edges is not None and any(a >= b for a, b in pairwise(edges)):
-            faults.append(("/edges", "edges", "edges ascend"))
+            a = "an" if kind == "ordered" else "a"
+            yield "/edges", "edges", f"{a} {kind} outcome declares {least} to {most} edges"
+        elif edges is not None and not _ascend(edges):
+            yield "/edges", "edges", "edges ascend"
         elif edges is not None and kind == "time" and edges[0] <= 0:
-            faults.append(("/edges", "edges", "intervals begin at 0: every edge is above it"))
+            yield "/edges", "edges", "intervals begin at 0: every edge is above it"
     elif edges is not None:
-        faults.append(("/edges", "edges", "only an ordered outcome or a time has edges"))
+        yield "/edges", "edges", "only an ordered outcome or a time has edges"
     n_values = None if outcome.values is None else len(outcome.values)
     if kind == "ordered" and n_values not in (None, len(edges or ()) + 1):
-        faults.append(("/values", "values", "one value is needed for each cell"))
+        yield "/values", "values", "one value is needed for each cell"
     if kind == "time" and outcome.event is None:
         message = "name the column of 0 and 1 that says whether the event occurred"
-        faults.append(("/event", "event", message))
+        yield "/event", "event", message
     if kind == "time" and outcome.event == outcome.name:
-        faults.append(("/event", "event", "the time and the event are two columns"))
+        yield "/event", "event", "the time and the event are two columns"
     for column in outcome.columns:
         same = read_as.get(column.name)
         if same is not None and (same.kind, same.levels) != (column.kind, column.levels):
             message = f"the column {column.name!r} has another kind or levels in this session: "
-            message += f"read it as {same.kind}"
-            faults.append(("/kind", "kind", message))
+            yield "/kind", "kind", f"{message}read it as {same.kind}"
         elif same is not None and column.kind == "numeric" and same.unit != column.unit:
-            message = f"the column {column.name!r} is in {same.unit!r} in this session"
-            faults.append(("/unit", "unit", message))
-    return faults
+            yield "/unit", "unit", f"the column {column.name!r} is in {same.unit!r} in this session"
 
 
-def _level_faults(feature: Feature) -> list[tuple[str, str, str]]:
-    faults = []
+def _level_faults(feature: Feature) -> _Faults:
     if feature.lower is not None or feature.upper is not None:
         pointer = "/lower" if feature.lower is not None else "/upper"
-        faults.append((pointer, "bounds", "levels have no bounds: leave them out"))
+        yield pointer, "bounds", "levels have no bounds: leave them out"
     levels = feature.levels or ()
     if not 2 <= len(levels) <= MAX_LEVELS:
         message = f"a categorical feature declares 2 to {MAX_LEVELS} levels"
@@ -540,9 +498,18 @@ def _level_faults(feature: Feature) -> list[tuple[str, str, str]]:
             message += "; a single one tells no rows apart"
         elif levels:
             message += "; group rare ones"
-        faults.append(("/levels", "levels", message))
-    named_once = "each level is named once"
-    return faults + [(f"/levels/{index}", "unique", named_once) for index in _repeated(levels)]
+        yield "/levels", "levels", message
+    yield from _named_once(levels, "/levels/{}", "each level is named once")
+
+
+def _ascend(numbers: Sequence[float]) -> bool:
+    return all(a < b for a, b in pairwise(numbers))
+
+
+def _named_once(names: Sequence[Hashable], pointer: str, message: str) -> _Faults:
+    """Yield a fault for each name that stands there before; ``pointer`` has a place for it."""
+    for index in _repeated(names):
+        yield pointer.format(index), "unique", message
 
 
 def _repeated(names: Sequence[Hashable]) -> list[int]:
@@ -550,5 +517,6 @@ def _repeated(names: Sequence[Hashable]) -> list[int]:
     return [index for index, name in enumerate(names) if first[name] != index]
 
 
-def _error(pointer: str, rule: str, message: str) -> FieldError:
-    return FieldError(pointer=pointer, rule=rule, message=message)
+def _errors(faults: Iterable[_Fault], at: str = "") -> list[FieldError]:
+    """Return faults of what stands at a pointer as the errors of a definition."""
+    return [FieldError(pointer=at + where, rule=rule, message=text) for where, rule, text in faults]
