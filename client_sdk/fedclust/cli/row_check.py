@@ -196,12 +196,10 @@ class RowCheck:
             n_ignored = len(found.ignored)
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
         for name, (ids, rows) in found.repeated.items():
-            said = f"{name}: {repeated_text(ids, rows)}"
+            said = f"with --person-column {name} each id is one person"
             if name in found.ignored:
-                said += f"; if each id is one person, give --person-column {name}"
-            else:
-                said += f"; with --person-column {name} each id is one person"
-            _say(said)
+                said = f"if each id is one person, give --person-column {name}"
+            _say(f"{name}: {repeated_text(ids, rows)}; {said}")
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
@@ -215,10 +213,11 @@ class RowCheck:
             _say(text)
         if figures is not None:
             _show_table_figures(figures)
-            said = "A sensitive trait should be an outcome, not a feature: similar persons show a "
-            said += "value that they share, and whether it is missing. So should a rare one: "
-            said += f"groups hardly show a trait that fewer than {self.p} persons here have"
-            _say(said)
+            _say(
+                "A sensitive trait should be an outcome, not a feature: similar persons show a "
+                "value that they share, and whether it is missing. So should a rare one: "
+                f"groups hardly show a trait that fewer than {self.p} persons here have"
+            )
         if self.features_unreleased:
             said = f"takes part without {', '.join(self.features_unreleased)}: "
             said += "too few persons are in groups that release a value"

@@ -36,12 +36,24 @@ def dissimilarity_text(
     """
     features = clustered(declared)
     kinds: set[str] = {feature.kind for feature in features}
-    if policy.dissimilarity == "k-prototypes":
-        lines = _k_prototypes(policy, kinds, _gamma(policy, features, scale))
-    elif policy.dissimilarity == "gower":
-        lines = _gower(kinds)
-    else:
+    if policy.dissimilarity == "euclidean":
         lines = _euclidean(policy, kinds)
+    else:
+        gower = policy.dissimilarity == "gower"
+        lines = ["Dissimilarity: k-prototypes (Huang 1998)."]
+        number = f"squared difference from the cluster's mean, {_UNITS[policy.scaling]}"
+        if gower:
+            lines = ["Dissimilarity: Gower's (1971), the mean over the features."]
+            number = "absolute difference from the cluster's median, divided by the range of their "
+            number += "bounds"
+        if "numeric" in kinds:
+            lines.append(f"Numbers count with their {number}.")
+        if kinds != {"numeric"}:
+            counts = "1" if gower else _gamma(policy, features, scale)
+            lines.append(
+                "Each yes/no or categorical feature in which a person differs from the cluster's "
+                f"commonest value counts as {counts}."
+            )
     if any(feature.weight != 1.0 for feature in features):
         lines.append("The part of each feature is multiplied by its weight.")
     return " ".join(lines)
@@ -63,36 +75,6 @@ def _euclidean(policy: Policy, kinds: set[str]) -> list[str]:
         )
     if kinds != {"numeric"}:
         lines.append("The centre of a cluster holds shares.")
-    return lines
-
-
-def _gower(kinds: set[str]) -> list[str]:
-    lines = ["Dissimilarity: Gower's (1971), the mean over the features."]
-    if "numeric" in kinds:
-        lines.append(
-            "Numbers count with their absolute difference from the cluster's median, divided by "
-            "the range of their bounds."
-        )
-    if kinds != {"numeric"}:
-        lines.append(
-            "Each yes/no or categorical feature in which a person differs from the cluster's "
-            "commonest value counts as 1."
-        )
-    return lines
-
-
-def _k_prototypes(policy: Policy, kinds: set[str], gamma: str) -> list[str]:
-    lines = ["Dissimilarity: k-prototypes (Huang 1998)."]
-    if "numeric" in kinds:
-        lines.append(
-            "Numbers count with their squared difference from the cluster's mean, "
-            f"{_UNITS[policy.scaling]}."
-        )
-    if kinds != {"numeric"}:
-        lines.append(
-            "Each yes/no or categorical feature in which a person differs from the cluster's "
-            f"commonest value counts as {gamma}."
-        )
     return lines
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 CLOSE: Final = 0.1
 #: The columns of the table and of the label file.
 DETAILS: Final = ("cluster", "second", "margin", "distance", "outside", "why")
+_BY_ROW: Final = ("labels", "second", "margin", "distance", "outside")
 
 
 @dataclass(frozen=True, repr=False)
@@ -60,16 +61,10 @@ class Predictions:
     def of(cls, parts: Sequence[Predictions], ids: tuple[str, ...] | None = None) -> Predictions:
         """Return the predictions of consecutive blocks of rows."""
         soft = [part.probabilities for part in parts if part.probabilities is not None]
-        return cls(
-            labels=np.concatenate([part.labels for part in parts]),
-            second=np.concatenate([part.second for part in parts]),
-            margin=np.concatenate([part.margin for part in parts]),
-            distance=np.concatenate([part.distance for part in parts]),
-            outside=np.concatenate([part.outside for part in parts]),
-            why=tuple(names for part in parts for names in part.why),
-            ids=ids,
-            probabilities=np.concatenate(soft) if soft else None,
-        )
+        joined = {name: np.concatenate([getattr(each, name) for each in parts]) for name in _BY_ROW}
+        why = tuple(names for part in parts for names in part.why)
+        every = np.concatenate(soft) if soft else None
+        return cls(**joined, why=why, ids=ids, probabilities=every)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -89,25 +84,18 @@ class Predictions:
         return f"Predictions: {', '.join(parts)}; to_frame()"
 
     def rows(self) -> Iterator[tuple[object, ...]]:
-        """Yield the values of :data:`DETAILS` of each row; None where there is none."""
+        """Return the values of :data:`DETAILS` of each row; None where there is none."""
         clear = {1: "yes", 0: "no", -1: None}
-        for k, second, margin, distance, outside, why in zip(
-            self.labels.tolist(),
-            self.second.tolist(),
-            self.margin.tolist(),
-            self.distance.tolist(),
-            self.outside.tolist(),
-            self.why,
-            strict=True,
-        ):
-            yield (
-                None if k < 0 else k,
-                None if second < 0 else second,
-                None if margin != margin else margin,
-                None if distance != distance else distance,
-                clear[outside],
-                ", ".join(why) or None,
-            )
+        columns: list[list[Any]] = [
+            *([None if k < 0 else k for k in each.tolist()] for each in (self.labels, self.second)),
+            *(
+                [None if x != x else x for x in each.tolist()]
+                for each in (self.margin, self.distance)
+            ),
+            [clear[known] for known in self.outside.tolist()],
+            [", ".join(names) or None for names in self.why],
+        ]
+        return zip(*columns, strict=True)
 
     def to_frame(self) -> DataFrame:
         """Return a row for each row as a pandas DataFrame (the extra ``[data]``).
