@@ -84,16 +84,8 @@ class Space:
 
     def to_scaled(self, rows: FloatArray) -> FloatArray:
         """Map rows (n, d) in own units to the scaled space, within its limit."""
-        if rows.ndim != 2 or len(rows) <= _TILE:
-            scaled = (rows - self.center) / self.scale
-        else:
-            # Blocks of rows stay in the cache; tiled operands are faster than broadcast ones.
-            center, scale = (np.tile(part, (_TILE, 1)) for part in (self.center, self.scale))
-            scaled = np.empty(rows.shape)
-            for start in range(0, len(rows), _TILE):
-                part = scaled[start : start + _TILE]
-                np.subtract(rows[start : start + _TILE], center[: len(part)], out=part)
-                np.divide(part, scale[: len(part)], out=part)
+        scaled = rows - self.center
+        scaled /= self.scale
         if self.limit is not None:
             np.clip(scaled, -self.limit, self.limit, out=scaled)
         return scaled
