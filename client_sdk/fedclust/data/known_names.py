@@ -55,22 +55,9 @@ _CODES: Final = {word: min(keys) for word, keys in _by_word("codes").items()}
 _FATES: Final = {word: int("dead" in keys) for word, keys in _by_word("fates").items()}
 _STATUSES: Final = {word: min(keys) for word, keys in _by_word("statuses").items()}
 #: Initials of two languages: what they mean if there are no others.
-_TOGETHER: Final = {
-    frozenset("eh"): {"e": "yes", "h": "no"},
-    frozenset("on"): {"o": "yes", "n": "no"},
-    frozenset("sn"): {"s": "yes", "n": "no"},
-    frozenset("tn"): {"t": "yes", "n": "no"},
-    frozenset("ek"): {"e": "male", "k": "female"},
-    frozenset("hm"): {"h": "male", "m": "female"},
-}
+_TOGETHER: Final = {frozenset(both): known for both, known in _WORDS["initials"].items()}
 #: With one of these codes M may be mujer.
 _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
-#: What M and V mean by the header: vrouw in Dutch, varón in Spanish.
-_V_AND_M: Final = {
-    "geslacht": {"v": "female", "m": "male"},
-    "m/v": {"v": "female", "m": "male"},
-    "sexo": {"v": "male", "m": "female"},
-}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
     r"(?:(?:\s+in)?[\s_,;:-]+|(?=%))((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?i:[dm]?l))?|%)$"
@@ -78,15 +65,6 @@ _LAST_UNIT: Final = re.compile(
 _UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
 _ALONE: Final = {unit: {unit: 1.0} for unit in _WORDS["alone"]["units"].split()}
 _SCALES: Final[dict[str, dict[str, float]]] = _WORDS["scales"] | _ALONE
-#: Measurement, factor and offset between units of other zeros; HbA1c by the NGSP's equation.
-_SHIFTED: Final[dict[tuple[str, str], tuple[str, float, float]]] = {
-    ("°f", "°c"): ("", 5 / 9, -160 / 9),
-    ("°c", "°f"): ("", 1.8, 32.0),
-    ("mmol/mol", "%"): ("hba1c", 0.09148, 2.152),
-    ("%", "mmol/mol"): ("hba1c", 1 / 0.09148, -2.152 / 0.09148),
-    ("meq/l", "mmol/l"): ("sodium potassium chloride", 1.0, 0.0),
-    ("mmol/l", "meq/l"): ("sodium potassium chloride", 1.0, 0.0),
-}
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -164,7 +142,7 @@ def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | Non
     """Return what each code of a column means in any session: "no", "yes", "male" or "female"."""
     given = frozenset(folded(code) for code in codes if not looks_missing(code))
     known: Mapping[str, str] = _TOGETHER.get(given, _CODES)
-    of_header = [own for word, own in _V_AND_M.items() if word in folded(header)]
+    of_header = [own for word, own in _WORDS["v_and_m"].items() if word in folded(header)]
     if given == {"v", "m"} and of_header:
         known = of_header[0]
     elif known is _CODES and "m" in given and _MALE_WITH_MUJER & given:
@@ -374,9 +352,9 @@ def _group(feature: str, header: str) -> str | None:
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:
     """Return factor and offset from one unit to another; None if they are not known."""
     unit = _OF_CELLS.get(unit, unit) if _dimension(to) == "cells" else unit
-    known = _SHIFTED.get((_unit(unit), _unit(to)))
-    if known and (not known[0] or _group(feature, header) in known[0].split()):
-        return known[1:]
+    shifted = _WORDS["shifted"].get(_unit(unit), {}).get(_unit(to))
+    if shifted and (shifted["of"] == "any" or _group(feature, header) in shifted["of"].split()):
+        return shifted["factor"], shifted.get("offset", 0.0)
     one, other = _dimension(unit), _dimension(to)
     if one is None or other is None:
         return None
