@@ -28,7 +28,7 @@ from _hospitals import Masked
 from _report import write
 from _runs import Job, Record, fingerprint, run, spread
 from fedclust import SessionResult, simulate
-from fedclust.methods.common.partial_features import LocalCentroids
+from fedclust.methods.common.own_features import LocalCentroids
 from fedclust.methods.overlap.meta_clustering import Meta, group_centroids
 
 warnings.simplefilter("ignore")

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from diagrams import INK, save
 from fedclust import SessionResult, simulate
 from fedclust.methods.kfed import farthest_first
+from fedclust.methods.overlap_oneshot import draw_proxies
 from fedclust.methods.overlap_oneshot.agglomeration import build_merge_tree, cluster_forces
-from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.methods.spectral.graph import self_tuning_graph
 from fedclust.methods.ward import gather
 from fedclust.numeric.distances import nearest_centroid

@@ -13,7 +13,6 @@ from sklearn.metrics import adjusted_rand_score
 from fedclust import rounds, simulate
 from fedclust.methods import kfed
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.kfed import local_cells
 from fedclust.rounds import Plan
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
@@ -139,22 +138,20 @@ def test_plain_kmeans_plus_plus_draws_by_its_formula(weights: list[int]) -> None
     wanted = (mass / mass.sum())[:, None] * second / second.sum(axis=1, keepdims=True)
     wanted = np.array([[wanted[0, 1] + wanted[1, 0], wanted[:1, 2:].sum() + wanted[2:, :1].sum()]])
     rng = np.random.default_rng(0)
-    drawn = [local_cells.draw_seeds(X, np.array(weights), 2, rng) for _ in range(4_000)]
+    drawn = [kfed.draw_seeds(X, np.array(weights), 2, rng) for _ in range(4_000)]
     pairs = [tuple(sorted(seeds.reshape(-1))) for seeds in drawn]
     found = [pairs.count((0.0, 1.0)) / 4_000, pairs.count((0.0, 3.0)) / 4_000]
     np.testing.assert_allclose(found, wanted[0], atol=0.03)
-    assert len(local_cells.draw_seeds(X, np.array(weights), 9, rng)) == 3
+    assert len(kfed.draw_seeds(X, np.array(weights), 9, rng)) == 3
 
 
 def test_the_third_rule_excludes_rows_between_two_seeds(monkeypatch: pytest.MonkeyPatch) -> None:
     """Line 3: seeds at 0 and 12; the rows at 5 and 7 are in no S_r, those at 3 and 9 are."""
     rows = np.array([[0.0], [3.0], [5.0], [7.0], [9.0], [12.0]])
     seen: list[NDArray[np.float64]] = []
-    monkeypatch.setattr(local_cells, "draw_seeds", lambda X, *_: X[[0, 5]])
-    monkeypatch.setattr(
-        local_cells, "lloyd_to_convergence", lambda _, centres: seen.append(centres)
-    )
-    local_cells.algorithm_1(_points(rows), 2, np.random.default_rng(0))
+    monkeypatch.setattr(kfed, "draw_seeds", lambda X, *_: X[[0, 5]])
+    monkeypatch.setattr(kfed, "lloyd_to_convergence", lambda _, centres: seen.append(centres))
+    kfed.algorithm_1(_points(rows), 2, np.random.default_rng(0))
 
     np.testing.assert_allclose(seen[0], [[1.5], [10.5]])
 
@@ -165,16 +162,14 @@ def test_a_seed_without_rows_within_a_third_gets_its_voronoi_cells_mean(
     """Two of the seeds are so near each other that even they themselves are in no S_r but one."""
     rows = np.array([[0.0], [1.0], [1.2], [20.0], [21.0]])
     seen: list[NDArray[np.float64]] = []
-    monkeypatch.setattr(local_cells, "draw_seeds", lambda *_: np.array([[0.0], [0.7], [20.5]]))
-    monkeypatch.setattr(
-        local_cells, "lloyd_to_convergence", lambda _, centres: seen.append(centres)
-    )
-    local_cells.algorithm_1(_points(rows), 3, np.random.default_rng(0))
+    monkeypatch.setattr(kfed, "draw_seeds", lambda *_: np.array([[0.0], [0.7], [20.5]]))
+    monkeypatch.setattr(kfed, "lloyd_to_convergence", lambda _, centres: seen.append(centres))
+    kfed.algorithm_1(_points(rows), 3, np.random.default_rng(0))
 
     # 1.0 is .3 from .7 and 1 from 0; 1.2 is .5 and 1.2: only the first is within a third.
     np.testing.assert_allclose(seen[0], [[0.0], [1.0], [20.5]])
     seen.clear()
-    local_cells.algorithm_1(_points(rows[[0, 2, 3, 4]]), 3, np.random.default_rng(0))
+    kfed.algorithm_1(_points(rows[[0, 2, 3, 4]]), 3, np.random.default_rng(0))
     np.testing.assert_allclose(seen[0], [[0.0], [1.2], [20.5]])
 
 
@@ -183,7 +178,7 @@ def test_the_projection_keeps_the_distances_of_the_best_subspace(shape: tuple[in
     X = np.random.default_rng(1).normal(size=shape) + 3.0
     u, s, vt = np.linalg.svd(X, full_matrices=False)
     best = (u[:, :3] * s[:3]) @ vt[:3]
-    projected = local_cells._project_points(_points(X), 3)
+    projected = kfed._project_points(_points(X), 3)
 
     assert projected.shape == (shape[0], 3)
     gaps = [((A[:, None] - A) ** 2).sum(axis=2) for A in (projected, best)]
@@ -200,11 +195,11 @@ def test_only_directions_above_the_noise_separate_clusters() -> None:
 
     for X, n_clusters, kept in ((signal, 2, 2), (noise, 2, 2), (noise, 9, 3), (noise, 40, None)):
         values = np.linalg.svd(X, compute_uv=False)
-        assert local_cells.count_directions(values, X.shape, n_clusters) == kept
-    assert local_cells.count_directions(np.zeros(40), (60, 40), 2) is None
+        assert kfed.count_directions(values, X.shape, n_clusters) == kept
+    assert kfed.count_directions(np.zeros(40), (60, 40), 2) is None
     # Constant columns are no noise: with them the median would be zero, and all would stand out.
     padded = np.hstack([signal, np.zeros((60, 200))])
-    assert local_cells.count_directions(np.linalg.svd(padded, compute_uv=False), (60, 40), 2) == 2
+    assert kfed.count_directions(np.linalg.svd(padded, compute_uv=False), (60, 40), 2) == 2
 
 
 def test_small_cells_in_many_dimensions_do_not_mix_clusters() -> None:
@@ -217,7 +212,7 @@ def test_small_cells_in_many_dimensions_do_not_mix_clusters() -> None:
         X = centres[truth] + np.random.default_rng(seed).normal(size=(80, 100))
         for n_clusters, scores in pure.items():
             rng = np.random.default_rng(seed)
-            found = local_cells.restarted_cells(_points(X), 30, 3, rng, n_clusters)
+            found = kfed.restarted_cells(_points(X), 30, 3, rng, n_clusters)
             labels = ((X[:, None] - found.means) ** 2).sum(axis=2).argmin(axis=1)
             right = sum(np.bincount(truth[labels == k]).max() for k in np.unique(labels))
             scores.append(right / len(X))

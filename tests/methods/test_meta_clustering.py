@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
-from fedclust.methods.common.partial_features import (
+from fedclust.methods.common.own_features import (
     LocalCentroids,
     MergedCentroids,
     RelativeDistances,

@@ -16,9 +16,15 @@ from sklearn.mixture import GaussianMixture
 from fedclust import simulate
 from fedclust.methods.mixture import METHOD, State
 from fedclust.methods.mixture.artificial import draw_persons
-from fedclust.methods.mixture.classes import Classes
 from fedclust.methods.mixture.loss import loss_warning
-from fedclust.methods.mixture.messages import Config, EMTask, Partition, PartitionTask, Weighted
+from fedclust.methods.mixture.model import (
+    Classes,
+    Config,
+    EMTask,
+    Partition,
+    PartitionTask,
+    Weighted,
+)
 from fedclust.numeric.random import site_rng
 from fedclust.rounds.site import check_method_task
 from fedclust.rounds.stages import phase as find_phase

@@ -12,8 +12,15 @@ from numpy.typing import NDArray
 
 from fedclust import SessionResult, simulate
 from fedclust.methods import overlap_oneshot
-from fedclust.methods.common.partial_features import LocalCentroids
-from fedclust.methods.overlap_oneshot import Config, Gaussians, GaussiansTask, check, check_config
+from fedclust.methods.common.own_features import LocalCentroids
+from fedclust.methods.overlap_oneshot import (
+    Config,
+    Gaussians,
+    GaussiansTask,
+    check,
+    check_config,
+    draw_proxies,
+)
 from fedclust.methods.overlap_oneshot.agglomeration import (
     MIN_DISTANCE,
     Forces,
@@ -21,7 +28,6 @@ from fedclust.methods.overlap_oneshot.agglomeration import (
     build_merge_tree,
     cluster_forces,
 )
-from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
 from fedclust.rounds import Plan, evaluation, evidence
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation

@@ -13,9 +13,9 @@ from sklearn.manifold import spectral_embedding
 
 from fedclust import SessionResult, rounds, simulate
 from fedclust.methods import spectral
-from fedclust.methods.spectral import METHOD, embedding, landmark_clustering, messages
+from fedclust.methods.spectral import METHOD
 from fedclust.methods.spectral import graph as spectral_graph
-from fedclust.methods.spectral.landmark_clustering import cluster_landmarks, is_dense, matched_share
+from fedclust.methods.spectral.graph import cluster_landmarks, is_dense, matched_share
 from fedclust.rounds.site import check_method_task
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
@@ -57,7 +57,7 @@ def _share_correct(result: SessionResult, truth: dict[str, NDArray[np.int64]]) -
 
 def _config(**options: Any) -> RunConfig:
     features = tuple(Feature(name=name, lower=-9, upper=9) for name in "xy")
-    made = messages.Config(**{"n_clusters": 2, **options}).root
+    made = spectral.Config(**{"n_clusters": 2, **options}).root
     return config_of(made, features=features, min_sites=1)
 
 
@@ -107,12 +107,12 @@ def test_equal_eigenvalues_of_components_are_all_found() -> None:
 
 def test_the_embedding_agrees_with_scikit_learn() -> None:
     X = _moons(60, 1, 1)[0]["s0"]
-    _, vectors = embedding.embed(X, 3, np.random.default_rng(0), gamma=20.0, neighbours=5)
+    _, vectors = spectral_graph.embed(X, 3, np.random.default_rng(0), gamma=20.0, neighbours=5)
 
     graph = spectral_graph.rbf_graph(X, 20.0).toarray()
     theirs = spectral_embedding(graph, n_components=3, drop_first=False, random_state=0)
     theirs *= np.sqrt(len(X)) / np.linalg.norm(theirs, axis=0)
-    flips = embedding.align_by_sign(theirs, vectors)
+    flips = spectral_graph.align_by_sign(theirs, vectors)
     np.testing.assert_allclose(vectors @ flips, theirs, atol=1e-5)
     np.testing.assert_allclose((vectors**2).sum(axis=0), len(X))
 
@@ -121,27 +121,27 @@ def test_the_embedding_agrees_with_scikit_learn() -> None:
 def test_nystroem_places_new_rows_near_similar_ones(gamma: float | None) -> None:
     X = _moons(200, 1, 5)[0]["s0"]
     rng = np.random.default_rng(0)
-    known, vectors = embedding.embed(X, 2, rng, gamma=gamma, neighbours=10)
-    placed = embedding.nystroem(known, X + 1e-6, gamma=gamma, neighbours=10)
+    known, vectors = spectral_graph.embed(X, 2, rng, gamma=gamma, neighbours=10)
+    placed = spectral_graph.nystroem(known, X + 1e-6, gamma=gamma, neighbours=10)
     assert np.abs(placed - vectors).max() < 0.2
     # Far from all vertices weights vanish, but rows still get a place.
-    assert np.isfinite(embedding.nystroem(known, X + 1e4, gamma=gamma, neighbours=10)).all()
+    assert np.isfinite(spectral_graph.nystroem(known, X + 1e4, gamma=gamma, neighbours=10)).all()
 
 
 def test_nystroem_is_the_mean_of_neighbours_over_the_eigenvalue() -> None:
     X = _moons(50, 1, 5)[0]["s0"]
-    known, vectors = embedding.embed(X, 3, np.random.default_rng(0), gamma=9.0, neighbours=5)
+    known, vectors = spectral_graph.embed(X, 3, np.random.default_rng(0), gamma=9.0, neighbours=5)
     new = np.array([[0.3, 0.2], [1.5, -0.4]])
     weights = np.exp(-9.0 * ((new[:, None] - X[None]) ** 2).sum(axis=2))
     wanted = (weights / weights.sum(axis=1, keepdims=True)) @ vectors / known.values
-    placed = embedding.nystroem(known, new, gamma=9.0, neighbours=5)
+    placed = spectral_graph.nystroem(known, new, gamma=9.0, neighbours=5)
     np.testing.assert_allclose(placed, wanted, atol=1e-9)
 
 
 def test_a_sampled_rbf_graph_separates_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(embedding, "MAX_RBF_POINTS", 400)
+    monkeypatch.setattr(spectral_graph, "MAX_RBF_POINTS", 400)
     sites, truth = _moons(1_000, 1, 2)
-    basis, vectors = embedding.embed(
+    basis, vectors = spectral_graph.embed(
         sites["s0"], 2, np.random.default_rng(0), gamma=50.0, neighbours=10
     )
     assert len(basis.points) == 400
@@ -154,10 +154,10 @@ def test_alignment_reverts_signs_and_rotations() -> None:
     flips = np.diag([1.0, -1.0, -1.0])
     turn, _ = np.linalg.qr(rng.normal(size=(3, 3)))
 
-    np.testing.assert_array_equal(embedding.align_by_sign(reference, reference @ flips), flips)
-    one = embedding.align_by_sign(reference[:1], reference[:1] @ flips)
+    np.testing.assert_array_equal(spectral_graph.align_by_sign(reference, reference @ flips), flips)
+    one = spectral_graph.align_by_sign(reference[:1], reference[:1] @ flips)
     np.testing.assert_array_equal(one, flips)
-    back = embedding.align_by_rotation(reference, reference @ turn)
+    back = spectral_graph.align_by_rotation(reference, reference @ turn)
     np.testing.assert_allclose(reference @ turn @ back, reference, atol=1e-12)
 
 
@@ -181,13 +181,13 @@ def test_few_points_are_landmarks_and_many_become_weighted_means() -> None:
     rng = np.random.default_rng(3)
     X = rng.normal(size=(30, 2))
     points = Points(X, rng.integers(5, 9, 30), np.zeros(2))
-    task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
+    task = SiteTask("landmarks", spectral.LandmarksTask(n_cells=200))
     sent = answer_task(METHOD, task, points, _config(), rng=rng)
     order, theirs = np.lexsort(X.T), np.lexsort(sent.means.T)
     np.testing.assert_allclose(sent.means[theirs], X[order])
     np.testing.assert_array_equal(sent.counts[theirs], points.sizes[order])
 
-    few = SiteTask("landmarks", messages.LandmarksTask(n_cells=7))
+    few = SiteTask("landmarks", spectral.LandmarksTask(n_cells=7))
     sent = answer_task(METHOD, few, points, _config(), rng=rng)
     assert len(sent.counts) == 7
     nearest = ((X[:, None] - sent.means) ** 2).sum(axis=2).argmin(axis=1)
@@ -202,7 +202,7 @@ def test_a_site_sends_no_more_landmarks_than_half_its_rows() -> None:
     rng, config = np.random.default_rng(3), replace(_config(), p=1)
     for n, most in ((1, 1), (9, 4), (40, 20)):
         points = row_points(rng.normal(size=(n, 2)))
-        task = SiteTask("landmarks", messages.LandmarksTask(n_cells=200))
+        task = SiteTask("landmarks", spectral.LandmarksTask(n_cells=200))
         sent = answer_task(METHOD, task, points, config, rng=rng)
         assert len(sent.counts) == most
 
@@ -220,9 +220,9 @@ def test_a_neighbour_count_with_unstable_components_is_not_chosen(
         outcome[:] = next(found)
         return SimpleNamespace(values=np.zeros(3), vectors=np.zeros((40, 3)))
 
-    monkeypatch.setattr(landmark_clustering, "spectrum", next_spectrum)
-    monkeypatch.setattr(landmark_clustering, "eigengap", lambda *_: outcome[0])
-    monkeypatch.setattr(landmark_clustering, "_cluster_vectors", lambda *_: outcome[1])
+    monkeypatch.setattr(spectral_graph, "spectrum", next_spectrum)
+    monkeypatch.setattr(spectral_graph, "eigengap", lambda *_: outcome[0])
+    monkeypatch.setattr(spectral_graph, "_cluster_vectors", lambda *_: outcome[1])
     chosen = cluster_landmarks(points, 2, np.random.default_rng(0), counts=(3, 4, 5, 6))
     assert (chosen.neighbours, chosen.gap) == (4, 0.8)
     np.testing.assert_array_equal(chosen.labels, stable)
@@ -285,7 +285,7 @@ def test_sites_whose_clusters_fall_together_get_a_warning() -> None:
 
     def warnings_of(vectors: NDArray[np.float64]) -> tuple[str, ...]:
         sent = [
-            Contribution(name, messages.Eigen(counts=np.array([9, 9]), means=means, vectors=v), 5)
+            Contribution(name, spectral.Eigen(counts=np.array([9, 9]), means=means, vectors=v), 5)
             for name, v in zip("ab", (agreeing, vectors), strict=True)
         ]
         state, _ = spectral.start(config, 0)
@@ -357,12 +357,12 @@ def test_fewer_landmarks_than_clusters_are_clusters_of_their_own() -> None:
 # --- Refusals -------------------------------------------------------------------------------------
 
 
-def _landmarks(**update: Any) -> messages.Landmarks:
+def _landmarks(**update: Any) -> spectral.Landmarks:
     fields: dict[str, Any] = {
         "counts": np.array([7, 9]),
         "means": np.array([[0.0, 1.0], [2.0, 3.0]]),
     }
-    return messages.Landmarks(**{**fields, **update})
+    return spectral.Landmarks(**{**fields, **update})
 
 
 @pytest.mark.parametrize(
@@ -375,15 +375,15 @@ def _landmarks(**update: Any) -> messages.Landmarks:
     ],
 )
 def test_impossible_landmarks_are_refused(update: dict[str, Any], rule: str, pointer: str) -> None:
-    task = SiteTask("landmarks", messages.LandmarksTask(n_cells=2))
+    task = SiteTask("landmarks", spectral.LandmarksTask(n_cells=2))
     check_answer(METHOD, task, _landmarks(), _config())
     with pytest.raises(RuleViolation) as refused:
         check_answer(METHOD, task, _landmarks(**update), _config())
     assert (refused.value.rule, refused.value.pointer) == (rule, pointer)
 
 
-def _eigen_task(n: int, k: int = 2) -> messages.EigenTask:
-    return messages.EigenTask(anchors=np.zeros((n, 2)), vectors=np.zeros((n, k)))
+def _eigen_task(n: int, k: int = 2) -> spectral.EigenTask:
+    return spectral.EigenTask(anchors=np.zeros((n, 2)), vectors=np.zeros((n, k)))
 
 
 def _check_task(task: SiteTask, config: RunConfig) -> None:
@@ -393,10 +393,10 @@ def _check_task(task: SiteTask, config: RunConfig) -> None:
 @pytest.mark.parametrize(
     ("options", "phase", "task"),
     [
-        ({}, "landmarks", messages.LandmarksTask(n_cells=201)),
+        ({}, "landmarks", spectral.LandmarksTask(n_cells=201)),
         ({"alignment": "none"}, "eigen", _eigen_task(1)),
-        ({"alignment": "sign"}, "anchors", messages.AnchorsTask(n_anchors=2)),
-        ({"alignment": "sign"}, "eigen", messages.EigenTask()),
+        ({"alignment": "sign"}, "anchors", spectral.AnchorsTask(n_anchors=2)),
+        ({"alignment": "sign"}, "eigen", spectral.EigenTask()),
         ({"alignment": "sign"}, "eigen", _eigen_task(2)),
         ({"alignment": "sign"}, "eigen", _eigen_task(1, 3)),
     ],
@@ -418,8 +418,8 @@ def test_the_tasks_of_a_definition_are_accepted(alignment: str) -> None:
         _check_task(SiteTask("eigen", _eigen_task(1)), config)
 
 
-def _anchors(counts: Any, means: Any, vectors: Any) -> messages.Anchors:
-    return messages.Anchors(
+def _anchors(counts: Any, means: Any, vectors: Any) -> spectral.Anchors:
+    return spectral.Anchors(
         counts=np.array(counts), means=np.array(means, float), vectors=np.array(vectors, float)
     )
 
@@ -434,11 +434,11 @@ def _anchors(counts: Any, means: Any, vectors: Any) -> messages.Anchors:
     ],
 )
 def test_inconsistent_anchors_are_refused(
-    sent: messages.Anchors, reference: bool, rule: str
+    sent: spectral.Anchors, reference: bool, rule: str
 ) -> None:
     config = _config(alignment="sign")
-    part = messages.AnchorPart(anchors=reference)
-    task = SiteTask("anchors", messages.AnchorsTask(n_anchors=1), part)
+    part = spectral.AnchorPart(anchors=reference)
+    task = SiteTask("anchors", spectral.AnchorsTask(n_anchors=1), part)
     check_answer(
         METHOD,
         replace(task, site=part.model_copy(update={"anchors": True})),
@@ -452,11 +452,11 @@ def test_inconsistent_anchors_are_refused(
 
 def test_impossibly_large_eigenvectors_are_refused() -> None:
     config = _config(alignment="sign")
-    task = SiteTask("eigen", messages.EigenTask())
+    task = SiteTask("eigen", spectral.EigenTask())
     fields: dict[str, Any] = {"counts": np.array([10, 10]), "means": np.ones((2, 2))}
-    check_answer(METHOD, task, messages.Eigen(vectors=np.ones((2, 2)), **fields), config)
+    check_answer(METHOD, task, spectral.Eigen(vectors=np.ones((2, 2)), **fields), config)
     with pytest.raises(RuleViolation, match="eigenvectors"):
-        check_answer(METHOD, task, messages.Eigen(vectors=np.full((2, 2), 9.0), **fields), config)
+        check_answer(METHOD, task, spectral.Eigen(vectors=np.full((2, 2), 9.0), **fields), config)
 
 
 def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
@@ -467,7 +467,7 @@ def test_the_order_of_sites_in_a_round_changes_nothing() -> None:
     outcomes = []
     for order in ((0, 1), (1, 0)):
         sent = [
-            Contribution(name, messages.Landmarks(counts=np.full(20, 5), means=halves[half]), 5)
+            Contribution(name, spectral.Landmarks(counts=np.full(20, 5), means=halves[half]), 5)
             for name, half in zip("ab", order, strict=True)
         ]
         state, _ = spectral.start(config, 3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedclust.methods import spectral
-from fedclust.methods.spectral.messages import AnchorPart, AnchorsTask, Config, EigenTask
+from fedclust.methods.spectral import AnchorPart, AnchorsTask, Config, EigenTask
 from fedclust.rounds import Plan
 from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature

@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedclust.methods.overlap_oneshot.gaussians import draw_proxies
-from fedclust.methods.spectral.embedding import align_by_rotation
-from fedclust.methods.spectral.graph import spectrum
+from fedclust.methods.overlap_oneshot import draw_proxies
+from fedclust.methods.spectral.graph import align_by_rotation, spectrum
 from fedclust.numeric.canonical import (
     break_distance_ties,
     canonical_eigenbasis,

@@ -21,11 +21,7 @@ from fedclust.data.mapping import (
     canonical_code,
     check_mapping,
 )
-from fedclust.data.outcome_rows import (
-    CellArray,
-    cells_of_rows,
-    with_outcomes,
-)
+from fedclust.data.outcome_rows import CellArray, cells_of_rows, with_outcomes
 from fedclust.data.readings import FeatureReading, values_of_rows
 from fedclust.data.sources import describe, open_reader
 from fedclust.data.trajectories import (

@@ -52,13 +52,7 @@ from fedclust.data.readings import FeatureReading, limits
 from fedclust.data.row_source import BLOCK
 from fedclust.data.sources import describe, open_reader, read_columns
 from fedclust.data.sql import SqlQuery
-from fedclust.schema.feature import (
-    Declaration,
-    Feature,
-    Trajectory,
-    clustered,
-    outcomes_of,
-)
+from fedclust.schema.feature import Declaration, Feature, Trajectory, clustered, outcomes_of
 from fedclust.wire.errors import DataError, UsageError, writing
 
 #: At most so many different cells of a column are distinguished, and so many codes are written.

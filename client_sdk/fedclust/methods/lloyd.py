@@ -15,11 +15,7 @@ from typing import Literal
 
 from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
-from fedclust.methods.common.given_start import (
-    StartOptions,
-    check_given_centroids,
-    given_centroids,
-)
+from fedclust.methods.common.given_start import StartOptions, check_given_centroids, given_centroids
 from fedclust.methods.common.kmeans_rounds import (
     CELLS,
     STEP,

@@ -33,15 +33,7 @@ from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Dendrogram, HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import (
-    Contribution,
-    Done,
-    Phase,
-    SiteSide,
-    SiteTask,
-    Task,
-    payloads_of,
-)
+from fedclust.schema.task import Contribution, Done, Phase, SiteSide, SiteTask, Task, payloads_of
 
 # --- Options --------------------------------------------------------------------------------------
 

@@ -47,12 +47,7 @@ from fedclust.numeric.arrays import (
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
-from fedclust.protection.message_checks import (
-    check_counts,
-    check_empty,
-    check_means,
-    check_shape,
-)
+from fedclust.protection.message_checks import check_counts, check_empty, check_means, check_shape
 from fedclust.rounds.resolution import resolution_warning
 from fedclust.schema.display import first_few
 from fedclust.schema.errors import RuleViolation
@@ -61,12 +56,7 @@ from fedclust.schema.points import Points, total_variances
 from fedclust.schema.result import ClusterProfile, FinalModel, Quality, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, scaled_bounds
-from fedclust.schema.task import (
-    CentroidTask,
-    Contribution,
-    Disclosure,
-    payloads_of,
-)
+from fedclust.schema.task import CentroidTask, Contribution, Disclosure, payloads_of
 
 _SLACK = 1e-9
 #: A mean of records stands for that of the persons as far as the two differ by at most so many

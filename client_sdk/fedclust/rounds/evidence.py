@@ -47,14 +47,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, centroid_rule
-from fedclust.schema.task import (
-    Contribution,
-    Phase,
-    SiteSide,
-    SiteTask,
-    Task,
-    payloads_of,
-)
+from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, payloads_of
 
 NAME = "evidence"
 _UNMEASURED = (

@@ -20,13 +20,7 @@ from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
-from fedclust.rounds.sweep import (
-    clusterings,
-    is_measured,
-    split_parts,
-    update_each,
-    with_history,
-)
+from fedclust.rounds.sweep import clusterings, is_measured, split_parts, update_each, with_history
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Outcome
 from fedclust.schema.model import Model

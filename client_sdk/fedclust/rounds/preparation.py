@@ -47,14 +47,7 @@ from fedclust.schema.scaling import (
     with_categories,
 )
 from fedclust.schema.size_bands import check_not_above
-from fedclust.schema.task import (
-    Contribution,
-    Phase,
-    SiteSide,
-    SiteTask,
-    Task,
-    payloads_of,
-)
+from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, payloads_of
 
 NAME = "prepare"
 #: From how many times the median site's distance on a site stands apart; it takes as many sites.

@@ -16,11 +16,7 @@ import numpy as np
 from fedclust.methods.common.kmeans_rounds import check_sizes, disclosure
 from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.array_types import IntArray
-from fedclust.numeric.arrays import (
-    FloatTensor3,
-    IntTensor3,
-    IntVector,
-)
+from fedclust.numeric.arrays import FloatTensor3, IntTensor3, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
@@ -47,14 +43,7 @@ from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import (
-    Contribution,
-    Phase,
-    SiteSide,
-    SiteTask,
-    Task,
-    payloads_of,
-)
+from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, payloads_of
 
 NAME = "resampling"
 _NOT_COMPARED = (

@@ -49,9 +49,6 @@ class _Preparation(Stage):
 class _Method(Stage):
     name = "method"
 
-    def every_phase(self, method: AnyMethod) -> tuple[Phase, ...]:
-        return method.phases
-
     def phases(self, plan: Plan) -> tuple[Phase, ...]:
         names = plan.options.phases
         return tuple(each for each in plan.method.phases if names is None or each.name in names)

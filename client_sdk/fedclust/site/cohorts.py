@@ -22,12 +22,7 @@ import numpy as np
 
 from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn, Unions, pad
 from fedclust.protection.columns import TableColumn
-from fedclust.protection.recognition import (
-    PersonBlocks,
-    PersonSource,
-    Recognition,
-    find_cohort,
-)
+from fedclust.protection.recognition import PersonBlocks, PersonSource, Recognition, find_cohort
 from fedclust.protection.update import Change, two_cohorts, update_cohort
 from fedclust.schema.times import write_time
 from fedclust.site.allowance import Allowance, Question, allowance_of, created_with

@@ -25,10 +25,7 @@ from fedclust.site.charges import Charges
 from fedclust.site.cohorts import Overtaken
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, has_joined
-from fedclust.site.prepare import (
-    RowOptions,
-    SiteRows,
-)
+from fedclust.site.prepare import RowOptions, SiteRows
 from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork, session_status
 from fedclust.site.session_run import SessionRun
 from fedclust.site.state import SiteState

@@ -41,11 +41,7 @@ from fedclust.numeric.array_types import BoolArray
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.fingerprints import row_ids
-from fedclust.protection.recognition import (
-    PersonBlocks,
-    PersonSource,
-    Recognition,
-)
+from fedclust.protection.recognition import PersonBlocks, PersonSource, Recognition
 from fedclust.protection.table import TooFewPersons
 from fedclust.rounds import VERSION, Plan
 from fedclust.schema.feature import Feature, Outcome

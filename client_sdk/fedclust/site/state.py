@@ -29,13 +29,7 @@ from typing import Any, Final, Generic, TypeVar
 
 from pydantic import ValidationError
 
-from fedclust.durable_files import (
-    FileLock,
-    LockHeld,
-    private_directory,
-    reason,
-    sync_directory,
-)
+from fedclust.durable_files import FileLock, LockHeld, private_directory, reason, sync_directory
 from fedclust.schema.model import Model
 from fedclust.wire.errors import StateDamaged, StateError, StateLocked, UsageError
 

@@ -12,13 +12,7 @@ from pydantic import Field
 from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.common.finalize import no_centroids
 from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.numeric.arrays import (
-    FloatMatrix,
-    FloatTensor3,
-    FloatVector,
-    IntMatrix,
-    IntVector,
-)
+from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.gower import MedianRule, nearest_by_gower, own_dissimilarities
 from fedclust.numeric.modes import CentroidRule, keep_means

@@ -30,17 +30,11 @@ from fedclust.methods.common.kmeans_rounds import (
     local_starts,
 )
 from fedclust.methods.mixture.artificial import draw_persons
-from fedclust.methods.mixture.classes import (
+from fedclust.methods.mixture.loss import loss_warning
+from fedclust.methods.mixture.model import (
     NUMBER,
     YES_NO,
     Classes,
-    column_kinds,
-    log_densities,
-    posterior,
-)
-from fedclust.methods.mixture.em import expect, maximize, weighted_sums
-from fedclust.methods.mixture.loss import loss_warning
-from fedclust.methods.mixture.messages import (
     Config,
     EMTask,
     Partition,
@@ -50,6 +44,12 @@ from fedclust.methods.mixture.messages import (
     check_em_task,
     check_partition,
     check_weighted,
+    column_kinds,
+    expect,
+    log_densities,
+    maximize,
+    posterior,
+    weighted_sums,
 )
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix

@@ -11,9 +11,16 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedclust.methods.mixture.artificial import draw_persons
-from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds, log_densities, posterior
-from fedclust.methods.mixture.em import expect, maximize
-from fedclust.methods.mixture.messages import Config
+from fedclust.methods.mixture.model import (
+    NUMBER,
+    Classes,
+    Config,
+    column_kinds,
+    expect,
+    log_densities,
+    maximize,
+    posterior,
+)
 from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.random import server_rng

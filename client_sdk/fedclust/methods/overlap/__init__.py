@@ -43,8 +43,8 @@ from fedclust.methods.common.own_features import (
     local_cells,
     select_site_columns,
     single_site_feature_warning,
+    sum_groups,
 )
-from fedclust.methods.common.partial_features import sum_groups
 from fedclust.methods.overlap.meta_clustering import Meta, group_centroids
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import BoolMatrix, FloatMatrix

@@ -32,8 +32,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.own_features import too_many_groups_warning
-from fedclust.methods.common.partial_features import (
+from fedclust.methods.common.own_features import (
     LocalCentroids,
     MergedCentroids,
     RelativeDistances,
@@ -41,6 +40,7 @@ from fedclust.methods.common.partial_features import (
     feature_ranges,
     relative_squares,
     sum_groups,
+    too_many_groups_warning,
 )
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argmin

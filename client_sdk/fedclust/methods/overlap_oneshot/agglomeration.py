@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.methods.common.partial_features import (
+from fedclust.methods.common.own_features import (
     LocalCentroids,
     MergedCentroids,
     RelativeDistances,

@@ -1,4 +1,4 @@
-"""The tasks and messages of ``mixture``, and their checks.
+"""The model of ``mixture``: its options, messages and their checks, its classes, and the EM steps.
 
 The first partition counts persons, so each count is 0 or at least p. The sums of EM weigh every
 artificial person by a class's probability: no number among them counts persons, and none has a
@@ -7,6 +7,7 @@ least value. They are checked for shapes, declared bounds and totals.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -15,16 +16,113 @@ from pydantic import Field, FiniteFloat
 from fedclust.methods.common.given_start import StartOptions
 from fedclust.methods.common.kmeans_rounds import check_sizes
 from fedclust.methods.common.options import Tolerance
-from fedclust.methods.mixture.classes import NUMBER, Classes, column_kinds
-from fedclust.numeric.array_types import BoolArray, FloatArray
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.protection.message_checks import SLACK, check_empty, check_shape
+from fedclust.schema.encoding import Column, Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
 from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.task import CentroidTask, SiteTask
+
+# --- The classes ----------------------------------------------------------------------------------
+
+
+#: Kinds of columns.
+NUMBER, YES_NO, LEVEL = 0, 1, 2
+#: A probability of a yes or a level counts as at least this: nothing is impossible in a class.
+_RAREST = 1e-9
+#: A proportion counts as at least this in logarithms.
+_LEAST = 1e-300
+#: Points at a time: their temporary arrays stay in the cache.
+_BLOCK = 4096
+
+
+class Classes(Model, title="MixtureClasses"):
+    """The parameters of a mixture.
+
+    Attributes
+    ----------
+    proportions : (K,) float64
+    means : (K, d) float64
+        Scaled: those of yes/no columns and levels become probabilities in own units.
+    variances : (K, d) float64
+        Scaled; 1 in columns of yes/no and of levels, where it is not used.
+    """
+
+    proportions: FloatVector
+    means: FloatMatrix
+    variances: FloatMatrix
+
+
+def column_kinds(columns: Sequence[Column]) -> IntArray:
+    """Return the kind (d,) of each column: ``NUMBER``, ``YES_NO`` or ``LEVEL``."""
+    kinds = [
+        NUMBER if column.kind == "numeric" else YES_NO if column.block is None else LEVEL
+        for column in columns
+    ]
+    return np.array(kinds, dtype=np.int64)
+
+
+def log_densities(X: FloatArray, classes: Classes, kinds: IntArray, space: Space) -> FloatArray:
+    """Return the logarithm (m, K) of the density of each row in each class.
+
+    Parameters
+    ----------
+    X : (m, d) float64
+        Scaled.
+    classes : Classes
+    kinds : (d,) int64
+    space : Space
+    """
+    found = np.empty((len(X), len(classes.means)))
+    numbers, shares = kinds == NUMBER, kinds != NUMBER
+    means, variances = classes.means[:, numbers], classes.variances[:, numbers]
+    constants = -0.5 * np.log(2.0 * np.pi * variances).sum(axis=1)
+    yes, no = _log_probabilities(classes.means, kinds, space)
+    for begin in range(0, len(X), _BLOCK):
+        block = slice(begin, begin + _BLOCK)
+        rows = X[block, numbers]
+        for k in range(len(means)):
+            squares = (rows - means[k]) ** 2
+            found[block, k] = constants[k] - 0.5 * (squares / variances[k]).sum(axis=1)
+        if shares.any():
+            own = np.clip(space.to_original(X[block])[:, shares], 0.0, 1.0)
+            found[block] += own @ (yes - no).T + no.sum(axis=1)
+    return found
+
+
+def _log_probabilities(
+    means: FloatArray, kinds: IntArray, space: Space
+) -> tuple[FloatArray, FloatArray]:
+    """Return logarithms of the probabilities of yes and of no, (K, s) each; 0 for no level.
+
+    That a person does not have a level says nothing beyond which level the person has.
+    """
+    shares = kinds != NUMBER
+    probabilities = space.to_original(means)[:, shares]
+    yes = np.log(np.clip(probabilities, _RAREST, 1.0))
+    no = np.log(np.clip(1.0 - probabilities, _RAREST, 1.0))
+    return yes, np.where(kinds[shares] == YES_NO, no, 0.0)
+
+
+def posterior(densities: FloatArray, proportions: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return the classes' probabilities (m, K), and the logarithm (m,) of the mixture's density.
+
+    Parameters
+    ----------
+    densities : (m, K) float64
+        Of :func:`log_densities`.
+    proportions : (K,) float64
+    """
+    joint = densities + np.log(np.maximum(proportions, _LEAST))
+    highest = joint.max(axis=1)
+    ratios = np.exp(joint - highest[:, None])
+    totals = ratios.sum(axis=1)
+    return ratios / totals[:, None], highest + np.log(totals)
+
 
 # --- Options --------------------------------------------------------------------------------------
 
@@ -125,7 +223,7 @@ class Weighted(Model, title="MixtureSums"):
     entropy: FiniteFloat
 
 
-# --- Tasks ----------------------------------------------------------------------------------------
+# --- Checks at either end -------------------------------------------------------------------------
 
 
 def check_em_task(task: SiteTask[EMTask], config: RunConfig) -> None:
@@ -143,9 +241,6 @@ def check_classes(classes: Classes, shape: tuple[int, int], pointer: str) -> Non
     proportions = classes.proportions
     if not (proportions >= 0).all() or abs(float(proportions.sum()) - 1.0) > SLACK:
         raise RuleViolation("mixture", "proportions add up to 1", f"{pointer}/proportions")
-
-
-# --- Messages -------------------------------------------------------------------------------------
 
 
 def check_partition(task: SiteTask[PartitionTask], sent: Partition, config: RunConfig) -> None:
@@ -217,3 +312,75 @@ def _refuse(wrong: BoolArray, rule: str, message: str, name: str) -> None:
     if wrong.any():
         k, j = (int(place) for place in np.argwhere(wrong)[0])
         raise RuleViolation(rule, f"class {k}: {message.format(j)}", f"/{name}/{k}/{j}")
+
+
+# --- The steps of EM ------------------------------------------------------------------------------
+
+
+#: With protection, so many further persons with the overall share of an answer count in each class:
+#: few records leave the shares of rare answers to chance.
+_PRIOR = 50.0
+#: A variance is at least this, also with ``reg_covar: 0``: it is divided by.
+_LEAST_VARIANCE = 1e-12
+
+
+def expect(X: FloatArray, sizes: FloatArray, classes: Classes, config: RunConfig) -> Weighted:
+    """Do an E step over rows (n, d), scaled, that count as so many persons (n,)."""
+    kinds = column_kinds(config.columns)
+    densities = log_densities(X, classes, kinds, config.space)
+    probabilities, logs = posterior(densities, classes.proportions)
+    weights = sizes[:, None] * probabilities
+    offsets, squares = weighted_sums(X, weights, classes.means, kinds)
+    uncertain = probabilities * np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
+    return Weighted(
+        totals=weights.sum(axis=0),
+        offsets=offsets,
+        squares=squares,
+        log_likelihood=float(sizes @ logs),
+        entropy=-float(sizes @ uncertain.sum(axis=1)),
+    )
+
+
+def weighted_sums(
+    X: FloatArray, weights: FloatArray, means: FloatArray, kinds: IntArray
+) -> tuple[FloatArray, FloatArray]:
+    """Return weighted sums (K, d) of differences from the means, and of their squares.
+
+    Sums of differences keep digits that sums of points far from the origin lose.
+    """
+    offsets, squares = np.zeros(means.shape), np.zeros(means.shape)
+    for k in range(len(means)):
+        apart = X - means[k]
+        offsets[k] = weights[:, k] @ apart
+        squares[k] = weights[:, k] @ apart**2
+    return offsets, np.where(kinds == NUMBER, squares, 0.0)
+
+
+def maximize(
+    classes: Classes,
+    totals: FloatArray,
+    offsets: FloatArray,
+    squares: FloatArray,
+    config: RunConfig[Config],
+) -> Classes:
+    """Do an M step: offsets and squares (K, d) are from ``classes.means``.
+
+    A class that nobody belongs to keeps its mean and variances.
+    """
+    persons = totals[:, None]
+    some = persons > np.finfo(np.float64).tiny
+    shift = offsets / np.where(some, persons, 1.0)
+    spread = squares / np.where(some, persons, 1.0) - shift**2
+    variances = np.maximum(spread, 0.0) + config.options.reg_covar
+    kinds = column_kinds(config.columns)
+    numbers = some & (kinds == NUMBER)
+    means = np.where(some, classes.means + shift, classes.means)
+    if config.policy.protection != "none":
+        overall = totals @ means / totals.sum()
+        smoothed = (persons * means + _PRIOR * overall) / (persons + _PRIOR)
+        means = np.where(kinds == NUMBER, means, smoothed)
+    return Classes(
+        proportions=totals / totals.sum(),
+        means=means,
+        variances=np.where(numbers, np.maximum(variances, _LEAST_VARIANCE), classes.variances),
+    )
