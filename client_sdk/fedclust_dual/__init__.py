@@ -26,7 +26,7 @@ import numpy as np
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.kmeans_rounds import (
     cluster_sums,
-    disclosure,
+    disclosures,
     local_kmeans,
     local_starts,
 )
@@ -128,10 +128,9 @@ PHASES = (
         needs_all=True,
         discloses=(
             *kmeans_rounds.CELLS.discloses,
-            disclosure(
-                "costs",
-                "K numbers",
-                "How far the records of each cell lie from its mean, squared and added up.",
+            *disclosures(
+                costs="K numbers: How far the records of each cell lie from its mean, squared and "
+                "added up.",
             ),
         ),
     ),
@@ -147,34 +146,18 @@ PHASES = (
         check_task=check_dual_task,
         needs_all=True,
         ends_with_site=True,
-        discloses=(
-            disclosure(
-                "digest", "64 characters", "Which multipliers the answer belongs to.", "Nothing."
-            ),
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are in each cluster of your best assignment.",
-            ),
-            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
-            disclosure(
-                "centroids",
-                "K x d numbers",
-                "Your problem's centroids. They follow from counts, means and the "
-                "multipliers. The sites before and after yours in the order of names can compute "
-                "them: the first and the last site learn their one neighbour's exactly.",
-            ),
-            disclosure(
-                "value",
-                "one number",
-                "How well your points can be clustered at best with these multipliers.",
-            ),
-            disclosure(
-                "limited",
-                "yes or no",
-                "Whether the search for it ended at its node limit.",
-                "How hard the problem is; no person.",
-            ),
+        discloses=disclosures(
+            digest="64 characters: Which multipliers the answer belongs to.",
+            counts="K numbers: How many of your persons are in each cluster of your best "
+            "assignment.",
+            means="K x d numbers: The mean of each column over these, scaled.",
+            centroids="K x d numbers: Your problem's centroids. They follow from counts, means and "
+            "the multipliers. The sites before and after yours in the order of names can compute "
+            "them: the first and the last site learn their one neighbour's exactly.",
+            value="one number: How well your points can be clustered at best with these "
+            "multipliers.",
+            limited="yes or no: Whether the search for it ended at its node limit.",
+            identify={"digest": "Nothing.", "limited": "How hard the problem is; no person."},
         ),
     ),
     Phase(

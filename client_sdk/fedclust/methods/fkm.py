@@ -29,7 +29,7 @@ from fedclust.methods.common.kmeans_rounds import (
     CellsTask,
     Steps,
     cluster_sums,
-    disclosure,
+    disclosures,
     local_starts,
 )
 from fedclust.methods.common.options import (
@@ -251,20 +251,13 @@ PHASES = (
             sent, task.common.centroids, config
         ),
         check_task=_check_task,
-        discloses=(
-            disclosure(
-                "counts",
-                "c x K numbers",
-                "How many of your persons are nearest to each centroid, for each of c clusterings "
-                "that are tried side by side: at first as many as the option candidates says, "
-                "later fewer.",
-            ),
-            disclosure("sums", "c x K x d numbers", "The sum of each column over these, scaled."),
-            disclosure(
-                "costs",
-                "c x K numbers",
-                "How far their records lie from the centroid, squared and added up.",
-            ),
+        discloses=disclosures(
+            counts="c x K numbers: How many of your persons are nearest to each centroid, for each "
+            "of c clusterings that are tried side by side: at first as many as the option "
+            "candidates says, later fewer.",
+            sums="c x K x d numbers: The sum of each column over these, scaled.",
+            costs="c x K numbers: How far their records lie from the centroid, squared and added "
+            "up.",
         ),
     ),
     Phase(
@@ -275,17 +268,10 @@ PHASES = (
         payload=Cells,
         local_step=_seed_means,
         check=lambda _, sent, config: kmeans_rounds.check_cells(sent, config.options.k, config),
-        discloses=(
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are nearest to each of K points drawn at random.",
-            ),
-            disclosure(
-                "means",
-                "K x d numbers",
-                "The means of the points nearest to each of them, scaled.",
-            ),
+        discloses=disclosures(
+            counts="K numbers: How many of your persons are nearest to each of K points drawn at "
+            "random.",
+            means="K x d numbers: The means of the points nearest to each of them, scaled.",
         ),
     ),
     Phase(
@@ -297,17 +283,10 @@ PHASES = (
         check=lambda task, sent, config: kmeans_rounds.check_cells(
             sent, len(task.common.centroids), config
         ),
-        discloses=(
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are nearest to each of the new means.",
-            ),
-            disclosure(
-                "means",
-                "K x d numbers",
-                "The mean of each column over the points nearest to each centroid, scaled.",
-            ),
+        discloses=disclosures(
+            counts="K numbers: How many of your persons are nearest to each of the new means.",
+            means="K x d numbers: The mean of each column over the points nearest to each "
+            "centroid, scaled.",
         ),
     ),
 )

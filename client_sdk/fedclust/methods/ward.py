@@ -22,7 +22,7 @@ from pydantic import Field
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.assign import label_by_cells
 from fedclust.methods.common.finalize import no_centroids, raw_result, result_of_several
-from fedclust.methods.common.kmeans_rounds import Cells, disclosure
+from fedclust.methods.common.kmeans_rounds import Cells, disclosures
 from fedclust.methods.common.options import SweptOptions
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_lexsort
@@ -135,14 +135,10 @@ PHASES = (
         payload=Cells,
         local_step=local_step,
         check=check,
-        discloses=(
-            disclosure("counts", "up to M numbers", "How many of your persons are in each cell."),
-            disclosure(
-                "means",
-                "up to M x d numbers",
-                "The mean of each column over each cell, scaled. If you have at most M groups, "
-                "these are all records of your protected table.",
-            ),
+        discloses=disclosures(
+            counts="up to M numbers: How many of your persons are in each cell.",
+            means="up to M x d numbers: The mean of each column over each cell, scaled. If you "
+            "have at most M groups, these are all records of your protected table.",
         ),
     ),
 )

@@ -33,7 +33,7 @@ from fedclust.methods.common.kmeans_rounds import (
     check_centroids,
     check_sizes,
     cluster_sums,
-    disclosure,
+    disclosures,
 )
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import (
@@ -56,7 +56,7 @@ from fedclust.schema.points import Points, total_variances
 from fedclust.schema.result import ClusterProfile, FinalModel, Quality, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, scaled_bounds
-from fedclust.schema.task import CentroidTask, Contribution, Disclosure, payloads_of
+from fedclust.schema.task import CentroidTask, Contribution, payloads_of
 
 _SLACK = 1e-9
 #: A mean of records stands for that of the persons as far as the two differ by at most so many
@@ -147,83 +147,41 @@ class Evaluation(Model):
     left_out: int = 0
 
 
-def _line(field: str, shape: str, meaning: str, identifies: str) -> Disclosure:
-    field, shape = f"parts.evaluation.{field}", f"{shape}, for each K"
-    return disclosure(field, shape, meaning, identifies)
-
-
-_SUMS, _ALL = "Sums over whole groups.", "Describes all your groups together."
+_ALL = "Describes all your groups together."
 #: What a site discloses of one K, as lines of the closing round.
-DISCLOSES = (
-    _line("counts", "K numbers", "How many of your persons are in each final cluster.", _SUMS),
-    _line(
-        "points",
-        "K numbers",
-        "How many of your groups are in each final cluster.",
-        "Counts of whole groups.",
-    ),
-    _line(
-        "costs",
-        "K numbers",
-        "How far the groups' records lie from their centroid, squared and added up.",
-        _SUMS,
-    ),
-    _line(
-        "distances",
-        "K numbers",
-        "How far the groups' records lie from their centroid, added up.",
-        _SUMS,
-    ),
-    _line(
-        "silhouettes",
-        "K numbers",
-        "How much closer the groups' records lie to their own centroid than to the next one, "
-        "between -1 and 1 a person, added up.",
-        _SUMS,
-    ),
-    _line(
-        "known",
-        "K x d numbers, with imputed values",
-        "For how many of your persons in each final cluster the record's value is not imputed.",
-        _SUMS,
-    ),
-    _line(
-        "means",
-        "K x d numbers",
-        "The mean of each column over these records, scaled.",
-        "Means over whole groups.",
-    ),
-    _line(
-        "m2",
-        "K x d numbers",
-        "How widely these records are spread: squared deviations, added up.",
-        _SUMS,
-    ),
-    _line(
-        "within",
-        "d numbers",
-        "The variance of each column within the groups, estimated from the records alone: half "
-        "the squared difference between each group's record and that of the nearest other group.",
-        "A sum over all your groups.",
-    ),
-    _line(
-        "constant",
-        "d times yes or no",
-        "Whether all your groups' records hold one value of a column.",
-        _ALL,
-    ),
-    _line(
-        "typical",
-        "d times yes or no",
-        "Whether the records of half your persons or more hold one value of a column.",
-        _ALL,
-    ),
-    _line(
-        "left_out",
-        "one number",
-        "How many of your persons are in groups that lack a value and are left out.",
-        "A sum over whole groups.",
-    ),
+DISCLOSES = disclosures(
+    "parts.evaluation",
+    "Sums over whole groups.",
+    counts="K numbers, for each K: How many of your persons are in each final cluster.",
+    points="K numbers, for each K: How many of your groups are in each final cluster.",
+    costs="K numbers, for each K: How far the groups' records lie from their centroid, squared and "
+    "added up.",
+    distances="K numbers, for each K: How far the groups' records lie from their centroid, added "
+    "up.",
+    silhouettes="K numbers, for each K: How much closer the groups' records lie to their own "
+    "centroid than to the next one, between -1 and 1 a person, added up.",
+    known="K x d numbers, with imputed values, for each K: For how many of your persons in each "
+    "final cluster the record's value is not imputed.",
+    means="K x d numbers, for each K: The mean of each column over these records, scaled.",
+    m2="K x d numbers, for each K: How widely these records are spread: squared deviations, added "
+    "up.",
+    within="d numbers, for each K: The variance of each column within the groups, estimated from "
+    "the records alone: half the squared difference between each group's record and that of the "
+    "nearest other group.",
+    constant="d times yes or no, for each K: Whether all your groups' records hold one value of a "
+    "column.",
+    typical="d times yes or no, for each K: Whether the records of half your persons or more hold "
+    "one value of a column.",
+    left_out="one number, for each K: How many of your persons are in groups that lack a value and "
+    "are left out.",
+    identify={
+        "points": "Counts of whole groups.",
+        "means": "Means over whole groups.",
+        "within": "A sum over all your groups.",
+        "constant": _ALL,
+        "typical": _ALL,
+        "left_out": "A sum over whole groups.",
+    },
 )
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from fedclust.methods.common.finalize import complete_result, sort_clusters
-from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.methods.common.kmeans_rounds import disclosures
 from fedclust.numeric.agreement import contingency_table, cramers_v
 from fedclust.numeric.array_types import IntArray
 from fedclust.numeric.arrays import IntMatrix, IntVector
@@ -212,50 +212,30 @@ PHASE = Phase(
     check_task=_check_task,
     discloses=(
         *evaluation.DISCLOSES,
-        disclosure(
-            "parts.flow",
-            "K x K numbers, for each K of several",
-            "How many of your persons move from each cluster to each of the next number of "
-            "clusters.",
+        *disclosures(
+            "parts",
+            flow="K x K numbers, for each K of several: How many of your persons move from each "
+            "cluster to each of the next number of clusters.",
         ),
-        disclosure(
-            "cells.counts",
-            f"up to {N_CELLS} numbers",
-            "How many of your persons are in each cell of your own clustering.",
-        ),
-        disclosure(
-            "cells.means",
-            f"up to {N_CELLS} x d numbers",
-            "The mean of each column over each cell, scaled.",
-        ),
-        disclosure(
-            "cells.known",
-            f"up to {N_CELLS} x d numbers, with imputed values",
-            "For how many of your persons in each cell the record's value is not imputed.",
-        ),
-        disclosure(
-            "cells.n_values",
-            "d numbers",
-            "How many different values your records hold in each column, where these are at most "
-            f"{MOST_VALUES}; elsewhere 0.",
-            "Describes all your groups together.",
-        ),
-        disclosure(
-            "cells.values",
-            f"up to {MOST_VALUES} numbers for each column",
-            "These values, scaled.",
-            "Values of records.",
-        ),
-        disclosure(
-            "cells.persons",
-            f"up to {MOST_VALUES} numbers for each column",
-            "How many of your persons are in groups whose record holds each of these values.",
-        ),
-        disclosure(
-            "cells.middles",
-            f"up to {N_CELLS} x d numbers, from sites with more than {N_CELLS} groups",
-            "The middle value of the records in each cell, of these columns, scaled.",
-            "Values of records.",
+        *disclosures(
+            "cells",
+            counts=f"up to {N_CELLS} numbers: How many of your persons are in each cell of your "
+            "own clustering.",
+            means=f"up to {N_CELLS} x d numbers: The mean of each column over each cell, scaled.",
+            known=f"up to {N_CELLS} x d numbers, with imputed values: For how many of your persons "
+            "in each cell the record's value is not imputed.",
+            n_values="d numbers: How many different values your records hold in each column, "
+            f"where these are at most {MOST_VALUES}; elsewhere 0.",
+            values=f"up to {MOST_VALUES} numbers for each column: These values, scaled.",
+            persons=f"up to {MOST_VALUES} numbers for each column: How many of your persons are in "
+            "groups whose record holds each of these values.",
+            middles=f"up to {N_CELLS} x d numbers, from sites with more than {N_CELLS} groups: The "
+            "middle value of the records in each cell, of these columns, scaled.",
+            identify={
+                "n_values": "Describes all your groups together.",
+                "values": "Values of records.",
+                "middles": "Values of records.",
+            },
         ),
     ),
 )

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 from pydantic import NonNegativeInt
 
-from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.methods.common.kmeans_rounds import disclosures
 from fedclust.numeric.arrays import IntMatrix
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
@@ -169,14 +169,13 @@ PHASE = Phase(
     check_task=_check_task,
     # Whether a site refuses its own answer must not depend on its rows.
     checked_at_site=False,
-    discloses=(
-        disclosure(
-            "cells",
-            "(K + 1) x J numbers for each outcome",
-            "How many of your persons are in each final cluster and cell, computed from your rows, "
-            "each number with random noise.",
-            "The noise limits what anybody can learn of one person, whatever else they know.",
-        ),
+    discloses=disclosures(
+        cells="(K + 1) x J numbers for each outcome: How many of your persons are in each final "
+        "cluster and cell, computed from your rows, each number with random noise.",
+        identify={
+            "cells": "The noise limits what anybody can learn of one person, whatever else they "
+            "know."
+        },
     ),
     once=True,
     optional=True,

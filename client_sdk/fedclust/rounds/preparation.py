@@ -27,7 +27,7 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedclust.methods.common.kmeans_rounds import disclosure
+from fedclust.methods.common.kmeans_rounds import disclosures
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatVector, IntVector
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
@@ -152,34 +152,21 @@ PHASE = Phase(
     payload=SiteMoments,
     local_step=local_step,
     check=check,
-    discloses=(
-        disclosure(
-            "n",
-            "one number",
-            "How many of your persons take part.",
-            "The size of your cohort; no person.",
-        ),
-        disclosure(
-            "observed",
-            "d numbers",
-            "For each column, how many of these persons are in groups that release it.",
-            "How complete your records are; no person.",
-        ),
-        disclosure(
-            "mean",
-            "d numbers",
-            "For each column, the mean over the groups' records, in its own unit. A column is a "
-            "feature, after its transform, or a level of one: its share.",
-            "Describes all your persons together. Every site learns the mean over all sites. If "
-            "your site alone has a feature, that is your own mean.",
-        ),
-        disclosure(
-            "m2",
-            "d numbers",
-            "For each column, the sum of squared deviations from that mean, completed by the "
-            "variance within groups.",
-            "How widely all your persons together are spread; as for the means.",
-        ),
+    discloses=disclosures(
+        n="one number: How many of your persons take part.",
+        observed="d numbers: For each column, how many of these persons are in groups that release "
+        "it.",
+        mean="d numbers: For each column, the mean over the groups' records, in its own unit. A "
+        "column is a feature, after its transform, or a level of one: its share.",
+        m2="d numbers: For each column, the sum of squared deviations from that mean, completed by "
+        "the variance within groups.",
+        identify={
+            "n": "The size of your cohort; no person.",
+            "observed": "How complete your records are; no person.",
+            "mean": "Describes all your persons together. Every site learns the mean over all "
+            "sites. If your site alone has a feature, that is your own mean.",
+            "m2": "How widely all your persons together are spread; as for the means.",
+        },
     ),
 )
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.methods.common.kmeans_rounds import check_sizes, disclosure
+from fedclust.methods.common.kmeans_rounds import check_sizes, disclosures
 from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.array_types import IntArray
 from fedclust.numeric.arrays import FloatTensor3, IntTensor3, IntVector
@@ -171,12 +171,10 @@ PHASE = Phase(
     local_step=_local_step,
     check=_check,
     check_task=check_task,
-    discloses=(
-        disclosure(
-            "parts.models",
-            "K x K numbers for each model, for each K",
-            "How many of your persons are in each pair of a final cluster and a model's cluster.",
-        ),
+    discloses=disclosures(
+        "parts",
+        models="K x K numbers for each model, for each K: How many of your persons are in each "
+        "pair of a final cluster and a model's cluster.",
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -125,9 +125,33 @@ class Steps(Model):
 GROUP_SUMS = "Sums over whole groups of your protected table."
 
 
-def disclosure(field: str, shape: str, meaning: str, identifies: str = GROUP_SUMS) -> Disclosure:
-    """Return the line about a message's field that data protection officers read."""
-    return Disclosure(field=field, shape=shape, meaning=meaning, identifies=identifies)
+def disclosures(
+    of: str = "",
+    identifies: str = GROUP_SUMS,
+    /,
+    *,
+    identify: Mapping[str, str] | None = None,
+    **lines: str,
+) -> tuple[Disclosure, ...]:
+    """Return the lines about a message's fields that data protection officers read.
+
+    Parameters
+    ----------
+    of : str
+        The part of the message that the fields are in; by default the message itself.
+    identifies : str
+        What the fields can identify.
+    identify : mapping of str to str, optional
+        What single fields can identify instead.
+    **lines : str
+        By field its shape and meaning, such as ``"K numbers: How many of your persons ..."``.
+    """
+    found = []
+    for field, line in lines.items():
+        shape, _, meaning = line.partition(": ")
+        name, own = f"{of}.{field}" if of else field, (identify or {}).get(field, identifies)
+        found.append(Disclosure(field=name, shape=shape, meaning=meaning, identifies=own))
+    return tuple(found)
 
 
 def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -> None:
@@ -420,13 +444,9 @@ CELLS: Phase = Phase(
     payload=Cells,
     local_step=find_cells,
     check=lambda task, sent, config: check_cells(sent, task.common.n_clusters, config),
-    discloses=(
-        disclosure(
-            "counts",
-            "K numbers",
-            "How many of your persons are in each cell of your own clustering.",
-        ),
-        disclosure("means", "K x d numbers", "The mean of each column over each cell, scaled."),
+    discloses=disclosures(
+        counts="K numbers: How many of your persons are in each cell of your own clustering.",
+        means="K x d numbers: The mean of each column over each cell, scaled.",
     ),
 )
 STEP: Phase = Phase(
@@ -436,14 +456,10 @@ STEP: Phase = Phase(
     payload=Step,
     local_step=local_step,
     check=lambda task, sent, config: check_step(sent, task.common.centroids, config),
-    discloses=(
-        disclosure("counts", "K numbers", "How many of your persons are nearest to each centroid."),
-        disclosure("sums", "K x d numbers", "The sum of each column over these, scaled."),
-        disclosure(
-            "costs",
-            "K numbers",
-            "How far their records lie from the centroid, squared and added up.",
-        ),
+    discloses=disclosures(
+        counts="K numbers: How many of your persons are nearest to each centroid.",
+        sums="K x d numbers: The sum of each column over these, scaled.",
+        costs="K numbers: How far their records lie from the centroid, squared and added up.",
     ),
 )
 

@@ -26,7 +26,7 @@ from fedclust.methods.common.kmeans_rounds import (
     CELLS,
     CellsTask,
     collect_cells,
-    disclosure,
+    disclosures,
     local_starts,
 )
 from fedclust.methods.mixture.artificial import draw_persons
@@ -140,16 +140,11 @@ PHASES = (
         payload=Partition,
         local_step=_partition,
         check=check_partition,
-        discloses=(
-            disclosure(
-                "counts", "K numbers", "How many of your persons are nearest to each centroid."
-            ),
-            disclosure(
-                "offsets",
-                "K x d numbers",
-                "How far their records lie from the centroid in each column, added up, scaled.",
-            ),
-            disclosure("squares", "K x d numbers", _SQUARES),
+        discloses=disclosures(
+            counts="K numbers: How many of your persons are nearest to each centroid.",
+            offsets="K x d numbers: How far their records lie from the centroid in each column, "
+            "added up, scaled.",
+            squares=f"K x d numbers: {_SQUARES}",
         ),
     ),
     Phase(
@@ -163,26 +158,14 @@ PHASES = (
         local_step=_expect,
         check=check_weighted,
         check_task=check_em_task,
-        discloses=(
-            disclosure(
-                "totals",
-                "K numbers",
-                "How many persons each class is expected to have, drawn around your groups' "
-                "records: the probabilities of the class, added up. No count of persons.",
-            ),
-            disclosure(
-                "offsets",
-                "K x d numbers",
-                "How far these persons lie from the class's mean in each column, weighted by the "
-                "probability of the class and added up, scaled.",
-            ),
-            disclosure("squares", "K x d numbers", _SQUARES),
-            disclosure("log_likelihood", "one number", "How well the classes fit them all."),
-            disclosure(
-                "entropy",
-                "one number",
-                "How uncertain it is which class they belong to, added up.",
-            ),
+        discloses=disclosures(
+            totals="K numbers: How many persons each class is expected to have, drawn around your "
+            "groups' records: the probabilities of the class, added up. No count of persons.",
+            offsets="K x d numbers: How far these persons lie from the class's mean in each "
+            "column, weighted by the probability of the class and added up, scaled.",
+            squares=f"K x d numbers: {_SQUARES}",
+            log_likelihood="one number: How well the classes fit them all.",
+            entropy="one number: How uncertain it is which class they belong to, added up.",
         ),
     ),
 )

@@ -30,7 +30,7 @@ from fedclust.methods.common.kmeans_rounds import (
     check_cells,
     cluster_sums,
     count_sent_cells,
-    disclosure,
+    disclosures,
     local_starts,
 )
 from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
@@ -252,19 +252,12 @@ PHASES = (
         payload=Cells,
         local_step=find_cells,
         check=check_own_cells,
-        discloses=(
-            disclosure(
-                "counts",
-                "up to K_i numbers",
-                "How many of your persons are in each cell of your own clustering.",
-            ),
-            disclosure(
-                "means",
-                "up to K_i x d numbers",
-                "The mean of each column over each cell, scaled. 0 in the features that your site "
-                "has not got.",
-                GROUP_SUMS + SINGLE_SITE_NOTE,
-            ),
+        discloses=disclosures(
+            counts="up to K_i numbers: How many of your persons are in each cell of your own "
+            "clustering.",
+            means="up to K_i x d numbers: The mean of each column over each cell, scaled. 0 in the "
+            "features that your site has not got.",
+            identify={"means": GROUP_SUMS + SINGLE_SITE_NOTE},
         ),
     ),
     Phase(
@@ -279,20 +272,12 @@ PHASES = (
         local_step=local_step,
         check=lambda task, sent, config: check_cells(sent, len(task.common.centroids), config),
         check_task=check_iterations,
-        discloses=(
-            disclosure(
-                "counts",
-                "K numbers",
-                "How many of your persons are in each local cluster that belongs to a global one, "
-                "after a few steps from the global centroids.",
-            ),
-            disclosure(
-                "means",
-                "K x d numbers",
-                "The mean of each column over these, scaled. 0 in the features that your site has "
-                "not got.",
-                GROUP_SUMS + SINGLE_SITE_NOTE,
-            ),
+        discloses=disclosures(
+            counts="K numbers: How many of your persons are in each local cluster that belongs to "
+            "a global one, after a few steps from the global centroids.",
+            means="K x d numbers: The mean of each column over these, scaled. 0 in the features "
+            "that your site has not got.",
+            identify={"means": GROUP_SUMS + SINGLE_SITE_NOTE},
         ),
     ),
 )

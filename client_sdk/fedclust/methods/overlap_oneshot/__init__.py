@@ -31,7 +31,7 @@ from fedclust.methods.common.kmeans_rounds import (
     check_cell_values,
     check_cells,
     count_sent_cells,
-    disclosure,
+    disclosures,
     local_starts,
 )
 from fedclust.methods.common.options import Count, EvaluatedOptions, Restarts
@@ -333,33 +333,21 @@ PHASES = (
         payload=Gaussians,
         local_step=local_step,
         check=check,
-        discloses=(
-            disclosure(
-                "counts",
-                "up to K_i numbers",
-                "How many of your persons are in each cell of your own clustering.",
-            ),
-            disclosure(
-                "means",
-                "up to K_i x d numbers",
-                "The mean of each column over each cell, scaled. 0 in the features that your site "
-                "has not got.",
-                "Means over whole groups." + SINGLE_SITE_NOTE,
-            ),
-            disclosure(
-                "variances",
-                "up to K_i x d numbers",
-                "How widely each column is spread in each cell: the variance of the groups' "
-                "records, and the variance within groups that is estimated from them.",
-                "Sums over whole groups.",
-            ),
-            disclosure(
-                "covariances",
-                "up to K_i x d_i x d_i numbers",
-                "Only with covariance: full, which needs protection: none. How your site's columns "
-                "hang together in each cell.",
-                "Computed from exact records, like all that is sent then.",
-            ),
+        discloses=disclosures(
+            counts="up to K_i numbers: How many of your persons are in each cell of your own "
+            "clustering.",
+            means="up to K_i x d numbers: The mean of each column over each cell, scaled. 0 in the "
+            "features that your site has not got.",
+            variances="up to K_i x d numbers: How widely each column is spread in each cell: the "
+            "variance of the groups' records, and the variance within groups that is estimated "
+            "from them.",
+            covariances="up to K_i x d_i x d_i numbers: Only with covariance: full, which needs "
+            "protection: none. How your site's columns hang together in each cell.",
+            identify={
+                "means": "Means over whole groups." + SINGLE_SITE_NOTE,
+                "variances": "Sums over whole groups.",
+                "covariances": "Computed from exact records, like all that is sent then.",
+            },
         ),
     ),
 )

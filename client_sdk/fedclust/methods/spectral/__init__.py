@@ -38,7 +38,7 @@ from fedclust.methods.common.kmeans_rounds import (
     check_cells,
     cluster_sums,
     count_sent_cells,
-    disclosure,
+    disclosures,
     local_kmeans,
 )
 from fedclust.methods.common.options import EvaluatedOptions, variants
@@ -490,21 +490,14 @@ PHASES = (
         payload=Landmarks,
         local_step=_send_landmarks,
         check=check_landmarks,
-        discloses=(
-            disclosure(
-                "counts",
-                "up to 200 numbers, or as many as the session says",
-                "How many of your persons are in each small cell of your own clustering.",
-            ),
-            disclosure(
-                "means",
-                "as many x d numbers",
-                "The mean of each column over each cell, scaled.",
-                (
-                    GROUP_SUMS + " A cell may be a single group. Part of the result, without your "
-                    "name."
-                ),
-            ),
+        discloses=disclosures(
+            counts="up to 200 numbers, or as many as the session says: How many of your persons "
+            "are in each small cell of your own clustering.",
+            means="as many x d numbers: The mean of each column over each cell, scaled.",
+            identify={
+                "means": f"{GROUP_SUMS} A cell may be a single group. Part of the result, without "
+                "your name."
+            },
         ),
     ),
     Phase(
@@ -519,24 +512,13 @@ PHASES = (
         local_step=_send_anchors,
         check=check_anchors,
         check_task=check_anchors_task,
-        discloses=(
-            disclosure(
-                "counts",
-                "A numbers",
-                "How many of your persons are behind each anchor; 0 unless you are asked.",
-            ),
-            disclosure(
-                "means",
-                "A x d numbers",
-                "The mean of each column over these, scaled.",
-                GROUP_SUMS + _TO_ALL,
-            ),
-            disclosure(
-                "vectors",
-                "A x K numbers",
-                "Where the anchors lie among the eigenvectors of your points' graph.",
-                _OF_GRAPH + _TO_ALL,
-            ),
+        discloses=disclosures(
+            counts="A numbers: How many of your persons are behind each anchor; 0 unless you are "
+            "asked.",
+            means="A x d numbers: The mean of each column over these, scaled.",
+            vectors="A x K numbers: Where the anchors lie among the eigenvectors of your points' "
+            "graph.",
+            identify={"means": GROUP_SUMS + _TO_ALL, "vectors": _OF_GRAPH + _TO_ALL},
         ),
     ),
     Phase(
@@ -551,17 +533,11 @@ PHASES = (
         local_step=_cluster_own_eigenvectors,
         check=check_eigen,
         check_task=check_eigen_task,
-        discloses=(
-            disclosure(
-                "counts", "K numbers", "How many of your persons are in each of your clusters."
-            ),
-            disclosure("means", "K x d numbers", "The mean of each column over these, scaled."),
-            disclosure(
-                "vectors",
-                "K x K numbers",
-                "The mean of your eigenvectors over the same points.",
-                _OF_GRAPH,
-            ),
+        discloses=disclosures(
+            counts="K numbers: How many of your persons are in each of your clusters.",
+            means="K x d numbers: The mean of each column over these, scaled.",
+            vectors="K x K numbers: The mean of your eigenvectors over the same points.",
+            identify={"vectors": _OF_GRAPH},
         ),
     ),
 )
