@@ -19,7 +19,7 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.kmeans_rounds import CellsTask, Steps, check_sizes
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntVector
-from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shape
+from fedclust.protection.message_checks import SLACK, check_empty, check_means, check_shapes
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
@@ -188,10 +188,8 @@ def check_dual_task(task: SiteTask[DualTask], config: RunConfig[Config]) -> None
     common = task.common
     n_clusters, d = len(common.references), len(config.columns)
     part = own_part(task, DualPart)
-    check_shape(common.references, (n_clusters, d), "/parameters/references")
-    check_shape(common.origin, (d,), "/parameters/origin")
-    check_shape(part.multipliers, (n_clusters, d), "/site/multipliers")
-    check_shape(part.mean, (d,), "/site/mean")
+    check_shapes(common, "/parameters", references=(n_clusters, d), origin=(d,))
+    check_shapes(part, "/site", multipliers=(n_clusters, d), mean=(d,))
     if common.lower is not None and not config.options.splits:
         raise RuleViolation("task", "the definition allows no splits", "/parameters/lower")
     _check_n_clusters(n_clusters, config.options)
@@ -230,7 +228,7 @@ def _check_n_clusters(n_clusters: int, options: Config) -> None:
 def check_cells(task: SiteTask[CellsTask], payload: DualCells, config: RunConfig) -> None:
     """Check cells at either end: shapes, counts, bounds, costs; RuleViolation."""
     kmeans_rounds.check_cells(payload, task.common.n_clusters, config)
-    check_shape(payload.costs, payload.counts.shape, "/costs")
+    check_shapes(payload, costs=payload.counts.shape)
     check_empty(payload.counts, payload.costs, "/costs")
     if (payload.costs < 0).any():
         raise RuleViolation("cost", "a sum of squares is negative", "/costs")
@@ -239,7 +237,7 @@ def check_cells(task: SiteTask[CellsTask], payload: DualCells, config: RunConfig
 def check_primal(task: SiteTask[PrimalTask], payload: Steps, config: RunConfig) -> None:
     """Check what candidates cost, at either end; RuleViolation."""
     candidates = task.common.centroids
-    check_shape(payload.counts, candidates.shape[:2], "/counts")
+    check_shapes(payload, counts=candidates.shape[:2])
     if (payload.counts.sum(axis=1) != own_part(task, PrimalPart).n).any():
         raise RuleViolation("counts", "the counts do not add up to those of the cells", "/counts")
     kmeans_rounds.check_steps(payload, candidates, config)
@@ -248,11 +246,9 @@ def check_primal(task: SiteTask[PrimalTask], payload: Steps, config: RunConfig) 
 def check_dual(asked: SiteTask[DualTask], payload: DualAnswer, config: RunConfig[Config]) -> None:
     """Check a site's bound at either end: shapes, counts, bounds, dual value; RuleViolation."""
     task, part = asked.common, own_part(asked, DualPart)
-    n_clusters, d = task.references.shape
+    shape = n_clusters, _ = task.references.shape
     lower, upper = scaled_bounds(config)
-    check_shape(payload.counts, (n_clusters,), "/counts")
-    check_shape(payload.means, (n_clusters, d), "/means")
-    check_shape(payload.centroids, (n_clusters, d), "/centroids")
+    check_shapes(payload, counts=(n_clusters,), means=shape, centroids=shape)
     if payload.digest != part.digest:
         raise RuleViolation(
             "multipliers",

@@ -12,11 +12,7 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.rounds import stability
 from fedclust.rounds.record_cells import PooledCells
-from fedclust.rounds.stability import (
-    found_again,
-    resampled_models,
-    summarise,
-)
+from fedclust.rounds.stability import found_again, resampled_models, summarise
 from fedclust.schema.evidence import Stability
 
 CENTRES = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
@@ -32,7 +28,7 @@ def cells(n_sites: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -> Stability:
     """Return the stability of the model of all cells, on the cells themselves."""
-    cells = PooledCells(means, counts, sites, ())
+    cells = PooledCells(means, counts, sites)
     models = resampled_models(cells, k, n_models=40, min_sites=2, seed=1)
     final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
     labels = [nearest_centroid(means, model) for model in models]
@@ -62,7 +58,7 @@ def test_every_k_has_the_same_samples_and_its_own_starts(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(stability, "_centroids", centroids)
     for k in drawn:
-        resampled_models(PooledCells(means, counts, sites, ()), k, n_models=30, min_sites=3, seed=5)
+        resampled_models(PooledCells(means, counts, sites), k, n_models=30, min_sites=3, seed=5)
     streams = [server_rng(5, f"resample-{b}-{k}") for k in drawn for b in range(30)]
     assert starts == [each.integers(2**32) for each in streams]
     assert np.array_equal(drawn[2], drawn[3])
@@ -87,7 +83,7 @@ def test_samples_vary_as_much_as_a_bootstrap_of_all_persons(min_sites: int) -> N
 
 
 def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:
-    cells = PooledCells(np.array([[0.0], [1.0]]), np.array([9, 9]), np.array([0, 1]), ())
+    cells = PooledCells(np.array([[0.0], [1.0]]), np.array([9, 9]), np.array([0, 1]))
     models = resampled_models(cells, 4, n_models=3, min_sites=2, seed=0)
     assert models[:, :, 0].tolist() == [[0.0, 1.0, 1.0, 1.0]] * 3
 

@@ -13,7 +13,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from html import escape
 from multiprocessing import current_process
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 from fedclust.schema.display import cut
 
@@ -32,22 +32,6 @@ _EVERY_S = 0.5
 Parts: TypeAlias = Callable[[], list[str]]
 
 
-class LiveLine(Protocol):
-    """A line that is drawn again and again, so that a clock in it runs."""
-
-    def start(self) -> None:
-        """Show the line, if it is not shown."""
-
-    def stop(self) -> None:
-        """Remove the line; it can be started again."""
-
-    def update(self, done: int, total: int | None) -> None:
-        """Set how far the bar is; without ``total`` it has no end."""
-
-    def refresh(self) -> None:
-        """Draw the line now."""
-
-
 def duration(seconds: float) -> str:
     """Return hours, minutes and seconds."""
     minutes, rest = divmod(round(seconds), 60)
@@ -61,7 +45,7 @@ def rows_read(source: str, done: int, total: int | None) -> str:
     return f"{cut(source, 60)}: {done:,}{of_all} rows read"
 
 
-def terminal_line(parts: Parts, console: Console) -> LiveLine | None:
+def terminal_line(parts: Parts, console: Console) -> _TerminalLine | None:
     """Return a line on a terminal; None where a line cannot be drawn again."""
     # FORCE_COLOR does not make a pipe a terminal, and TERM=dumb cannot redraw a line.
     if not console.file.isatty() or not console.is_terminal or console.is_dumb_terminal:
@@ -70,6 +54,12 @@ def terminal_line(parts: Parts, console: Console) -> LiveLine | None:
 
 
 class _TerminalLine:
+    """A line that is drawn again and again, so that a clock in it runs.
+
+    ``start`` shows it if it is not shown, ``stop`` removes it until it is started again, and
+    ``refresh`` draws it now.
+    """
+
     def __init__(self, parts: Parts, console: Console) -> None:
         from rich.cells import cell_len
         from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn
@@ -98,11 +88,12 @@ class _TerminalLine:
         self.start, self.stop, self.refresh = self._bar.start, self._bar.stop, self._bar.refresh
 
     def update(self, done: int, total: int | None) -> None:
+        """Set how far the bar is; without ``total`` it has no end."""
         self._bar.update(self._task, completed=done, total=total)
 
 
 class _NotebookLine:
-    """A display of IPython that is updated; it needs no widgets."""
+    """The same as a display of IPython that is updated; it needs no widgets."""
 
     def __init__(self, parts: Parts, display: Callable[..., Any]) -> None:
         self._parts, self._display = parts, display
@@ -176,7 +167,7 @@ class SlowWork:
         self._began = monotonic()
         self._bar: tuple[int, int | None] = (0, None)
         self._timer: Any = None
-        self._line: LiveLine | None = None
+        self._line: _TerminalLine | _NotebookLine | None = None
         self._active, self._lock = False, threading.Lock()
 
     def __enter__(self) -> Self:
@@ -253,7 +244,7 @@ def _kernel() -> Any:
     return None if shell is None else getattr(shell.get_ipython(), "kernel", None)
 
 
-def _open_line(parts: Parts) -> LiveLine | None:
+def _open_line(parts: Parts) -> _TerminalLine | _NotebookLine | None:
     if _kernel() is not None:
         return _NotebookLine(parts, importlib.import_module("IPython.display").display)
     from rich.console import Console

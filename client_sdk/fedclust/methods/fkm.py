@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field, RootModel
@@ -93,10 +93,7 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
     n_init: Restarts = 3
     tol: Tolerance = 1e-6
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """The phases of this variant."""
-        return ("cells", "candidates")
+    phases: ClassVar = ("cells", "candidates")
 
     @property
     def shape_numbers(self) -> dict[str, str]:
@@ -131,10 +128,7 @@ class PaperConfig(SweptOptions, title="FkmPaperConfig"):
         """The fixed number of rounds."""
         return self.rounds
 
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """The phases of this variant."""
-        return ("seeds", "means")
+    phases: ClassVar = ("seeds", "means")
 
 
 Variants: TypeAlias = DefaultConfig | PaperConfig

@@ -14,7 +14,7 @@ clustering method: which algorithms implement Ward's criterion?", J. Classificat
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
@@ -57,10 +57,7 @@ class Config(SweptOptions, title="WardConfig"):
     cells: Annotated[int, Field(ge=1, le=500)] = 200
     labels: Literal["nearest", "tree"] = "nearest"
 
-    @property
-    def round_limit(self) -> int:
-        """One round, for any number of K."""
-        return 1
+    round_limit: ClassVar = 1
 
     @property
     def shape_numbers(self) -> dict[str, str]:

@@ -107,19 +107,12 @@ def nearest_centroid(
     centres = centroids[kept] - origin
     directions = np.ascontiguousarray(-2.0 * centres.T)
     norms = np.einsum("ij,ij->i", centres, centres)
-    # Repeated rows: broadcasting a short row costs more.
-    m = min(_CACHE_ROWS, len(X))
-    origins = np.tile(origin, (m, 1))
-    norm_rows = np.tile(norms + nearest_tie_offsets(norms), (m, 1))
-    offsets, gaps = np.empty_like(origins), np.empty_like(norm_rows)
+    norms += nearest_tie_offsets(norms)
     for begin in range(0, len(X), _CACHE_ROWS):
-        rows = X[begin : begin + _CACHE_ROWS]
-        m = len(rows)
-        np.subtract(rows, origins[:m], out=offsets[:m])
+        block = slice(begin, begin + _CACHE_ROWS)
         # Squared distances less the row's own square, which all centroids share.
-        np.matmul(offsets[:m], directions, out=gaps[:m])
-        gaps[:m] += norm_rows[:m]
-        labels[begin : begin + m] = kept[gaps[:m].argmin(axis=1)]
+        gaps = (X[block] - origin) @ directions + norms
+        labels[block] = kept[gaps.argmin(axis=1)]
     return labels
 
 

@@ -23,6 +23,12 @@ def check_shape(array: NDArray[np.generic], shape: tuple[int, ...], pointer: str
         raise RuleViolation("shape", f"an array of shape {wanted} is needed here", pointer)
 
 
+def check_shapes(message: object, at: str = "", **shapes: tuple[int, ...]) -> None:
+    """Raise unless a message's arrays of these names have these shapes; ``at`` points to it."""
+    for name, shape in shapes.items():
+        check_shape(getattr(message, name), shape, f"{at}/{name}")
+
+
 def check_counts(counts: IntArray, p: int, pointer: str = "/counts") -> None:
     """Raise unless each count is 0 or at least ``p``."""
     wrong = (counts != 0) & (counts < p)
@@ -66,11 +72,7 @@ def check_means(
 
 
 def check_costs(
-    counts: IntArray,
-    sums: FloatArray,
-    costs: FloatArray,
-    centroids: FloatArray,
-    pointer: str = "/costs",
+    counts: IntArray, sums: FloatArray, costs: FloatArray, centroids: FloatArray
 ) -> None:
     """Raise unless every cost is at least what the message's own mean implies.
 
@@ -92,7 +94,7 @@ def check_costs(
     implied = n * (gaps**2).sum(axis=1)
     wrong = ((counts > 0) & ~(costs >= implied * (1.0 - SLACK))) | ~(costs >= 0)
     message = "the cost of cell {} is negative or lower than its own mean implies"
-    _refuse_first(wrong, "cost", message, pointer)
+    _refuse_first(wrong, "cost", message, "/costs")
 
 
 def check_moments(
@@ -104,7 +106,6 @@ def check_moments(
     p: int,
     lower: FloatArray,
     upper: FloatArray,
-    pointer: str = "",
 ) -> None:
     """Check the moments of features: a site sends them once, about all its rows.
 
@@ -118,28 +119,26 @@ def check_moments(
         All rows of the site: at least ``p``.
     lower, upper : (d,) float64
         Bounds in the space of the means; infinite where a feature has none.
-    pointer : str
-        JSON pointer of the object with members ``n``, ``observed``, ``mean`` and ``m2``.
     """
     if n < p:
         raise RuleViolation(
-            "smallest-count", f"a site sends moments of at least {p} rows or none", f"{pointer}/n"
+            "smallest-count", f"a site sends moments of at least {p} rows or none", "/n"
         )
-    check_counts(observed, p, f"{pointer}/observed")
+    check_counts(observed, p, "/observed")
     message = "feature {} is observed in more rows than the site has"
-    _refuse_first(observed > n, "complement", message, f"{pointer}/observed")
-    check_empty(observed, means, f"{pointer}/mean")
-    check_empty(observed, m2, f"{pointer}/m2")
+    _refuse_first(observed > n, "complement", message, "/observed")
+    check_empty(observed, means, "/mean")
+    check_empty(observed, m2, "/m2")
     outside = _outside(means, lower, upper) & (observed > 0)
     message = "the mean of feature {} lies outside its declared bounds"
-    _refuse_first(outside, "bounds", message, f"{pointer}/mean")
+    _refuse_first(outside, "bounds", message, "/mean")
     # Values within bounds have a variance of at most (upper - mean)(mean - lower).
     with np.errstate(invalid="ignore"):
         widest = observed * (upper - means) * (means - lower)
         slack = SLACK * np.maximum(1.0, observed * (upper - lower) ** 2)
     widest = np.where(np.isfinite(widest), np.maximum(widest, 0.0) + slack, np.inf)
     message = "the spread of feature {} is negative or wider than its bounds allow"
-    _refuse_first(~(m2 >= 0) | (m2 > widest), "spread", message, f"{pointer}/m2")
+    _refuse_first(~(m2 >= 0) | (m2 > widest), "spread", message, "/m2")
 
 
 def _refuse_first(wrong: BoolArray, rule: str, message: str, pointer: str) -> None:

@@ -47,7 +47,7 @@ from fedclust.numeric.arrays import (
 from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
 from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
-from fedclust.protection.message_checks import check_counts, check_empty, check_means, check_shape
+from fedclust.protection.message_checks import check_counts, check_empty, check_means, check_shapes
 from fedclust.rounds.resolution import resolution_warning
 from fedclust.schema.display import first_few
 from fedclust.schema.errors import RuleViolation
@@ -210,7 +210,7 @@ def check_task(asked: EvaluationTask, config: RunConfig) -> None:
         raise RuleViolation("task", message, "/parameters/soft")
     of = asked.prototype_centroids
     if asked.prototypes is not None and of is not None:
-        check_shape(asked.prototypes, (len(of), len(config.columns)), "/parameters/prototypes")
+        check_shapes(asked, "/parameters", prototypes=(len(of), len(config.columns)))
         if len(of) and not 0 <= of.min() <= of.max() < len(asked.centroids):
             message = "a prototype belongs to one of the centroids"
             raise RuleViolation("task", message, "/parameters/prototype_centroids")
@@ -238,10 +238,8 @@ def local_step(
     known, means, m2 = _describe_records(points, plain, labels)
     if config.policy.protection == "none":
         constant, typical = np.zeros((2, centroids.shape[1]), dtype=np.bool_)
-    else:  # The same for every K.
-        if "repeated" not in points.derived:
-            points.derived["repeated"] = _repeated(points, config)
-        constant, typical = points.derived["repeated"]
+    else:
+        constant, typical = _repeated(points, config)
     return Evaluation(
         counts=plain.counts,
         points=np.bincount(labels + 1, minlength=len(centroids) + 1)[1:].astype(np.int64),
@@ -323,8 +321,7 @@ def _masked_costs(
 ) -> FloatArray:
     apart = np.where(shared[labels], points.X - centroids[labels], 0.0)
     squares = np.einsum("ij,ij->i", apart, apart) * points.sizes
-    sums = np.bincount(labels + 1, weights=squares, minlength=len(centroids) + 1)[1:]
-    return np.asarray(sums, dtype=np.float64)
+    return _by_cluster(labels, squares, len(centroids))
 
 
 def _sum_distances(
@@ -372,17 +369,14 @@ def _sum_distances(
 def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None:
     """Check a site's evaluation at either end; RuleViolation."""
     centroids = asked.centroids
-    n_clusters, d = centroids.shape
-    check_shape(payload.counts, (n_clusters,), "/counts")
-    check_shape(payload.points, (n_clusters,), "/points")
-    check_shape(payload.within, (d,), "/within")
+    k, d = centroids.shape
+    check_shapes(payload, counts=(k,), points=(k,), costs=(k,), distances=(k,), silhouettes=(k,))
+    check_shapes(payload, means=(k, d), m2=(k, d), within=(d,), constant=(d,), typical=(d,))
     check_sizes(payload.counts, config)
     _refuse(payload.points > payload.counts, "points", "there are more groups than persons")
     _refuse((payload.points > 0) != (payload.counts > 0), "points", "groups have persons")
     for name in ("costs", "distances", "silhouettes"):
-        values = getattr(payload, name)
-        check_shape(values, (n_clusters,), f"/{name}")
-        check_empty(payload.counts, values, f"/{name}")
+        check_empty(payload.counts, getattr(payload, name), f"/{name}")
     # Cauchy-Schwarz: a sum of n terms is at most the root of n times the sum of their squares.
     # Rounding is of the size of the coordinates, not of the distances.
     norms = 1.0 + np.sqrt((centroids**2).sum(axis=1))
@@ -394,13 +388,13 @@ def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None
     _refuse(wrong, "distances", "the distances do not fit the cost")
     wrong = np.abs(payload.silhouettes) > payload.counts * (1.0 + _SLACK)
     _refuse(wrong, "silhouettes", "the silhouette is outside -1 to 1 a person")
-    everybody = np.broadcast_to(payload.counts[:, None], (n_clusters, d))
+    everybody = np.broadcast_to(payload.counts[:, None], (k, d))
     known = everybody * config.mask if payload.known is None else payload.known
-    check_shape(known, (n_clusters, d), "/known")
+    if payload.known is not None:
+        check_shapes(payload, known=(k, d))
     for some in (known, everybody - known):
         check_counts(some.ravel(), config.p, "/known")
     for name, values in (("known", known), ("means", payload.means), ("m2", payload.m2)):
-        check_shape(values, (n_clusters, d), f"/{name}")
         _refuse(((known == 0) & (values != 0)).any(axis=1), "empty-cell", "nobody has a value")
         foreign = np.asarray(((values != 0) & ~config.mask).any(axis=1))
         _refuse(foreign, name, "a lacking feature must be 0")
@@ -410,7 +404,6 @@ def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None
     if (payload.within < 0).any():
         raise RuleViolation("within", "a variance is negative", "/within")
     for name, flags in (("constant", payload.constant), ("typical", payload.typical)):
-        check_shape(flags, (d,), f"/{name}")
         if (flags & ~config.mask).any() or (flags.any() and config.policy.protection == "none"):
             message = "only records of a feature that the site has can be equal"
             raise RuleViolation(name, message, f"/{name}")
@@ -452,12 +445,11 @@ def aggregate(
     judged = n_clusters > 1 and raw.prototypes is None
     sent = payloads_of(contributions, Evaluation)
     counts = np.zeros(n_clusters, dtype=np.int64)
-    costs, distances, silhouettes = np.zeros((3, n_clusters))
+    sums = np.zeros((3, n_clusters))
     for payload in sent.values():
         counts = counts + payload.counts
-        costs = costs + payload.costs
-        distances = distances + payload.distances
-        silhouettes = silhouettes + payload.silhouettes
+        sums += [payload.costs, payload.distances, payload.silhouettes]
+    costs, distances, silhouettes = sums
     n = int(counts.sum())
     quality = None
     if n:

@@ -31,7 +31,7 @@ from fedclust.methods.common.kmeans_rounds import disclosures
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatVector, IntVector
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
-from fedclust.protection.message_checks import check_moments, check_shape
+from fedclust.protection.message_checks import check_moments, check_shapes
 from fedclust.rounds.plan import IMPUTES
 from fedclust.schema.encoding import Space, feature_names
 from fedclust.schema.errors import MethodFailure, RuleViolation
@@ -114,9 +114,7 @@ def local_step(_task: SiteTask, site: SiteSide) -> SiteMoments | None:
 def check(_task: SiteTask, payload: SiteMoments, config: RunConfig) -> None:
     """Check a site's moments at either end; RuleViolation."""
     d = len(config.columns)
-    check_shape(payload.observed, (d,), "/observed")
-    check_shape(payload.mean, (d,), "/mean")
-    check_shape(payload.m2, (d,), "/m2")
+    check_shapes(payload, observed=(d,), mean=(d,), m2=(d,))
     lower, upper = own_bounds(config.columns)
     check_moments(
         payload.observed,

@@ -17,7 +17,7 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
-from fedclust.protection.message_checks import check_counts, check_shape
+from fedclust.protection.message_checks import check_counts, check_shapes
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
@@ -135,17 +135,16 @@ def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
         raise RuleViolation(broken.rule, broken.message, f"/cells{broken.pointer}") from None
     everybody = np.broadcast_to(payload.counts[:, None], payload.means.shape)
     if payload.known is not None:
-        check_shape(payload.known, payload.means.shape, "/cells/known")
+        check_shapes(payload, "/cells", known=payload.means.shape)
         check_counts(payload.known.ravel(), config.p, "/cells/known")
         check_counts((everybody - payload.known).ravel(), config.p, "/cells/known")
     known = everybody if payload.known is None else payload.known
-    check_shape(payload.n_values, (len(config.columns),), "/cells/n_values")
+    check_shapes(payload, "/cells", n_values=(len(config.columns),))
     if ((payload.n_values < 0) | (payload.n_values > MOST_VALUES)).any():
         message = f"a column is described by at most {MOST_VALUES} values"
         raise RuleViolation("shape", message, "/cells/n_values")
     n = int(payload.n_values.sum())
-    check_shape(payload.values, (n,), "/cells/values")
-    check_shape(payload.persons, (n,), "/cells/persons")
+    check_shapes(payload, "/cells", values=(n,), persons=(n,))
     check_counts(payload.persons, config.p, "/cells/persons")
     lower, upper = scaled_bounds(config)
     columns = payload.columns()
@@ -159,7 +158,7 @@ def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
             message = "the persons of a column's values are those whose value is known"
             raise RuleViolation("complement", message, "/cells/persons")
     if payload.middles is not None:
-        check_shape(payload.middles, (len(payload.counts), len(columns)), "/cells/middles")
+        check_shapes(payload, "/cells", middles=(len(payload.counts), len(columns)))
         for found, (j, (values, _)) in zip(payload.middles.T, columns.items(), strict=True):
             if not np.isin(found[known[:, j] > 0], values).all():
                 message = "a middle value is one of the column's values"
@@ -171,14 +170,11 @@ def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
 
 @dataclass(frozen=True)
 class PooledCells:
-    """All sites' cells: ``means`` (m, d), ``counts`` (m,), and ``sites`` (m,) by number in
-    ``names``.
-    """
+    """All sites' cells: ``means`` (m, d), ``counts`` (m,), and ``sites`` (m,) by number."""
 
     means: FloatArray
     counts: IntArray
     sites: IntArray
-    names: tuple[str, ...]
 
 
 def pool_cells(sent: Mapping[str, RecordCells]) -> PooledCells:
@@ -187,5 +183,4 @@ def pool_cells(sent: Mapping[str, RecordCells]) -> PooledCells:
         np.concatenate([cells.means for cells in sent.values()]),
         np.concatenate([cells.counts for cells in sent.values()]),
         np.repeat(np.arange(len(sent)), [len(cells.counts) for cells in sent.values()]),
-        tuple(sent),
     )

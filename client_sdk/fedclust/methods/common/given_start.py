@@ -9,7 +9,7 @@ import numpy as np
 from fedclust.methods.common.options import Restarts, SweptOptions
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
-from fedclust.protection.message_checks import check_means, check_shape
+from fedclust.protection.message_checks import check_means, check_shapes
 from fedclust.schema.encoding import transformed
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.run_config import RunConfig
@@ -46,7 +46,7 @@ def check_given_centroids(config: RunConfig[StartOptions]) -> None:
         return
     if options.centroids is None:
         raise RuleViolation("start", "start: given needs centroids", "/centroids")
-    check_shape(options.centroids, (options.k, len(config.columns)), "/centroids")
+    check_shapes(options, centroids=(options.k, len(config.columns)))
     check_means(
         np.ones(options.k, dtype=np.int64),
         transformed(config.columns, options.centroids),

@@ -23,7 +23,7 @@ from fedclust.protection.message_checks import (
     check_counts,
     check_empty,
     check_means,
-    check_shape,
+    check_shapes,
 )
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
@@ -171,8 +171,7 @@ def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -
 
 def check_cells(payload: Cells, n_cells: int, config: RunConfig) -> None:
     """Raise RuleViolation unless ``payload`` holds ``n_cells`` valid local cells."""
-    check_shape(payload.counts, (n_cells,), "/counts")
-    check_shape(payload.means, (n_cells, len(config.columns)), "/means")
+    check_shapes(payload, counts=(n_cells,), means=(n_cells, len(config.columns)))
     check_sizes(payload.counts, config)
     check_cell_values(payload.counts, payload.means, config, "/means")
     known = np.where(config.mask, payload.counts[:, None], 0)
@@ -219,10 +218,10 @@ def check_centroids(task: CentroidTask, config: RunConfig) -> None:
     if shape[-2] > most:
         message = f"the definition provides for {most} clusters"
         raise RuleViolation("task", message, "/parameters/centroids")
-    check_shape(task.centroids, (*shape[:-1], len(config.columns)), "/parameters/centroids")
+    check_shapes(task, "/parameters", centroids=(*shape[:-1], len(config.columns)))
     mask = getattr(task, "mask", None)
     if mask is not None:
-        check_shape(mask, shape, "/parameters/mask")
+        check_shapes(task, "/parameters", mask=shape)
         if not mask.all() and config.policy.missing != "mask":
             message = "no site lacks features in this session"
             raise RuleViolation("task", message, "/parameters/mask")
@@ -230,10 +229,8 @@ def check_centroids(task: CentroidTask, config: RunConfig) -> None:
 
 def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
     """Raise RuleViolation unless ``payload`` is a valid Lloyd step from ``centroids`` (K, d)."""
-    rule = median_rule(config)
-    check_shape(payload.counts, (len(centroids),), "/counts")
-    check_shape(payload.sums, (len(centroids), step_width(config)), "/sums")
-    check_shape(payload.costs, (len(centroids),), "/costs")
+    rule, k = median_rule(config), len(centroids)
+    check_shapes(payload, counts=(k,), sums=(k, step_width(config)), costs=(k,))
     check_sizes(payload.counts, config)
     check_empty(payload.counts, payload.sums, "/sums")
     check_empty(payload.counts, payload.costs, "/costs")
@@ -252,10 +249,8 @@ def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
 
 def check_steps(payload: Steps, candidates: FloatArray, config: RunConfig) -> None:
     """Raise RuleViolation unless ``payload`` is a valid step from each candidate (c, K, d)."""
-    n_candidates, n_clusters, _ = candidates.shape
-    check_shape(payload.counts, (n_candidates, n_clusters), "/counts")
-    check_shape(payload.sums, (n_candidates, n_clusters, step_width(config)), "/sums")
-    check_shape(payload.costs, (n_candidates, n_clusters), "/costs")
+    c, k, _ = candidates.shape
+    check_shapes(payload, counts=(c, k), sums=(c, k, step_width(config)), costs=(c, k))
     for i, centroids in enumerate(candidates):
         try:
             check_step(payload.step(i), centroids, config)

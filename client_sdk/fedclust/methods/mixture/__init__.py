@@ -270,14 +270,12 @@ def _first_classes(
     """Return the classes of the first partition; one without persons begins as wide as all."""
     sent = payloads_of(contributions, Partition).values()
     counts = np.sum([each.counts for each in sent], axis=0).astype(np.float64)
-    offsets = np.sum([each.offsets for each in sent], axis=0)
-    squares = np.sum([each.squares for each in sent], axis=0)
     wide = Classes(
         proportions=counts / counts.sum(),
         means=centroids,
         variances=np.ones(centroids.shape),
     )
-    return maximize(wide, counts, offsets, squares, config)
+    return maximize(wide, counts, sent, config)
 
 
 def _close_em(
@@ -293,9 +291,7 @@ def _close_em(
     }
     sent = list(payloads_of(contributions, Weighted).values())
     totals = np.sum([each.totals for each in sent], axis=0)
-    offsets = np.sum([each.offsets for each in sent], axis=0)
-    squares = np.sum([each.squares for each in sent], axis=0)
-    moved = maximize(classes, totals, offsets, squares, config)
+    moved = maximize(classes, totals, sent, config)
     shift = np.sqrt(((moved.means - classes.means) ** 2).sum(axis=1).max())
     metrics = {"centroid_shift": float(shift)}
     judgement = judge(state.judgement, classes.means, costs, config, config.options.tol)

@@ -134,9 +134,7 @@ def _agreement(
     for _ in range(_ROUNDS):
         sent = [expect(*each, classes, config) for each in persons]
         totals = np.sum([each.totals for each in sent], axis=0)
-        offsets = np.sum([each.offsets for each in sent], axis=0)
-        squares = np.sum([each.squares for each in sent], axis=0)
-        classes = maximize(classes, totals, offsets, squares, config)
+        classes = maximize(classes, totals, sent, config)
         now = sum(each.log_likelihood for each in sent)
         if now - before <= 1e-5 * abs(now):
             break

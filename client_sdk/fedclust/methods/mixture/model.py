@@ -7,7 +7,7 @@ least value. They are checked for shapes, declared bounds and totals.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -18,7 +18,7 @@ from fedclust.methods.common.kmeans_rounds import check_sizes
 from fedclust.methods.common.options import Tolerance
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
-from fedclust.protection.message_checks import SLACK, check_empty, check_shape
+from fedclust.protection.message_checks import SLACK, check_empty, check_shapes
 from fedclust.schema.encoding import Column, Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
@@ -234,8 +234,7 @@ def check_em_task(task: SiteTask[EMTask], config: RunConfig) -> None:
 
 def check_classes(classes: Classes, shape: tuple[int, int], pointer: str) -> None:
     """Raise RuleViolation unless these are parameters of a mixture of K classes, d columns."""
-    check_shape(classes.variances, shape, f"{pointer}/variances")
-    check_shape(classes.proportions, shape[:1], f"{pointer}/proportions")
+    check_shapes(classes, pointer, variances=shape, proportions=shape[:1])
     if not (classes.variances > 0).all():
         raise RuleViolation("mixture", "a variance is positive", f"{pointer}/variances")
     proportions = classes.proportions
@@ -246,7 +245,7 @@ def check_classes(classes: Classes, shape: tuple[int, int], pointer: str) -> Non
 def check_partition(task: SiteTask[PartitionTask], sent: Partition, config: RunConfig) -> None:
     """Check the first partition at either end: shapes, counts, bounds."""
     centroids = task.common.centroids
-    check_shape(sent.counts, (len(centroids),), "/counts")
+    check_shapes(sent, counts=(len(centroids),))
     check_sizes(sent.counts, config)
     _check_sums(sent, sent.counts.astype(np.float64), centroids, config)
     check_empty(sent.counts, sent.offsets, "/offsets")
@@ -257,7 +256,7 @@ def check_weighted(task: SiteTask[EMTask], sent: Weighted, config: RunConfig) ->
     """Check totals, sums, log-likelihood and entropy of a round of EM."""
     asked = task.common
     n_classes = len(asked.centroids)
-    check_shape(sent.totals, (n_classes,), "/totals")
+    check_shapes(sent, totals=(n_classes,))
     persons = float(sent.totals.sum())
     if (sent.totals < 0).any():
         raise RuleViolation("totals", "probabilities are not negative", "/totals")
@@ -284,8 +283,7 @@ def _check_sums(
     sent: Partition | Weighted, totals: FloatArray, centroids: FloatArray, config: RunConfig
 ) -> None:
     """Check offsets and squares (K, d) from ``centroids``, of so many persons (K,)."""
-    for name, values in (("offsets", sent.offsets), ("squares", sent.squares)):
-        check_shape(values, centroids.shape, f"/{name}")
+    check_shapes(sent, offsets=centroids.shape, squares=centroids.shape)
     # Sums are compared, not means: a class can have as good as no persons at a site.
     slack = SLACK * (1.0 + np.abs(centroids)) * max(float(totals.sum()), 1.0)
     for bound, sign in zip(scaled_bounds(config), (1.0, -1.0), strict=True):
@@ -359,14 +357,15 @@ def weighted_sums(
 def maximize(
     classes: Classes,
     totals: FloatArray,
-    offsets: FloatArray,
-    squares: FloatArray,
+    sent: Collection[Partition | Weighted],
     config: RunConfig[Config],
 ) -> Classes:
-    """Do an M step: offsets and squares (K, d) are from ``classes.means``.
+    """Do an M step by persons (K,) and the sites' sums, which are from ``classes.means``.
 
     A class that nobody belongs to keeps its mean and variances.
     """
+    offsets = np.sum([each.offsets for each in sent], axis=0)
+    squares = np.sum([each.squares for each in sent], axis=0)
     persons = totals[:, None]
     some = persons > np.finfo(np.float64).tiny
     shift = offsets / np.where(some, persons, 1.0)

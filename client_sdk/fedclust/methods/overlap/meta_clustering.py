@@ -30,11 +30,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedclust.methods.common.own_features import (
     LocalCentroids,
-    MergedCentroids,
     RelativeDistances,
     connected_components,
     feature_ranges,
@@ -49,8 +47,6 @@ Meta = Literal["agglomerative", "A", "B", "auto"]
 
 #: Rows of a distance matrix computed at a time: bounds memory.
 _BLOCK = 1024
-#: Merged groups are removed from the matrices when fewer than this share is left.
-_COMPACT_BELOW = 0.8
 _MAX_ITERATIONS = 300
 
 
@@ -258,8 +254,6 @@ class _DistancePool:
         self._gaps[b, :] = self._gaps[:, b] = np.inf
         self._least[b] = np.inf
         self._update_neighbours(a, b)
-        if self.n_groups < _COMPACT_BELOW * len(self._members):
-            self._compact(np.flatnonzero(self._open))
         return True
 
     def _measure_all(self) -> None:
@@ -268,22 +262,12 @@ class _DistancePool:
         for begin in range(0, m, _BLOCK):
             block = np.arange(begin, min(begin + _BLOCK, m))
             self._gaps[block] = self._measure(block)
-        _mirror_upper_triangle(self._gaps)
+        # Symmetric to the last bit.
+        for row in range(m):
+            self._gaps[row + 1 :, row] = self._gaps[row, row + 1 :]
         self._gaps[~self._open, :] = self._gaps[:, ~self._open] = np.inf
-        self._find_neighbours()
-
-    def _find_neighbours(self) -> None:
         self._nearest = self._gaps.argmin(axis=1)
         self._least = self._gaps[np.arange(len(self._gaps)), self._nearest]
-
-    def _compact(self, kept: IntArray) -> None:
-        """Remove the groups that were merged into others."""
-        self._members = [self._members[i] for i in kept]
-        self._merged = MergedCentroids(self._merged.sums[kept], self._merged.counts[kept])
-        self._sites, self._terms = self._sites[kept], self._terms[kept]
-        self._open = self._open[kept]
-        self._gaps = np.ascontiguousarray(self._gaps[np.ix_(kept, kept)])
-        self._find_neighbours()
 
     def _measure(self, chosen: IntArray) -> FloatArray:
         """Return squared distances (b, m) of groups ``chosen`` from all; infinite if forbidden."""
@@ -313,16 +297,6 @@ class _DistancePool:
         again = np.flatnonzero(lost & self._open)
         self._nearest[again] = self._gaps[again].argmin(axis=1)
         self._least[again] = self._gaps[again, self._nearest[again]]
-
-
-def _mirror_upper_triangle(square: NDArray[np.float32]) -> None:
-    """Copy the upper triangle into the lower one, block by block."""
-    for begin in range(0, len(square), _BLOCK):
-        end = begin + _BLOCK
-        square[end:, begin:end] = square[begin:end, end:].T
-        corner = square[begin:end, begin:end]
-        lower = np.tril_indices(len(corner), -1)
-        corner[lower] = corner.T[lower]
 
 
 # --- Method A -------------------------------------------------------------------------------------

@@ -59,7 +59,7 @@ from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
-from fedclust.protection.message_checks import check_shape
+from fedclust.protection.message_checks import check_shape, check_shapes
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
@@ -201,7 +201,7 @@ def gaussians_task(options: Config) -> GaussiansTask:
 def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[Config]) -> None:
     """Check a message at either end: shapes, counts, mask, bounds, variances, covariances."""
     n_cells = count_sent_cells(payload, task.common.n_clusters)
-    check_shape(payload.variances, (n_cells, len(config.columns)), "/variances")
+    check_shapes(payload, variances=(n_cells, len(config.columns)))
     check_cells(payload, n_cells, config)
     check_cell_values(payload.counts, payload.variances, config, "/variances")
     known = np.where(config.mask, payload.counts[:, None], 0)
@@ -209,7 +209,7 @@ def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[C
     if task.common.full:
         check_covariances(payload.covariances, payload.variances[:, config.mask])
     else:
-        check_shape(payload.covariances, (0, 0, 0), "/covariances")
+        check_shapes(payload, covariances=(0, 0, 0))
 
 
 def max_variances(means: FloatArray, config: RunConfig) -> FloatArray:

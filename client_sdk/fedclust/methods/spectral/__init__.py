@@ -24,7 +24,7 @@ References
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
 from pydantic import Field, FiniteFloat, RootModel
@@ -60,7 +60,7 @@ from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
-from fedclust.protection.message_checks import check_empty, check_shape
+from fedclust.protection.message_checks import check_empty, check_shapes
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
@@ -109,15 +109,8 @@ class LandmarksConfig(EvaluatedOptions, title="SpectralLandmarksConfig"):
     landmarks: Annotated[int, Field(ge=1, le=1_000)] = 200
     neighbours: Neighbours | None = None
 
-    @property
-    def round_limit(self) -> int:
-        """The fixed number of rounds."""
-        return 1
-
-    @property
-    def phases(self) -> tuple[str, ...]:
-        """The phases of this variant."""
-        return ("landmarks",)
+    round_limit: ClassVar = 1
+    phases: ClassVar = ("landmarks",)
 
 
 class EigenConfig(MethodOptions):
@@ -311,8 +304,8 @@ def check_eigen_task(task: SiteTask[EigenTask], config: RunConfig[EigenVariants]
             raise RuleViolation("task", "the task lacks anchors or vectors", "/parameters/anchors")
         return
     n_anchors = min(len(anchors), options.n_anchors)
-    check_shape(anchors, (n_anchors, len(config.columns)), "/parameters/anchors")
-    check_shape(vectors, (n_anchors, options.n_clusters), "/parameters/vectors")
+    check_shapes(task.common, "/parameters", anchors=(n_anchors, len(config.columns)))
+    check_shapes(task.common, "/parameters", vectors=(n_anchors, options.n_clusters))
 
 
 def check_landmarks(
@@ -332,10 +325,9 @@ def check_anchors(
         if task.site != AnchorPart(anchors=True):
             raise RuleViolation("anchors", "another site is the reference", "/counts")
     else:
-        check_shape(payload.counts, (n_anchors,), "/counts")
-        check_shape(payload.means, (n_anchors, len(config.columns)), "/means")
+        check_shapes(payload, counts=(n_anchors,), means=(n_anchors, len(config.columns)))
         check_empty(payload.counts, payload.means, "/means")
-    check_shape(payload.vectors, (n_anchors, config.options.n_clusters), "/vectors")
+    check_shapes(payload, vectors=(n_anchors, config.options.n_clusters))
     check_empty(payload.counts, payload.vectors, "/vectors")
 
 
@@ -345,7 +337,7 @@ def check_eigen(
     """Check a site's clusters at either end: shapes, counts, bounds, eigenvectors."""
     k = config.options.n_clusters
     check_cells(payload, k, config)
-    check_shape(payload.vectors, (k, k), "/vectors")
+    check_shapes(payload, vectors=(k, k))
     check_empty(payload.counts, payload.vectors, "/vectors")
     _check_vectors(payload, config.options)
 
