@@ -352,12 +352,8 @@ def _is_value(cell: Any) -> bool:
 
 def _is_like(header: str, features: Sequence[Feature], rows_of: bool) -> bool:
     """Return whether a header is like a feature's name, or one of rows of values."""
-    place = rows_of and _is_place(header)
-    return place or any(likeness(each.name, header) for each in features)
-
-
-def _is_place(header: str) -> bool:
-    return bool(fits_person(header) or fits_time(header) or fits_value(header))
+    place = rows_of and (fits_person(header) or fits_time(header) or fits_value(header))
+    return bool(place) or any(likeness(each.name, header) for each in features)
 
 
 def _count(found: Counter[Any], cells: Any) -> bool:

@@ -75,7 +75,8 @@ def form_groups(points: FloatArray, least: int, ties: Sequence[FloatArray] = ())
         blocks = _halve(integers, least, _BLOCK)
         found = _group_by_trees(points[order], least, blocks)
     labels = np.empty(n, dtype=np.int64)
-    labels[order] = _number_by_first(found)
+    _, first, found = np.unique(found, return_index=True, return_inverse=True)
+    labels[order] = np.argsort(np.argsort(first))[found]
     return labels
 
 
@@ -107,12 +108,6 @@ def _group_by_trees(rows: FloatArray, least: int, blocks: IntArray) -> IntArray:
         found[members] = first + labels
         first += int(labels.max()) + 1
     return found
-
-
-def _number_by_first(labels: IntArray) -> IntArray:
-    """Number labels by their first occurrence."""
-    _, first, labels = np.unique(labels, return_index=True, return_inverse=True)
-    return np.argsort(np.argsort(first))[labels]
 
 
 # --- Ward's tree ----------------------------------------------------------------------------------

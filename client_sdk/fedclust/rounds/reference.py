@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -206,8 +207,7 @@ def _two_digits(p: float) -> float:
 # --- the cloud ------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Cells:
+class _Cells(NamedTuple):
     """Pooled cells: ``X`` (m, d), ``known`` (m, d) shares, and ``weights`` (m,), persons."""
 
     X: FloatArray
@@ -294,7 +294,7 @@ class _OneCloud:
             drawn = [self.draw(rng) for _ in range(_TRIAL_DRAWS)]
             for j, few in self._few.items():
                 few.shift(np.mean([each.reached[j] for each in drawn], axis=0))
-            pooled = _pooled([each.cells for each in drawn])
+            pooled = _Cells(*map(np.concatenate, zip(*(each.cells for each in drawn), strict=True)))
             # Cells pull the middle of a distribution together and leave its tails.
             for j, shape in observed.items():
                 moved = self._quantiles[j] + shape - self._shape(j, pooled)
@@ -447,14 +447,6 @@ def _reached(column: FloatArray, values: FloatArray, weights: FloatArray) -> Flo
 
 def _standardised(shape: FloatArray) -> FloatArray:
     return np.asarray((shape - shape.mean()) / max(float(shape.std()), 1e-300))
-
-
-def _pooled(parts: Sequence[_Cells]) -> _Cells:
-    return _Cells(
-        np.concatenate([each.X for each in parts]),
-        np.concatenate([each.known for each in parts]),
-        np.concatenate([each.weights for each in parts]),
-    )
 
 
 def _covariance(X: FloatArray, weights: FloatArray) -> FloatArray:

@@ -12,7 +12,6 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import Field, ValidationError
@@ -129,7 +128,12 @@ class Journal:
         """
         if any(answer.data_digest != digest for answer in self.answers.values()):
             begun = self.record.participation if self.record else None
-            raise OtherData(other_data_text(begun, declared, self.state.path))
+            raise OtherData(
+                f"the session was begun with other data: {_difference(begun, declared)}. Give the "
+                "same again, in the same order, or leave the session: fedclust leave. If a live "
+                "database gave the rows, take part with a copy of them (docs/data.md). The session "
+                f"is recorded in {self.state.path}"
+            )
 
     def write_record(self, record: SessionRecord) -> None:
         """Record consent, before joining."""
@@ -242,24 +246,6 @@ def _read(state: SiteState, model: type[M], content: bytes) -> M:
         return codec.decode_model(model, state.unseal(content))
     except (ValidationError, codec.CodecError):
         raise state.damaged("another version of fedclust wrote its journal") from None
-
-
-def other_data_text(begun: Participation | None, now: Participation | None, where: Path) -> str:
-    """Return the refusal of other data: what differs, as far as is known, and what to do.
-
-    Parameters
-    ----------
-    begun, now : Participation or None
-        What the site declared when it joined, and would declare today; None if not known.
-    where : Path
-        The session's journal.
-    """
-    return (
-        f"the session was begun with other data: {_difference(begun, now)}. Give the same again, "
-        "in the same order, or leave the session: fedclust leave. If a live database gave the "
-        "rows, take part with a copy of them (docs/data.md). The session is recorded in "
-        f"{where}"
-    )
 
 
 def _difference(begun: Participation | None, now: Participation | None) -> str:

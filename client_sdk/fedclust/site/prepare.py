@@ -276,11 +276,6 @@ def _person_outcomes(
             yield OutcomeBlock(persons.matrix(block)[known], takes, block.cells[known])
 
 
-def count_usable(plan: Plan, data: Points) -> int:
-    """Return how many persons of a site take part."""
-    return int(data.sizes[taking_part(plan, data)].sum())
-
-
 def consent_request(
     url: str,
     site: str,
@@ -295,7 +290,7 @@ def consent_request(
 
     DisclosureError if the site's settings forbid the session and it has not ended.
     """
-    persons = count_usable(plan, prepared.data)
+    persons = int(prepared.data.sizes[taking_part(plan, prepared.data)].sum())
     answered = [each for each in plan.outcomes if each.name in prepared.features]
     columns = (column.name for column in outcome_columns(answered))
     terms = data_terms(

@@ -46,12 +46,6 @@ def check_mapping(clusters: Sized, n: int) -> None:
         raise RuleViolation("mapping", message, "/mapping")
 
 
-def _impute(result: Result, X: FloatArray) -> FloatArray:
-    """Return rows (n, d) with missing values imputed if the session imputes."""
-    rows = np.asarray(X, dtype=np.float64)
-    return rows if result.impute is None else np.where(np.isnan(rows), result.impute, rows)
-
-
 def keep_columns(result: Result, rows: FloatArray, mask: BoolArray) -> FloatArray:
     """Return rows (n, d) that have the columns of ``mask`` (d,) and no others."""
     if result.mask is not None and result.impute is not None:
@@ -69,7 +63,10 @@ def scale_rows(result: Result, X: FloatArray) -> FloatArray:
     X : (n, d) float64
         In own units.
     """
-    return result.space.to_scaled(_impute(result, X))
+    rows = np.asarray(X, dtype=np.float64)
+    if result.impute is not None:
+        rows = np.where(np.isnan(rows), result.impute, rows)
+    return result.space.to_scaled(rows)
 
 
 def label_by_centroid(result: Result, X: FloatArray) -> IntArray:
