@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -159,7 +158,7 @@ def test_columns_whose_drawn_cells_have_too_long_a_tail_get_a_shorter_one() -> N
         X = cloud.cells.X.copy()
         tail = X[:, 0] > np.quantile(X[:, 0], 0.9)
         X[tail, 0] *= stretch
-        drawn = reference._Draw(replace(cloud.cells, X=X), np.zeros_like(cloud._covariance), {})
+        drawn = reference._Draw(cloud.cells._replace(X=X), np.zeros_like(cloud._covariance), {})
         cloud.draw = lambda _: drawn
         cloud.fit(1)
         return float(cloud._shapes[0][-10:].mean())
@@ -207,7 +206,7 @@ def test_a_column_that_no_drawn_person_has_keeps_its_shape(clustered: list[Recor
     cloud = reference._OneCloud(clustered, [len(site.counts) for site in clustered], 5)
     known = cloud.cells.known.copy()
     known[:, 0] = 0.0
-    drawn = reference._Draw(replace(cloud.cells, known=known), np.zeros_like(cloud._covariance), {})
+    drawn = reference._Draw(cloud.cells._replace(known=known), np.zeros_like(cloud._covariance), {})
     cloud.draw = lambda _: drawn
     with np.errstate(all="raise"):
         cloud.fit(1)
