@@ -126,17 +126,15 @@ class Reader:
         Whether numbers are written as text.
     named : bool
         Whether columns have names; those of an array are identified by their order.
+    n_rows : int or None
+        Number of rows; None if it is not known before they are read.
     """
 
     origin: Origin
     header: Sequence[str]
     textual = False
     named = True
-
-    @property
-    def n_rows(self) -> int | None:
-        """Number of rows; None if it is not known before they are read."""
-        return None
+    n_rows: int | None = None
 
     def first_rows(self) -> list[tuple[int, int]]:
         """Return the number, and the number of filled cells, of the header and of rows below.

@@ -27,11 +27,7 @@ class FrameReader(Reader):
         self._frame, self._lazy = frame, is_dask(frame)
         self.origin = Origin("the Dask DataFrame" if self._lazy else "the DataFrame")
         self.header: Sequence[str] = [str(name).strip() for name in frame.columns]
-
-    @property
-    def n_rows(self) -> int | None:
-        """How many rows there are; None for Dask."""
-        return None if self._lazy else len(self._frame)
+        self.n_rows = None if self._lazy else len(frame)
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of at most ``rows`` rows, shorter where a partition ends."""
@@ -123,11 +119,7 @@ class ArrayReader(Reader):
         if self._rows.ndim != 2 or self._rows.shape[1] != len(names):
             message = f"its shape is {self._rows.shape}; the session needs (n, {len(names)})"
             raise self.origin.fault("shape", message)
-
-    @property
-    def n_rows(self) -> int | None:
-        """How many rows there are; None for Dask."""
-        return None if self._lazy else len(self._rows)
+        self.n_rows = None if self._lazy else len(self._rows)
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of at most ``rows`` rows, shorter where a block ends."""

@@ -37,15 +37,10 @@ class ParquetReader(Reader):
                 raise self.origin.fault("no-rows", "the directory holds no *.parquet files")
         with self._reading(self._paths[0]), self._open(self._paths[0]) as file:
             self.header: Sequence[str] = [name.strip() for name in file.schema_arrow.names]
-
-    @property
-    def n_rows(self) -> int:
-        """Number of rows, from the files' metadata."""
-        total = 0
-        for path in self._paths:
-            with self._reading(path), self._open(path) as file:
-                total += file.metadata.num_rows
-        return total
+        self.n_rows = 0
+        for part in self._paths:
+            with self._reading(part), self._open(part) as file:
+                self.n_rows += file.metadata.num_rows
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield batches of at most ``rows`` rows, shorter where a row group ends."""
