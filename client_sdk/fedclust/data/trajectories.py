@@ -154,11 +154,7 @@ class TrajectoryReader(Reader):
                 inner.origin.columns(inner.header, [value, time], [person])
                 self._of |= {each.local(column): (each, j) for j, column in enumerate(each.columns)}
         self.header = [*inner.header, *self._of]
-
-    @property
-    def n_rows(self) -> int | None:
-        """As of the source."""
-        return self._inner.n_rows
+        self.n_rows = inner.n_rows
 
     @property
     def texts(self) -> tuple[str, ...]:
