@@ -151,9 +151,8 @@ def all_clouds() -> Iterator[None]:
     """Draw as many clouds as sessions do outside tests."""
     from support import few_clouds
 
-    few_clouds.draw(few_clouds.ALL)
-    yield
-    few_clouds.draw(few_clouds.FEW)
+    with few_clouds.all_drawn():
+        yield
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import shutil
 import sqlite3
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,7 @@ from operation_bodies import SITES
 from recipes import test_fhir
 from recipes.recipe_page import block, persons
 from recipes.test_omop import TABLES, hospital
+from support import few_clouds
 from support.api_caller import ApiCaller
 from support.purpose import PURPOSE
 from support.server import service
@@ -118,8 +119,10 @@ def _choosing_k(page: Page) -> Iterator[None]:
     features = [{"name": "age"}, {"name": "chol"}]
     hospitals = Hospitals(page, features, sites=("a", "b", "c"), reader="ada")
     page.before("session result heart-k ", lambda: hospitals.finish("heart-k"))
-    with hospitals.site() as site:
+    with hospitals.site() as site, ExitStack() as stack:
         page.names["site"] = site
+        # The examples after it print how clear clusters are.
+        page.before("labels-5.csv", partial(stack.enter_context, few_clouds.all_drawn()))
         yield
     assert (page.place / "labels-5.csv").exists()
     assert page.names["result"].result.recommendation
@@ -203,6 +206,13 @@ def write_export(path: Path, prefix: str) -> None:
             f"{prefix}{number};{values[0]};{values[1]};{draw.choice('mw')};{draw.choice('T4')}"
         )
     path.write_text("\n".join(lines), "cp1252")
+
+
+@around("docs/evidence.md")
+def _evidence(_: Page) -> Iterator[None]:
+    """As many clouds as the page's numbers come from."""
+    with few_clouds.all_drawn():
+        yield
 
 
 @around("docs/estimators.md")

@@ -14,10 +14,7 @@ import pytest
 from docs import examples, page
 from docs.page_set_ups import SET_UPS
 
-pytestmark = [
-    pytest.mark.skipif(not hasattr(os, "fork"), reason="no POSIX shell here"),
-    pytest.mark.usefixtures("all_clouds"),
-]
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no POSIX shell here")
 
 ROOT = Path(__file__).parents[2]
 

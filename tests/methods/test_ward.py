@@ -14,6 +14,7 @@ from fedclust import simulate
 from fedclust.definition import DefinitionError
 from fedclust.methods import ward
 from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.numeric import ward as numeric_ward
 from fedclust.numeric.ward import affordable_points
 from fedclust.result.figures.tree import cut_height, places
 from fedclust.schema.errors import RuleViolation
@@ -79,7 +80,8 @@ def test_other_sites_merge_them_as_the_tree_does() -> None:
     ward.check(_task(7), sent, _config(p=5))
 
 
-def test_a_large_site_merges_its_groups_a_few_at_a_time() -> None:
+def test_a_large_site_merges_its_groups_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numeric_ward, "_MAX_WORK", 100_000_000)
     n = 3 * affordable_points(784)
     X = np.zeros((n, 784))
     X[:, 0] = np.repeat([0.0, 50.0, 100.0], n // 3) + np.random.default_rng(0).normal(size=n)
@@ -143,7 +145,8 @@ def test_names_of_sites_decide_no_tie() -> None:
     assert all(other == first for other in others)
 
 
-def test_too_many_cells_are_merged_by_site_first() -> None:
+def test_too_many_cells_are_merged_by_site_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(numeric_ward, "_MAX_WORK", 30_000_000)
     rng = np.random.default_rng(2)
     n = affordable_points(2) // 100 + 200
     corners = np.repeat(CENTRES, n // 4 + 1, axis=0)[:n] * 100

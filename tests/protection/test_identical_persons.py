@@ -155,8 +155,8 @@ def compare_worlds(seed: int, *, drawn: bool) -> int:
 @pytest.mark.parametrize(
     "first",
     [
-        *range(0, 400, 100),
-        *(pytest.param(n, marks=pytest.mark.long) for n in range(400, 1000, 100)),
+        *range(0, 200, 100),
+        *(pytest.param(n, marks=pytest.mark.long) for n in range(200, 1000, 100)),
     ],
 )
 def test_identical_persons_release_the_same_real_record(first: int) -> None:

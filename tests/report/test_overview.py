@@ -151,7 +151,7 @@ def test_no_result_shows_labels_or_identifiers() -> None:
 
 
 @pytest.fixture(scope="module")
-def swept(all_clouds: None) -> Any:
+def swept() -> Any:
     sites = blobs(np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]]), [40, 50, 45], spread=0.5)
     return simulate("lloyd", sites, config={"n_clusters": [2, 3]}, features=["u", "size"])
 

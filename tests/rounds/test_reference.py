@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +16,7 @@ from fedclust.rounds.record_cells import RecordCells, find_cells
 from fedclust.rounds.reference import compare_with_cloud
 from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.points import Points, row_points
+from support import few_clouds
 
 pytestmark = pytest.mark.usefixtures("all_clouds")
 
@@ -64,6 +65,14 @@ def clustered() -> list[RecordCells]:
     return cells(three(240))
 
 
+@pytest.fixture
+def few_draws() -> Iterator[None]:
+    """Draw few clouds, where their number does not matter."""
+    few_clouds.draw(few_clouds.FEW)
+    yield
+    few_clouds.draw(few_clouds.ALL)
+
+
 def test_pieces_of_one_correlated_cloud_are_not_clearer_than_one_cloud() -> None:
     sites = cells(correlated(160, 0.6))
     found = against(sites, centroids(sites, (2, 3)))
@@ -86,6 +95,7 @@ def test_clusters_that_are_there_are_clearer_and_each_stands_apart_in_the_sessio
     assert split is None or (split > 0.05).sum() == 2
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_each_cluster_has_its_own_p_whatever_the_order() -> None:
     rng = np.random.default_rng(0)
     middles = np.array([[0.0, 0], [1.8, 0], [20, 0]])
@@ -120,6 +130,7 @@ def test_one_cluster_or_too_few_different_records_are_not_judged(
         assert found.not_judged
 
 
+@pytest.mark.usefixtures("few_draws")
 def test_the_same_seed_gives_the_same_comparison(clustered: list[RecordCells]) -> None:
     own = centroids(clustered, (3,))
     first, again, other = (against(clustered, own, seed)[3] for seed in (1, 1, 2))

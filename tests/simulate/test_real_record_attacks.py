@@ -121,7 +121,12 @@ def test_many_sessions_of_an_analyst_give_no_real_record(protection: str) -> Non
         run = simulate(
             "lloyd",
             sites,
-            config={"n_clusters": K, "start": "given", "centroids": start.tolist()},
+            config={
+                "n_clusters": K,
+                "start": "given",
+                "centroids": start.tolist(),
+                "evaluate": False,
+            },
             policy={"protection": protection, "scaling": "none", "max_rounds": 4},
             seed=number,
         )
@@ -141,7 +146,7 @@ def test_yes_no_columns_declared_numeric_tell_no_real_record(protection: str) ->
         run = simulate(
             "lloyd",
             {"a": X, "b": X[::-1], "c": X},
-            config={"n_clusters": 8},
+            config={"n_clusters": 8, "evaluate": False},
             policy={"protection": protection, "scaling": "none"},
             seed=seed,
         )
