@@ -36,7 +36,6 @@ from recipes.recipe_page import block, persons
 from recipes.test_omop import TABLES, hospital
 from support import few_clouds
 from support.api_caller import ApiCaller
-from support.purpose import PURPOSE
 from support.server import service
 from support.site_rows import blobs
 from support.timeouts import eventually
@@ -278,54 +277,24 @@ def _operations_monitoring(page: Page) -> Iterator[None]:
 @around("docs/privacy/dpia.md")
 def _privacy_dpia(page: Page) -> Iterator[None]:
     """A session that invites a hospital, and the hospital's file."""
-    create_session(page)
-    write_cohort(page)
-    page.save_token(page.operator.issue_token("sites", "north").token, "north.token")
-    page.env |= {"FEDCLUST_COORDINATOR": page.url, "FEDCLUST_TOKEN_FILE": "north.token"}
+    Hospitals(page).create("heart-2026")
     yield
     written = (page.place / "review.html").read_text("utf-8")
     assert all(heading in written for heading in ("this site", "read as", "leaves", "remains"))
 
 
-def create_session(page: Page) -> str:
-    """Create heart-2026 for three sites; return the token of its analyst."""
-    for site in SITES:
-        page.register("sites", site)
-    token = page.register("analysts", "ada", "ada.token")
-    with Client(page.url, token) as analyst:
-        analyst.create_session(
-            {
-                "name": "heart-2026",
-                "purpose": PURPOSE,
-                "algorithm": "fkm",
-                "config": {"n_clusters": 3},
-                "features": ["age", "chol"],
-                "sites": SITES,
-            }
-        )
-    return token
-
-
-def write_cohort(page: Page) -> None:
-    """Write a hospital's 200 patients to cohort.csv."""
-    rng = np.random.default_rng(7)
-    rows = [f"p{i},{rng.integers(30, 90)},{rng.normal(240, 40):.0f}" for i in range(200)]
-    (page.place / "cohort.csv").write_text("\n".join(["mrn,age,chol", *rows]) + "\n", "utf-8")
-
-
 @around("docs/privacy/thresholds.md")
 def _privacy_thresholds(page: Page) -> Iterator[None]:
     """A session to start from, and a hospital's file and state directory."""
-    token = create_session(page)
-    write_cohort(page)
-    page.env |= {
-        "FEDCLUST_COORDINATOR": page.url,
-        "FEDCLUST_TOKEN_FILE": "ada.token",
-        "FEDCLUST_STATE_DIR": str(page.place),
-    }
+    hospitals = Hospitals(page, reader="ada")
+    hospitals.create("heart-2026")
+    rng = np.random.default_rng(7)
+    rows = [f"p{i},{rng.integers(30, 90)},{rng.normal(240, 40):.0f}" for i in range(200)]
+    (page.place / "cohort.csv").write_text("\n".join(["mrn,age,chol", *rows]) + "\n", "utf-8")
+    page.env["FEDCLUST_STATE_DIR"] = str(page.place)
     page.file("site.toml", "min_group_size = 11")
     yield
-    with Client(page.url, token) as analyst:
+    with Client(page.url, hospitals.analyst_token) as analyst:
         assert analyst.session("heart-2027").definition.policy.min_group_size == 11
 
 

@@ -15,7 +15,6 @@ from fedclust.definition import DefinitionError
 from fedclust.methods import ward
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric import ward as numeric_ward
-from fedclust.numeric.ward import affordable_points
 from fedclust.result.figures.tree import cut_height, places
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
@@ -82,7 +81,7 @@ def test_other_sites_merge_them_as_the_tree_does() -> None:
 
 def test_a_large_site_merges_its_groups_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numeric_ward, "_MAX_WORK", 100_000_000)
-    n = 3 * affordable_points(784)
+    n = 3 * numeric_ward.affordable_points(784)
     X = np.zeros((n, 784))
     X[:, 0] = np.repeat([0.0, 50.0, 100.0], n // 3) + np.random.default_rng(0).normal(size=n)
     cells = ward.merge_points(X, np.ones(n), 3)
@@ -148,13 +147,13 @@ def test_names_of_sites_decide_no_tie() -> None:
 def test_too_many_cells_are_merged_by_site_first(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(numeric_ward, "_MAX_WORK", 30_000_000)
     rng = np.random.default_rng(2)
-    n = affordable_points(2) // 100 + 200
+    n = numeric_ward.affordable_points(2) // 100 + 200
     corners = np.repeat(CENTRES, n // 4 + 1, axis=0)[:n] * 100
     sent = {
         f"s{i:03}": _cells(np.full(n, 5), corners + rng.normal(size=(n, 2))) for i in range(100)
     }
     means, counts, cell_of = ward.gather(sent, 2)
-    assert len(means) == 100 * (affordable_points(2) // 100)
+    assert len(means) == 100 * (numeric_ward.affordable_points(2) // 100)
     assert counts.sum() == 100 * n * 5
     assert all(len(own) == n for own in cell_of.values())
     nearest = means[cell_of["s042"]] - sent["s042"].means
