@@ -334,7 +334,7 @@ def test_persons_are_labelled_by_the_most_probable_class() -> None:
 
 
 def test_a_site_labels_by_its_own_proportions() -> None:
-    policy = {"protection": "none", "min_sites": 3}
+    policy = {"protection": "none", "min_sites": 3, "max_rounds": 30}
     sites = hospitals()
     for n_clusters in (2, [2, 3]):
         config = {"n_clusters": n_clusters, "proportions": "by_site"}
@@ -363,9 +363,8 @@ def test_the_lowest_bic_is_recommended() -> None:
         name: np.concatenate([rng.normal(0, 0.3, (90, 2)), rng.normal(0, 3.0, (90, 2))])
         for name in "abc"
     }
-    result = simulate(
-        "mixture", sites, config={"n_clusters": [2, 3, 4]}, policy={"protection": "none"}
-    )
+    policy = {"protection": "none", "max_rounds": 30}
+    result = simulate("mixture", sites, config={"n_clusters": [2, 3, 4]}, policy=policy)
     assert result.result.n_clusters == 2
     assert "BIC" in (result.result.recommendation or "")
 

@@ -24,7 +24,8 @@ def rows_of_sites() -> list[Any]:
 @pytest.fixture(scope="module")
 def swept() -> Any:
     sites = dict(zip(("ada", "bern", "cork"), rows_of_sites(), strict=True))
-    return simulate("mixture", sites, config={"n_clusters": [2, 3]}, policy={"protection": "none"})
+    policy = {"protection": "none", "max_rounds": 10}
+    return simulate("mixture", sites, config={"n_clusters": [2, 3]}, policy=policy)
 
 
 def html_of(result: Any) -> dict[str, str]:

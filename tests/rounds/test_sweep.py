@@ -49,7 +49,7 @@ def run(method: str, n_clusters: Any, policy: Any = None, **options: Any) -> Ses
     ("method", "protection"), [*((method, "groups") for method in METHODS), ("lloyd", "none")]
 )
 def test_every_k_is_what_a_run_of_its_own_gives(method: str, protection: str) -> None:
-    policy = {"protection": protection}
+    policy = {"protection": protection, "max_rounds": 30}
     together = run(method, [5, 2, 3], policy)
     assert [entry.n_clusters for entry in together.sweep_ or ()] == [2, 3, 5]
     for k in KS:
