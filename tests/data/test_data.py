@@ -203,29 +203,6 @@ def test_dataframes_by_name_whatever_the_dtype() -> None:
     assert np.isnan(load(mixed, FEATURES).X[1, 2])
 
 
-@pytest.mark.parametrize(
-    ("columns", "rule", "column", "row"),
-    [
-        ({"age": [1], "sex": [0]}, "missing-column", "chol", None),
-        ({"age": [1, 2], "sex": [0, 1], "chol": ["1", "SECRET"]}, "not-a-number", "chol", 0),
-        (
-            {"age": [1], "sex": [0], "chol": pd.to_datetime(["2026-01-01"])},
-            "not-a-number",
-            "chol",
-            0,
-        ),
-        ({"age": [], "sex": [], "chol": []}, "no-rows", None, None),
-        ({"age": [1, np.inf], "sex": [0, 0], "chol": [1, 1]}, "too-large", "age", 1),
-    ],
-)
-def test_a_dataframe_that_does_not_fit(
-    columns: dict[str, Any], rule: str, column: str | None, row: int | None
-) -> None:
-    error = fault(pd.DataFrame(columns))
-    assert (error.rule, error.column, error.row) == (rule, column, row)
-    assert "SECRET" not in str(error)
-
-
 # --- the digest that pins rows --------------------------------------------------------------------
 
 

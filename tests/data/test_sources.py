@@ -323,6 +323,9 @@ def test_no_file_is_read_into_memory_at_once(kind: str, tmp_path: Path) -> None:
         ([1.0, "2"], "not-a-number", 1, "convert"),
         ([1.0, datetime.date(2026, 1, 1)], "not-a-number", 1, "date"),
         ([None, pd.Timestamp("2026-01-01", tz="UTC")], "not-a-number", 1, "date"),
+        (pd.to_datetime([None, "2026-01-01"]), "not-a-number", 1, "date"),
+        (np.array([1.0, np.inf]), "too-large", 1, "infinite"),
+        ([], "no-rows", None, "no rows"),
         ([1.0, [2.0]], "not-a-number", 1, "list"),
         ([1.0, 10**400], "too-large", 1, "infinite"),
         ([1.0, float("-inf")], "too-large", 1, "infinite"),
@@ -333,9 +336,11 @@ def test_no_file_is_read_into_memory_at_once(kind: str, tmp_path: Path) -> None:
         ([1.0, b"1"], "not-a-number", 1, "bytes"),
     ],
 )
-def test_cells_that_are_no_numbers(values: list[Any], rule: str, row: int, says: str) -> None:
-    error = fault(pd.DataFrame({"chol": pd.Series(values, dtype=object)}), (CHOL,))
-    assert (error.rule, error.column, error.row) == (rule, "chol", row)
+def test_cells_that_are_no_numbers(values: Any, rule: str, row: int | None, says: str) -> None:
+    kind = object if isinstance(values, list) else values.dtype
+    error = fault(pd.DataFrame({"chol": pd.Series(values, dtype=kind)}), (CHOL,))
+    assert (error.rule, error.row) == (rule, row)
+    assert error.column == (None if row is None else "chol")
     assert says in str(error)
 
 

@@ -349,7 +349,8 @@ def test_a_site_labels_by_its_own_proportions() -> None:
 
 
 def test_soft_labels_never_leave_a_site() -> None:
-    result = simulate("mixture", hospitals(), config={"n_clusters": 2, "proportions": "by_site"})
+    config = {"n_clusters": 2, "proportions": "by_site"}
+    result = simulate("mixture", hospitals(), config=config, policy={"max_rounds": 5})
     for entry in result.trace_:
         if entry.phase == "em":
             assert entry.payload.totals.shape == (2,)
@@ -371,7 +372,8 @@ def test_the_lowest_bic_is_recommended() -> None:
 
 def test_weights_of_features_are_said_to_have_no_effect() -> None:
     features = [{"name": "x", "weight": 3.0}, {"name": "y"}]
-    result = simulate("mixture", hospitals(), config={"n_clusters": 2}, features=features)
+    given = {"config": {"n_clusters": 2}, "policy": {"max_rounds": 5}}
+    result = simulate("mixture", hospitals(), features=features, **given)
     assert any("weights count in the first partition alone" in each for each in result.warnings_)
 
 
@@ -384,15 +386,17 @@ def flags(n: int, share: float) -> dict[str, FloatArray]:
     return {f"site{number}": each for number, each in enumerate(rows)}
 
 
-@pytest.mark.parametrize(("share", "warned"), [(0.3, True), (0.95, False)])
-def test_a_result_warns_where_groups_lose_the_classes(share: float, warned: bool) -> None:
+@pytest.mark.parametrize(
+    ("share", "protection", "warned"),
+    [(0.3, "groups", True), (0.95, "groups", False), (0.3, "none", False)],
+)
+def test_a_result_warns_where_groups_lose_the_classes(
+    share: float, protection: str, warned: bool
+) -> None:
     features: list[dict[str, Any]] = [{"name": f"flag{j}", "kind": "binary"} for j in range(10)]
-    config = {"n_clusters": 2}
-    result = simulate("mixture", flags(60, share), config=config, features=features)
+    given = {"config": {"n_clusters": 2}, "policy": {"protection": protection}}
+    result = simulate("mixture", flags(60, share), features=features, **given)
     assert any("cost these classes much" in each for each in result.warnings_) == warned
-    policy = {"protection": "none"}
-    result = simulate("mixture", flags(60, 0.3), config=config, features=features, policy=policy)
-    assert not any("cost these classes much" in each for each in result.warnings_)
 
 
 def test_the_simulation_of_a_loss_takes_features_of_all_kinds() -> None:
