@@ -7,7 +7,6 @@ import math
 import warnings
 from collections import Counter
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -176,26 +175,6 @@ def test_an_array_has_the_columns_of_outcomes_after_the_features() -> None:
     from_frame = load(given, FEATURES, outcomes=outcomes)
     np.testing.assert_array_equal(from_array.cells, from_frame.cells)
     assert from_array.digest() == from_frame.digest()
-
-
-def test_columns_are_read_by_the_mapping_file(tmp_path: Path) -> None:
-    (tmp_path / "columns.toml").write_text(
-        '[features.died]\ncolumn = "dead"\nlevels = {"y" = 1, "n" = 0, "?" = ""}\n'
-        '[features.stay]\nunit = "h"\nfactor = 0.041666666666666664\nto = "days"\n'
-        "sentinels = [-99]\n",
-        "utf-8",
-    )
-    text = "x,y,dead,stay\n1,1,y,24\n2,2,n,72\n3,3,?,-99\n4,4,,240\n"
-    (tmp_path / "rows.csv").write_text(text, "utf-8")
-    source = Dataset(tmp_path / "rows.csv", mapping=tmp_path / "columns.toml")
-    table = load(source, FEATURES, outcomes=(DIED, STAY))
-    assert [DIED.cells[cell] for cell in table.cells[:, 0]] == ["yes", "no", "no value", "no value"]
-    assert [STAY.cells[cell] for cell in table.cells[:, 1]] == [
-        "below 2",
-        "2 to 5",
-        "no value",
-        "5 and more",
-    ]
 
 
 def test_a_column_may_be_a_feature_and_an_outcome() -> None:
