@@ -171,30 +171,6 @@ def test_check_refuses_what_taking_part_would(hospital: str) -> None:
             assert held == list(table.features)
 
 
-@pytest.mark.skipif(HEART is None, reason="needs the heart-disease files")
-def test_which_hospitals_have_which_features() -> None:
-    """The missing values of the files' own description; thal is Cleveland's alone."""
-    assert HEART is not None
-    rows = {"cleveland": 303, "hungarian": 294, "switzerland": 123, "va": 200}
-    missing = {
-        "chol": (0, 23, 123, 49 + 7),
-        "fbs": (0, 8, 75, 7),
-        "ca": (4, 291, 118, 198),
-        "thal": (2, 266, 52, 166),
-    }
-    features = [Feature(name=name) for name in ("age", *missing)]
-    for place, (hospital, n) in enumerate(rows.items()):
-        dataset = Dataset(HEART / f"processed.{hospital}.data", **MASKED)
-        found = profile(dataset, features, lacking=True)
-        assert found.rows == n
-        assert [n - c.n for c in found.columns[1:]] == [
-            counts[place] for counts in missing.values()
-        ]
-        assert ("thal" in load(dataset, features, lacking=True).features) == (
-            hospital == "cleveland"
-        )
-
-
 # --- the command ----------------------------------------------------------------------------------
 
 FEATURES = (

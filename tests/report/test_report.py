@@ -28,7 +28,6 @@ from fedclust.result.figures.plots import Plots
 from fedclust.result.page import html, sections
 from fedclust.result.session_result import SessionResult
 from fedclust.result.tables import centroid_table, csv_text, json_text
-from fedclust.result.wording import plain
 from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
@@ -122,24 +121,6 @@ def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
     assert [entry["inertia"] for entry in document["history"]][-1] == result.inertia_
     assert document["definition"]["seed"] == 1
     assert document["provenance"] is None
-
-
-def test_csv_holds_what_json_does(cohort: Any) -> None:
-    result, _, _ = cohort
-    found = Facts(result.result, result.definition)
-    lines = list(csv.DictReader(io.StringIO(csv_text(found))))
-    flat = [
-        (cluster["cluster"], entry)
-        for cluster in json.loads(json_text(found))["clusters"]
-        for entry in cluster["columns"]
-    ]
-
-    assert len(lines) == len(flat) == 9
-    for line, (number, entry) in zip(lines, flat, strict=True):
-        assert int(line["cluster"]) == number
-        assert line["measure"] == entry["measure"]
-        for name in ("value", "sd", "difference"):
-            assert line[name] == ("" if entry[name] is None else plain(entry[name]))
 
 
 def test_transforms_are_undone_and_levels_are_shares() -> None:
