@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import socket
 import ssl
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -18,8 +15,7 @@ from fedclust_service.delivery.smtp import SmtpSender, mail
 from fedclust_service.domain.notification import DeliveryFailed
 from support.certificates import Authority
 from support.clock import BEGIN
-from support.mail_server import MailServer, mail_server
-from support.timeouts import TIMEOUT_S
+from support.mail_server import MailServer, dripping, mail_server
 
 PASSWORD = "correct-horse-battery-staple"
 OPS = "ops@hospital.example"
@@ -138,24 +134,10 @@ def test_a_server_that_drips_ends_at_one_deadline(
 ) -> None:
     """Each byte comes soon after the one before, the greeting or the next answer never ends."""
     monkeypatch.setattr(smtp, "DEADLINE_S", 0.3)
-    cut = threading.Event()
-
-    def drip(listening: socket.socket) -> None:
-        talk, _ = listening.accept()
-        with talk, contextlib.suppress(OSError):
-            talk.sendall(sent)
-            while not cut.wait(0.02):
-                talk.sendall(b"x")
-        cut.set()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=drip, args=[listening], daemon=True)
-        thread.start()
-        dripping = Configured("127.0.0.1", listening.getsockname()[1], "none", "me@x.example")
+    with dripping(sent, b"x") as port:
+        server = Configured("127.0.0.1", port, "none", "me@x.example")
         with pytest.raises(DeliveryFailed, match=r"has not taken a mail in 0\.3 s"):
-            SmtpSender(dripping, ssl.create_default_context()).send(BODY, "it@x.example", BEGIN)
-        thread.join(TIMEOUT_S)
-    assert cut.is_set(), "the connection stays open"
+            SmtpSender(server, ssl.create_default_context()).send(BODY, OPS, BEGIN)
 
 
 def test_hosts_that_are_not_there(authority: Authority) -> None:

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import itertools
 import json
 import re
 import socket
 import ssl
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +19,7 @@ from fedclust_service.delivery.webhook import WebhookSender
 from fedclust_service.domain.notification import DeliveryFailed
 from support.certificates import Authority
 from support.clock import BEGIN
-from support.mail_server import webhook_receiver
-from support.timeouts import TIMEOUT_S
+from support.mail_server import dripping, webhook_receiver
 
 SECRET = b"s" * 32
 BODY: dict[str, Any] = {"id": "a" * 32, "kind": "overdue", "text": "Round 3 is overdue\n"}
@@ -136,50 +132,21 @@ def test_receivers_that_are_not_there_or_never_answer(monkeypatch: pytest.Monkey
     with pytest.raises(DeliveryFailed, match="webhook_url: no connection"):
         sender(ended.port).send(BODY, None, BEGIN)
     monkeypatch.setattr(webhook, "TIMEOUT_S", 0.05)
-    silent, done = threading.Event(), threading.Event()
-    with webhook_receiver() as receiver:
-        receiver.statuses = _Hanging(silent, done)
-        try:
-            with pytest.raises(DeliveryFailed, match="no answer"):
-                sender(receiver.port).send(BODY, None, BEGIN)
-        finally:
-            done.set()
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(DeliveryFailed, match="no answer"),
+    ):
+        sender(silent.getsockname()[1]).send(BODY, None, BEGIN)
 
 
 def test_an_answer_that_drips_ends_at_one_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each byte comes soon after the one before, the status line never ends."""
     monkeypatch.setattr(webhook, "TIMEOUT_S", 0.3)
-    cut = threading.Event()
-
-    def drip(listening: socket.socket) -> None:
-        talk, _ = listening.accept()
-        with talk, contextlib.suppress(OSError):
-            for byte in itertools.chain(b"HTTP/1.1 2", itertools.repeat(b"0"[0])):
-                talk.sendall(bytes([byte]))
-                if cut.wait(0.02):
-                    return
-        cut.set()
-
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        thread = threading.Thread(target=drip, args=[listening], daemon=True)
-        thread.start()
-        with pytest.raises(DeliveryFailed, match=r"no answer .* in 0\.3 s"):
-            sender(listening.getsockname()[1]).send(BODY, None, BEGIN)
-        thread.join(TIMEOUT_S)
-    assert cut.is_set(), "the connection stays open"
-
-
-class _Hanging(list[int]):
-    """Statuses that do not come before ``done``."""
-
-    def __init__(self, silent: threading.Event, done: threading.Event) -> None:
-        super().__init__([200])
-        self._silent, self._done = silent, done
-
-    def pop(self, _: Any = -1) -> int:
-        self._silent.set()
-        self._done.wait()
-        return 200
+    with (
+        dripping(b"HTTP/1.1 2", b"0") as port,
+        pytest.raises(DeliveryFailed, match=r"no answer .* in 0\.3 s"),
+    ):
+        sender(port).send(BODY, None, BEGIN)
 
 
 def test_the_sender_is_the_only_file_that_imports_httpx() -> None:

@@ -8,6 +8,8 @@ with mail_server() as server:      # pair=..., login=(user, password)
 from __future__ import annotations
 
 import base64
+import contextlib
+import socket
 import socketserver
 import ssl
 import threading
@@ -20,6 +22,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from support.certificates import Pair
+from support.timeouts import TIMEOUT_S
 
 #: The usual answer, among scripted ones.
 OK = "as usual"
@@ -179,3 +182,27 @@ def webhook_receiver(pair: Pair | None = None) -> Iterator[Receiver]:
     kept.port = server.server_address[1]
     with _serving(server):
         yield kept
+
+
+@contextmanager
+def dripping(begin: bytes, drop: bytes) -> Iterator[int]:
+    """Serve one connection: ``begin``, then ``drop`` every moment without end. Yields the port.
+
+    AssertionError if the other side leaves the connection open.
+    """
+    cut = threading.Event()
+
+    def drip(listening: socket.socket) -> None:
+        talk, _ = listening.accept()
+        with talk, contextlib.suppress(OSError):
+            talk.sendall(begin)
+            while not cut.wait(0.02):
+                talk.sendall(drop)
+        cut.set()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=drip, args=[listening], daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        thread.join(TIMEOUT_S)
+    assert cut.is_set(), "the connection stays open"
