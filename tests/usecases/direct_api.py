@@ -8,8 +8,9 @@ direct.drive()                             # aggregate whatever waits
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
@@ -27,16 +28,19 @@ from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.store import AlreadyExists, Store
 from fedclust_service.usecases import participation, sessions, submissions, tasks
+from fedclust_service.usecases.attention import LEAST_FREE_BYTES, find_attention
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.submissions import Body
 from fedclust_service.usecases.sweeper import sweep
 from support.purpose import PURPOSE
 from support.store_rows import latest_state
+from support.timeouts import TIMEOUT_S
 from usecases import counting_method
 
 SITES = ("north", "south", "west")
@@ -230,6 +234,36 @@ class DirectApi:
         while (co or self.co).driver.run_once():
             done += 1
         return done
+
+    @contextlib.contextmanager
+    def driving(self) -> Iterator[None]:
+        """Let the driver's own thread aggregate for the length of the block."""
+        self.co.driver.start()
+        yield
+        self.co.driver.ask_to_stop()
+        self.co.driver.join(TIMEOUT_S)
+
+    def latest(self, name: str = "heart") -> Round:
+        """Return a session's last round as it is stored."""
+        row = self.row(name)
+        found = self.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
+        assert found is not None
+        return found
+
+    def calls(self, name: str) -> int:
+        """Return how many transactions of a name there were."""
+        found = self.store.metrics().get(name)
+        return 0 if found is None else found.calls
+
+    def attention(
+        self, free: int = LEAST_FREE_BYTES, *, backups: bool = False
+    ) -> list[tuple[str, str, str | None]]:
+        """Return the kind, subject and detail of all that an operator should look at."""
+        now = self.clock.now()
+        found = self.store.read(
+            "test.attention", lambda tx: find_attention(tx, now, free, backups=backups)
+        )
+        return [(each.kind, each.subject, each.detail) for each in found]
 
     def later(self, seconds: float) -> None:
         """Let time pass, and do what is due then."""

@@ -335,17 +335,15 @@ def test_too_long_an_aggregation_ends_with_its_process(
 ) -> None:
     aggregating(direct, monkeypatch, aggregation_timeout_s=50)
     direct.session("lung", rounds=1)
-    direct.co.driver.start()
-    eventually(lambda: begun)
-    clock.advance(51)
-    eventually(lambda: direct.info("heart").state == "failed")
-    assert direct.info("heart").stopped_because == "aggregation_timeout"
-    eventually(lambda: begun[0].poll() is not None)
-    direct.co.limits = LIMITS
-    direct.answer_all("lung")
-    eventually(lambda: direct.info("lung").state == "completed")
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(TIMEOUT_S)
+    with direct.driving():
+        eventually(lambda: begun)
+        clock.advance(51)
+        eventually(lambda: direct.info("heart").state == "failed")
+        assert direct.info("heart").stopped_because == "aggregation_timeout"
+        eventually(lambda: begun[0].poll() is not None)
+        direct.co.limits = LIMITS
+        direct.answer_all("lung")
+        eventually(lambda: direct.info("lung").state == "completed")
 
 
 def test_a_cancelled_session_does_not_hold_the_others_up(

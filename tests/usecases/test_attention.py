@@ -14,33 +14,20 @@ from fedclust_service.domain.overview import Attention
 from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.usecases import admin
-from fedclust_service.usecases.attention import BACKED_UP, LEAST_FREE_BYTES, find_attention
+from fedclust_service.usecases.attention import BACKED_UP
 from fedclust_service.usecases.audit.trail import record_command
 from usecases.direct_api import OPERATOR, DirectApi
-
-
-def found(direct: DirectApi, *, free: int = LEAST_FREE_BYTES, backups: bool = False) -> list[str]:
-    """Return what needs attention as ``kind subject: detail``."""
-
-    def line(each: Attention) -> str:
-        return f"{each.kind} {each.subject}: {each.detail}"
-
-    now = direct.clock.now()
-    return direct.store.read(
-        "test.attention",
-        lambda tx: [line(each) for each in find_attention(tx, now, free, backups=backups)],
-    )
 
 
 def test_a_late_round_names_the_sites_that_it_waits_for(both: DirectApi) -> None:
     sites = tuple(f"site-{number:02}" for number in range(24))
     both.session(sites=sites)
     both.answer("heart", "site-01")
-    assert found(both) == []
+    assert both.attention() == []
     both.clock.advance(30 * 86_400)
-    (line,) = found(both)
+    (line,) = both.attention()
     names = [name for name in sites if name != "site-01"]
-    assert line == f"round-late heart: {', '.join(names[:20])} and 3 more"
+    assert line == ("round-late", "heart", f"{', '.join(names[:20])} and 3 more")
 
 
 def test_a_session_that_all_answered_and_that_cannot_start(
@@ -52,30 +39,34 @@ def test_a_session_that_all_answered_and_that_cannot_start(
 
     monkeypatch.setattr(rounds, "check_roster", refuse)
     both.define("heart")
-    assert found(both) == []
+    assert both.attention() == []
     both.join("heart", "north", "south", "west")
-    assert found(both) == ["cannot-start heart: the sites share no feature: invite others"]
+    assert both.attention() == [
+        ("cannot-start", "heart", "the sites share no feature: invite others")
+    ]
 
 
 def test_a_disk_that_is_nearly_full(both: DirectApi) -> None:
-    assert found(both, free=300 * 2**20) == ["disk-low disk: 300 MiB are free"]
+    assert both.attention(300 * 2**20) == [("disk-low", "disk", "300 MiB are free")]
 
 
 def test_an_old_backup_and_none(both: DirectApi, tmp_path: Path) -> None:
-    assert found(both, backups=True) == []
+    assert both.attention(backups=True) == []
     both.define()
     both.clock.advance(7 * 86_400)
-    assert found(both, backups=True) == []
+    assert both.attention(backups=True) == []
     both.clock.advance(1)
-    assert found(both, backups=True) == ["backup-old database: no backup was made"]
-    assert found(both) == []
+    assert both.attention(backups=True) == [("backup-old", "database", "no backup was made")]
+    assert both.attention() == []
     record_command(both.store, BACKED_UP, backup="f" * 64, bytes=4096)
     made = both.clock.now()
-    assert found(both, backups=True) == []
+    assert both.attention(backups=True) == []
     seen = admin.overview(both.co, OPERATOR, tmp_path)
     assert (seen.last_backup_at, seen.last_backup_bytes) == (made, 4096)
     both.clock.advance(8 * 86_400)
-    assert found(both, backups=True) == [f"backup-old database: the last one is of {made:%Y-%m-%d}"]
+    assert both.attention(backups=True) == [
+        ("backup-old", "database", f"the last one is of {made:%Y-%m-%d}")
+    ]
     shown = admin.overview(both.co, OPERATOR, tmp_path).attention
     kinds = {each.kind: each.at for each in shown}
     # `backup` copies no PostgreSQL.
@@ -93,8 +84,7 @@ def test_an_error_while_reading_leaves_no_old_snapshot(
     ended = {"state": SessionState.FAILED, "ended_at": both.clock.now(), "failure": "no sites"}
     with both.store._engines.write.begin() as connection:
         connection.execute(update(tables.sessions).values(**ended))
-    failed = [line for line in found(both) if line.startswith("session-failed")]
-    assert len(failed) == 2
+    assert [kind for kind, *_ in both.attention()].count("session-failed") == 2
 
     def damaged(kind: str, *_: object, **__: object) -> None:
         raise ValueError(kind)
@@ -102,7 +92,7 @@ def test_an_error_while_reading_leaves_no_old_snapshot(
     monkeypatch.setattr(Attention, "to", damaged)
     # The error keeps what was read in its frames.
     with pytest.raises(ValueError, match="session-failed") as kept:
-        found(both)
+        both.attention()
     both.define("three")
     names = both.store.read("test", lambda tx: [s.name for s in tx.sessions.list(limit=9)])
     assert names == ["three", "two", "one"], kept

@@ -30,7 +30,6 @@ from fedclust_service.usecases.damage import DataDamaged
 from support.clock import ManualClock
 from support.damage import change_stored, two_bytes_changed
 from support.databases import in_turn
-from support.timeouts import TIMEOUT_S
 from usecases.direct_api import ANALYST, OPERATOR, DirectApi, site
 
 MARK = "stored_data_damaged"
@@ -60,7 +59,7 @@ def failed(direct: DirectApi, what: str, where: str | None, number: int = 1) -> 
     """Assert that the session failed for damage, and that it is told of in fixed words alone."""
     row = direct.row("heart")
     assert (row.state.value, row.stopped_because) == ("failed", MARK)
-    found = direct.store.read("test.round", lambda tx: tx.rounds.latest(row.id))
+    found = direct.latest()
     assert (found.number, found.state.value, found.close_reason) == (number, "failed", MARK)
     details = {"round": number, "what": what, "site": where}
     assert direct.audit(action="round.damaged") == [("coordinator", "round.damaged", details)]
@@ -295,9 +294,8 @@ def test_an_unreadable_row_keeps_no_other_session_waiting(
     if table == "sessions":
         damage("bad-done")
     direct.later(2 * 86_400)
-    direct.co.driver.start()
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(TIMEOUT_S)
+    with direct.driving():
+        pass
     direct.drive()
     assert direct.info("good-late").state == "completed"
     scrubbed = "SELECT name FROM sessions WHERE scrubbed_at IS NOT NULL"

@@ -16,10 +16,11 @@ from sqlalchemy.exc import OperationalError
 from fedclust import definition
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
-from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.domain.round import RoundState
 from fedclust_service.store import Store, StoreUnavailable, Unwritable, WaitingRound
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.usecases import definitions, participation, results, rounds, sessions, sweeper
+from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 from support.clock import ManualClock
 from support.databases import in_turn
@@ -32,15 +33,16 @@ class Crash(BaseException):
     """The process dies here."""
 
 
-def latest(direct: DirectApi) -> Round:
-    row = direct.row("heart")
-    found = direct.store.read("t", lambda tx: tx.rounds.latest(row.id))
-    assert found is not None
-    return found
-
-
 def die() -> None:
     raise Crash
+
+
+def die_aggregating(direct: DirectApi, co: Coordinator | None = None) -> None:
+    """Have a process die in the middle of an aggregation, with the lease."""
+    counting_method.HOOK[:] = [die]
+    with pytest.raises(Crash):
+        direct.drive(co)
+    counting_method.HOOK.clear()
 
 
 def crash_in(monkeypatch: pytest.MonkeyPatch, store: Store, name: str, *, after: bool) -> None:
@@ -76,7 +78,7 @@ def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
     assert not direct.co.alive
     assert direct.co.notifier.closed
     # Once at the start and once for each round.
-    assert direct.store.metrics()["driver.look"].calls == 3
+    assert direct.calls("driver.look") == 3
 
 
 def test_a_round_that_ends_makes_a_place_for_those_that_wait(direct: DirectApi) -> None:
@@ -124,11 +126,11 @@ def test_a_death_anywhere_heals_by_expiry(
     both.answer_all("heart")
     with monkeypatch.context() as patch:
         if point == "aggregate":
-            patch.setattr(counting_method, "HOOK", [die])
+            die_aggregating(both)
         else:
             crash_in(patch, both.store, point, after=after)
-        with pytest.raises(Crash):
-            both.drive()
+            with pytest.raises(Crash):
+                both.drive()
     other = both.another()
     leased = (point, after) in {("driver.take", True), ("driver.finish", False)}
     if leased or point == "aggregate":
@@ -142,16 +144,11 @@ def test_a_death_anywhere_heals_by_expiry(
     assert both.finish("heart").state == "completed"
 
 
-def test_a_starting_process_takes_over_at_once_on_sqlite(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_starting_process_takes_over_at_once_on_sqlite(direct: DirectApi) -> None:
     direct.session(rounds=2)
     direct.answer_all("heart")
-    with monkeypatch.context() as patch:
-        patch.setattr(counting_method, "HOOK", [die])
-        with pytest.raises(Crash):
-            direct.drive()
-    assert latest(direct).lease_token is not None
+    die_aggregating(direct)
+    assert direct.latest().lease_token is not None
     other = direct.another()
     other.start()
     eventually(lambda: direct.info("heart").round == 2)
@@ -160,19 +157,16 @@ def test_a_starting_process_takes_over_at_once_on_sqlite(
 
 
 def test_on_postgres_a_starting_process_respects_leases(
-    postgres_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    postgres_url: str, clock: ManualClock
 ) -> None:
     store = Store.open(postgres_url, clock)
     direct = DirectApi(store, clock, dataclasses.replace(LIMITS, driver_poll_s=0.01))
     direct.session(rounds=2)
     direct.answer_all("heart")
-    with monkeypatch.context() as patch:
-        patch.setattr(counting_method, "HOOK", [die])
-        with pytest.raises(Crash):
-            direct.drive()
+    die_aggregating(direct)
     other = direct.another()
     other.start()
-    eventually(lambda: store.metrics()["driver.look"].calls > 5)
+    eventually(lambda: direct.calls("driver.look") > 5)
     assert direct.info("heart").round == 1
     clock.advance(30)
     eventually(lambda: direct.info("heart").round == 2)
@@ -222,18 +216,15 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
     other = both.another()
 
     def overtaken() -> None:
-        counting_method.HOOK[:] = [die]
         clock.advance(31)
-        with pytest.raises(Crash):
-            other.driver.run_once()
-        counting_method.HOOK.clear()
+        die_aggregating(both, other)
         if raises is not None:
             raise raises
 
     counting_method.HOOK.append(overtaken)
     assert both.co.driver.run_once()
     assert (both.info("heart").state, both.info("heart").round) == ("running", 1)
-    assert latest(both).state is RoundState.AGGREGATING
+    assert both.latest().state is RoundState.AGGREGATING
     clock.advance(31)
     assert other.driver.run_once()
     assert both.votes("heart")[0].tolist() == [1, 1, 1]
@@ -286,7 +277,7 @@ def test_the_heartbeat_renews_while_it_computes(direct: DirectApi, clock: Manual
     direct.answer_all("heart")
 
     def held_until() -> datetime:
-        return latest(direct).lease_expires_at
+        return direct.latest().lease_expires_at
 
     def slow() -> None:
         for _ in range(3):
@@ -297,8 +288,8 @@ def test_the_heartbeat_renews_while_it_computes(direct: DirectApi, clock: Manual
 
     counting_method.HOOK.append(slow)
     assert direct.co.driver.run_once()
-    assert latest(direct).number == 2
-    assert latest(direct).attempts == 0
+    assert direct.latest().number == 2
+    assert direct.latest().attempts == 0
 
 
 def test_a_lease_is_renewed_twice_before_it_expires_unless_settings_say_otherwise() -> None:
@@ -322,20 +313,18 @@ def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
     counting_method.HOOK.append(hang)
     direct.session("heart", rounds=2)
     direct.session("lung", rounds=1)
-    direct.co.driver.start()
-    direct.answer_all("heart")
-    assert stuck.wait(TIMEOUT_S)
-    clock.advance(51)
-    eventually(lambda: direct.info("heart").state == "failed")
-    assert direct.info("heart").stopped_because == "aggregation_timeout"
-    direct.answer_all("lung")
-    eventually(lambda: direct.info("lung").state == "completed")
-    release.set()
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(TIMEOUT_S)
+    with direct.driving():
+        direct.answer_all("heart")
+        assert stuck.wait(TIMEOUT_S)
+        clock.advance(51)
+        eventually(lambda: direct.info("heart").state == "failed")
+        assert direct.info("heart").stopped_because == "aggregation_timeout"
+        direct.answer_all("lung")
+        eventually(lambda: direct.info("lung").state == "completed")
+        release.set()
     # What the stuck one came to at last is not written.
     assert direct.info("heart").state == "failed"
-    assert latest(direct).number == 1
+    assert direct.latest().number == 1
 
 
 def test_who_leaves_or_joins_during_the_aggregation(both: DirectApi) -> None:
@@ -370,7 +359,7 @@ def test_a_cancelled_session_is_not_revived(direct: DirectApi) -> None:
     )
     assert direct.co.driver.run_once()
     assert direct.info("heart").state == "cancelled"
-    assert latest(direct).state is RoundState.FAILED
+    assert direct.latest().state is RoundState.FAILED
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -491,12 +480,10 @@ def test_a_system_that_starts_no_thread_loses_no_round(
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    direct.co.driver.start()
-    eventually(lambda: tried)
-    clock.advance(LIMITS.lease_s)
-    eventually(lambda: direct.info("heart").state == "completed")
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(TIMEOUT_S)
+    with direct.driving():
+        eventually(lambda: tried)
+        clock.advance(LIMITS.lease_s)
+        eventually(lambda: direct.info("heart").state == "completed")
 
 
 @pytest.mark.parametrize("code", [sqlite3.SQLITE_BUSY, sqlite3.SQLITE_IOERR])
@@ -538,8 +525,6 @@ def test_the_worker_outlives_errors_of_the_database(
         return real(name, fn)
 
     monkeypatch.setattr(direct.store, "read", read)
-    direct.co.driver.start()
-    direct.answer_all("heart")
-    eventually(lambda: direct.info("heart").round == 2)
-    direct.co.driver.ask_to_stop()
-    direct.co.driver.join(TIMEOUT_S)
+    with direct.driving():
+        direct.answer_all("heart")
+        eventually(lambda: direct.info("heart").round == 2)

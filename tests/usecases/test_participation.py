@@ -17,7 +17,6 @@ from fedclust_service.domain.refusal import Refusal
 from fedclust_service.store import Tx
 from fedclust_service.usecases import participation, sessions
 from fedclust_service.usecases import rounds as round_cases
-from fedclust_service.usecases.attention import find_attention
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import plan_for
 from fedclust_service.usecases.stored_round import load_round
@@ -297,18 +296,12 @@ def test_a_round_does_not_wait_for_a_site_that_refused_its_task(both: DirectApi)
     assert (after.response.status, after.version > before.version) == ("left", True)
     shown = both.info("heart").sites[3]
     assert (shown.state, shown.refused_task, shown.late) == ("refused", "task-rounds", None)
-    concerns = both.store.read("test.attention", lambda tx: attention(tx, both))
-    assert concerns == [("task-refused", "heart", "task-rounds (d)")]
+    assert both.attention() == [("task-refused", "heart", "task-rounds (d)")]
 
     assert both.finish("heart").state == "completed"
     addressed = [each.name for each in round_cases.get_round(both.co, ANALYST, "heart", 2).sites]
     assert addressed == ["a", "b", "c"]
-    assert both.store.read("test.attention", lambda tx: attention(tx, both)) == []
-
-
-def attention(tx: Tx, direct: DirectApi) -> list[tuple[str, str, str | None]]:
-    found = find_attention(tx, direct.clock.now(), 2**40, backups=False)
-    return [(each.kind, each.subject, each.detail) for each in found]
+    assert both.attention() == []
 
 
 def test_too_few_sites_after_a_refusal_end_the_session_with_the_reason(both: DirectApi) -> None:

@@ -25,6 +25,7 @@ from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.usecases import participation, rounds, sessions
 from fedclust_service.usecases.sweeper import sweep
+from fedclust_service.usecases.tasks import TaskView, site_view, task_view
 from support.clock import ManualClock
 from support.store_rows import latest_state
 from usecases import counting_method
@@ -189,9 +190,10 @@ class Trial:
                 latest_state(tx, row.id),
                 tx.participations.list(row.id),
                 tx.results.get(row.id),
+                {who: task_view(tx, site(who), site_view(tx, site(who), "heart")) for who in NAMES},
             )
 
-        found, stored, state, parts, result = self.direct.store.read("t.check", read)
+        found, stored, state, parts, result, views = self.direct.store.read("t.check", read)
         number = {each.id: each.number for each in found}
         # Nothing acknowledged is lost, nothing is stored that was not acknowledged.
         assert {(number[each.round_id], each.site): each.sha256 for each in stored} == {
@@ -220,13 +222,14 @@ class Trial:
         elif state is not None:
             counted = codec.decode(state)["method"]["votes"]
             assert np.array_equal(counted.reshape(ROUNDS, -1), expected), after
-        self.check_views(row, found, parts)
+        self.check_views(row, found, parts, views)
         self.check_end(row, result)
 
-    def check_views(self, row: Any, found: list[Any], parts: list[Any]) -> None:
+    def check_views(
+        self, row: Any, found: list[Any], parts: list[Any], views: dict[str, TaskView]
+    ) -> None:
         states = {each.site: each.state for each in parts}
-        for who in NAMES:
-            view = self.direct.view("heart", who)
+        for who, view in views.items():
             status = view.response.status
             assert (status == "work") == (view.response.task is not None)
             if status == "work":

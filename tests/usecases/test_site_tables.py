@@ -11,7 +11,6 @@ import pytest
 from fedclust.wire.models import SiteTableInfo, TableAcceptance, TableHeads
 from fedclust_service.domain.refusal import Refusal
 from fedclust_service.usecases import participation, site_tables
-from fedclust_service.usecases.attention import LEAST_FREE_BYTES, find_attention
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.timeouts import TIMEOUT_S
 from usecases.direct_api import OPERATOR, DirectApi, chain, refusal, site
@@ -182,12 +181,8 @@ def test_an_operator_accepts_a_table_after_all_state_was_lost(direct: DirectApi)
     join(direct, "two", chain("d"), table=OTHER)
 
 
-def concerns(direct: DirectApi) -> list[tuple[str, str | None]]:
-    found = direct.store.read(
-        "test.attention",
-        lambda tx: find_attention(tx, direct.clock.now(), LEAST_FREE_BYTES, backups=False),
-    )
-    return [(each.subject, each.detail) for each in found if each.kind == "table-refused"]
+def concerns(direct: DirectApi) -> list[list[str | None]]:
+    return [each for kind, *each in direct.attention() if kind == "table-refused"]
 
 
 def test_the_overview_names_refused_sites_until_it_is_solved(direct: DirectApi) -> None:
@@ -196,13 +191,13 @@ def test_the_overview_names_refused_sites_until_it_is_solved(direct: DirectApi) 
     assert concerns(direct) == []
     refused(direct, "two", chain("ab"))
     older = "session two: its table ends with change 2, and change 3 was accepted"
-    assert concerns(direct) == [("site:north", older)]
+    assert concerns(direct) == [["site:north", older]]
     refused(direct, "two", chain("b"), table=OTHER)
-    assert concerns(direct) == [("site:north", "session two: it has not used this table before")]
+    assert concerns(direct) == [["site:north", "session two: it has not used this table before"]]
     refused(direct, "one", chain("a"), table=OTHER)
-    assert concerns(direct) == [("site:north", "session one: it joined with another table")]
+    assert concerns(direct) == [["site:north", "session one: it joined with another table"]]
     refused(direct, "two", chain("abd"))
-    assert concerns(direct) == [("site:north", "session two: its table has another change 3")]
+    assert concerns(direct) == [["site:north", "session two: its table has another change 3"]]
     # The newer state was found.
     join(direct, "two", chain("abc"))
     assert concerns(direct) == []

@@ -7,19 +7,12 @@ import threading
 
 import pytest
 
-from fedclust_service.domain.round import Round, RoundState
+from fedclust_service.domain.round import RoundState
 from fedclust_service.store import StoreUnavailable
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
 from usecases.direct_api import LIMITS, DirectApi
-
-
-def latest(direct: DirectApi) -> Round:
-    row = direct.row("heart")
-    found = direct.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
-    assert found is not None
-    return found
 
 
 def test_nobody_waits_for_the_lease_of_one_that_stopped(both: DirectApi) -> None:
@@ -40,13 +33,13 @@ def test_nobody_waits_for_the_lease_of_one_that_stopped(both: DirectApi) -> None
     (left,) = [each for each in threading.enumerate() if each.name == "fedclust-driver"]
     both.co.driver.ask_to_stop()
     both.co.driver.join(0.05)
-    assert (latest(both).state, latest(both).lease_token) == (RoundState.AGGREGATING, None)
+    assert (both.latest().state, both.latest().lease_token) == (RoundState.AGGREGATING, None)
     # The clock stands still: nothing has run out.
     assert both.another().driver.run_once()
-    assert latest(both).number == 2
+    assert both.latest().number == 2
     go_on.set()
     left.join(TIMEOUT_S)
-    assert latest(both).number == 2
+    assert both.latest().number == 2
     assert len(both.audit(action="round.closed")) == 1
     both.answer_all("heart")
     both.another().driver.run_once()
