@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import UTC, datetime
 
 import numpy as np
@@ -19,12 +18,9 @@ from fedclust.schema.result import Result
 from fedclust_service.domain.access import (
     Actor,
     Role,
-    reads_result,
-    sees_answer_details,
     sees_session,
     visible_result,
 )
-from fedclust_service.domain.session import Participation, ParticipationState
 
 FAR = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor(Role.OPERATOR, "ada", "t1", FAR)
@@ -40,19 +36,6 @@ def test_sessions_are_seen_by_creator_participants_and_operators() -> None:
     assert not sees_session(ANALYST, "operator:ada", takes_part=False)
     assert sees_session(NORTH, "analyst:eve", takes_part=True)
     assert not sees_session(NORTH, "analyst:eve", takes_part=False)
-
-
-def test_of_other_sites_no_times_and_no_emptiness() -> None:
-    assert sees_answer_details(NORTH, "north")
-    assert not sees_answer_details(NORTH, "south")
-    assert sees_answer_details(ANALYST, "south")
-
-
-def test_an_excluded_site_does_not_read_the_result() -> None:
-    own = Participation(1, "north", ParticipationState.LEFT, invited_at=FAR)
-    assert reads_result(None)
-    assert reads_result(own)
-    assert not reads_result(replace(own, state=ParticipationState.EXCLUDED))
 
 
 def _result(sizes: tuple[int | None, ...], **by_site: tuple[int | None, ...]) -> Result:

@@ -43,6 +43,8 @@ def test_which_names_are_registered(store: Store) -> None:
 def test_a_principal_is_disabled_and_seen(store: Store) -> None:
     principal = store.run_tx("add", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
     other = store.run_tx("add", lambda tx: tx.principals.add(Role.SITE, "basel", ""))
+    with pytest.raises(AlreadyExists):
+        store.run_tx("add", lambda tx: tx.principals.add(Role.SITE, "basel", "other"))
 
     def work(tx: Tx) -> None:
         tx.principals.update(replace(principal, title="new", disabled=True, name="ignored"))
@@ -213,6 +215,7 @@ def test_deadline_and_overdue_mark_change_only_while_collecting(store: Store) ->
 
     move = (opened.id, RoundState.COLLECTING, RoundState.AGGREGATING)
     assert store.run_tx("move", lambda tx: tx.rounds.transition(*move))
+    assert not store.run_tx("move", lambda tx: tx.rounds.transition(*move))
     assert not store.run_tx("deadline", lambda tx: tx.rounds.set_deadline(opened.id, at(5)))
     assert not store.run_tx("overdue", lambda tx: tx.rounds.set_overdue(opened.id, at(5)))
 
