@@ -15,10 +15,10 @@ import pytest
 from fedclust.wire import codec
 from fedclust.wire.problems import Problem
 from fedclust.wire.submissions import BINARY, JSON
-from support.timeouts import TIMEOUT_S
 
 from .conftest import Running
 from .problems import MARK, problem
+from .test_connections import connect
 
 LIMIT = 32 * 2**20
 
@@ -96,26 +96,21 @@ def test_a_key_that_is_there_twice_is_refused_in_binary(
     assert error.message == "a map has the same key twice"
 
 
-@pytest.mark.parametrize("number", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
-def test_numbers_that_are_not_finite_are_refused_in_json(
-    running: Running, honest: dict[str, Any], number: str
-) -> None:
-    text = json.dumps(changed(honest, mean=["HERE", 2.0])).replace('"HERE"', number)
-    response = running.api.put("north", "heart", 1, text.encode())
-    said = refused(running, response, "invalid")
-    assert said.errors[0].pointer.startswith("/payload/mean") or "json" in said.errors[0].rule
-
-
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
-@pytest.mark.parametrize("dtype", ["float64", "float32"])
-def test_numbers_that_are_not_finite_are_refused_in_binary(
-    running: Running, honest: dict[str, Any], number: float, dtype: str
+def test_numbers_that_are_not_finite_are_refused(
+    running: Running, honest: dict[str, Any], number: float
 ) -> None:
-    raw = np.array([number, 2.0], dtype=dtype)
-    body = binary(honest, mean=array(raw.tobytes(), [2], dtype))
-    response = running.api.put("north", "heart", 1, body, BINARY)
-    said = refused(running, response, "invalid")
-    assert said.errors[0].pointer == "/payload/mean"
+    bodies = {
+        json.dumps(changed(honest, mean=[number, 2.0])).encode(): JSON,
+        json.dumps(changed(honest, mean=["HERE", 2.0])).replace('"HERE"', "-1e999").encode(): JSON,
+    }
+    for dtype in ("float64", "float32"):
+        raw = np.array([number, 2.0], dtype=dtype).tobytes()
+        bodies[binary(honest, mean=array(raw, [2], dtype))] = BINARY
+    for body, media in bodies.items():
+        said = refused(running, running.api.put("north", "heart", 1, body, media), "invalid")
+        pointer, rule = said.errors[0].pointer, said.errors[0].rule
+        assert pointer.startswith("/payload/mean") or (media == JSON and "json" in rule)
 
 
 @pytest.mark.parametrize("n", [10**30, 2**64, 2**63 - 1])
@@ -266,11 +261,11 @@ def test_more_values_than_anybody_needs_are_refused_unread(running: Running, nam
 
 
 @pytest.mark.parametrize("field", ["observed", "mean"])
-def test_of_a_million_wrong_numbers_the_first_is_named(
+def test_of_very_many_wrong_numbers_the_first_is_named(
     running: Running, honest: dict[str, Any], field: str
 ) -> None:
     body = json.dumps(changed(honest, **{field: "HERE"})).encode()
-    body = body.replace(b'"HERE"', b"[" + b"null," * 10**6 + b"1]")
+    body = body.replace(b'"HERE"', b"[" + b"null," * 10**5 + b"1]")
     said = refused(running, running.api.put("north", "heart", 1, body), "invalid")
     assert [error.pointer for error in said.errors] == [f"/payload/{field}/0"]
 
@@ -320,15 +315,12 @@ def _megabytes(n: int) -> Iterator[bytes]:
 
 def test_33_mib_are_refused_declared_and_chunked(running: Running) -> None:
     path = "/v1/sessions/heart/rounds/1/submission"
-    for media in (JSON, BINARY):
-        headers = {"Content-Type": media}
-        declared = {**headers, "Content-Length": str(33 * 2**20)}
-        for sent in (declared, headers):
-            response = running.api.request(
-                "PUT", path, "north", content=_megabytes(33), headers=sent
-            )
-            refused(running, response, "body-too-large")
-            assert response.status_code == 413
+    for sent in ({"Content-Length": str(33 * 2**20)}, {}):
+        response = running.api.request(
+            "PUT", path, "north", content=_megabytes(33), headers={"Content-Type": JSON, **sent}
+        )
+        refused(running, response, "body-too-large")
+        assert response.status_code == 413
 
 
 def test_a_body_of_the_limit_is_read_and_one_byte_more_is_not(running: Running) -> None:
@@ -339,10 +331,7 @@ def test_a_body_of_the_limit_is_read_and_one_byte_more_is_not(running: Running) 
 
 def test_a_declared_length_is_refused_before_it_is_sent(running: Running) -> None:
     """With ``Expect: 100-continue`` the answer comes before a byte of the body."""
-    import socket
-
-    address = httpx.URL(running.local.base_url)
-    with socket.create_connection((address.host, address.port), timeout=TIMEOUT_S) as connection:
+    with connect(running) as connection:
         connection.sendall(
             b"PUT /v1/sessions/heart/rounds/1/submission HTTP/1.1\r\nHost: x\r\n"
             b"Authorization: Bearer " + running.api.tokens["north"].encode() + b"\r\n"
@@ -405,7 +394,11 @@ def test_rounds_that_are_not_there(running: Running, honest: dict[str, Any], num
 def test_sessions_that_cannot_be_are_simply_not_there(
     running: Running, honest: dict[str, Any], name: str
 ) -> None:
-    path = f"/v1/sessions/{name}/rounds/1/submission"
-    response = running.api.request("PUT", path, "north", json=honest)
-    refused(running, response, "not-found")
-    assert name not in response.text or name in {"-", "..", "nothing"}
+    path = f"/v1/sessions/{name}"
+    for response in (
+        running.api.request("PUT", f"{path}/rounds/1/submission", "north", json=honest),
+        running.api.request("GET", f"{path}/task", "north"),
+        running.api.request("GET", f"{path}/task", "ada"),
+    ):
+        refused(running, response, "not-found")
+        assert name not in response.text or name in {"-", "..", "nothing"}

@@ -25,24 +25,6 @@ def calls(running: Running, name: str) -> int:
     return 0 if counted is None else counted.calls
 
 
-@pytest.mark.parametrize("who", ["north", "ada"])
-@pytest.mark.parametrize(
-    ("method", "path"),
-    [
-        ("PUT", "/v1/sessions/heart/rounds/x/submission"),
-        ("PUT", "/v1/sessions/heart/rounds/0/submission"),
-        ("PUT", "/v1/sessions/-/rounds/1/submission"),
-        ("GET", "/v1/sessions/-/task"),
-        ("GET", "/v1/sessions/a%00b/task"),
-    ],
-)
-def test_what_no_name_or_number_can_be_is_not_found(
-    running: Running, method: str, path: str, who: str
-) -> None:
-    response = running.api.request(method, path, who)
-    problem(response, "not-found")
-
-
 @pytest.mark.parametrize(
     "query", ["wait=26", "wait=-1", "wait=nan", "wait=1e999", "wait=x", "wait=1&wait=x"]
 )

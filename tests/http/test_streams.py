@@ -19,6 +19,7 @@ from support.local_coordinator import local_coordinator
 from support.timeouts import TIMEOUT_S, eventually
 
 from .conftest import Running, populate
+from .test_connections import everything
 from .test_metrics import Samples, scrape, value
 
 EVENTS = "/v1/sessions/heart/events"
@@ -114,14 +115,6 @@ def reading_nothing(live: Running) -> Iterator[socket.socket]:
         yield reader
 
 
-def received(reader: socket.socket) -> bytes:
-    got = b""
-    with contextlib.suppress(ConnectionResetError):
-        while part := reader.recv(65_536):
-            got += part
-    return got
-
-
 def test_who_reads_nothing_is_let_go(live: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a long trail the coordinator reads only what it can hand on."""
     monkeypatch.setattr(protocol, "STUCK_SECONDS", 0.3)
@@ -131,7 +124,7 @@ def test_who_reads_nothing_is_let_go(live: Running, monkeypatch: pytest.MonkeyPa
         eventually(lambda: streams(live) == 0)
         assert live.local.coordinator.store.metrics()["events.read"].calls < ROWS / 100 - 5
         # Torn off, not ended.
-        assert not received(reader).endswith(b"0\r\n\r\n")
+        assert not everything(reader).endswith(b"0\r\n\r\n")
 
 
 def test_who_reads_nothing_does_not_hold_a_shutdown_up(tmp_path: Path) -> None:
@@ -142,7 +135,7 @@ def test_who_reads_nothing_does_not_hold_a_shutdown_up(tmp_path: Path) -> None:
         reading_nothing(Running(local, populate(local), clock)) as reader,
     ):
         local.end()
-        assert not received(reader).endswith(b"0\r\n\r\n")
+        assert not everything(reader).endswith(b"0\r\n\r\n")
 
 
 def test_who_reads_on_is_kept() -> None:

@@ -33,6 +33,11 @@ def in_background(call: Callable[[], httpx.Response]) -> Future[httpx.Response]:
     return future
 
 
+def revoke(running: Running, site: str) -> None:
+    (token,) = running.api.ok("GET", f"/v1/sites/{site}", "operator")["tokens"]
+    running.api.ok("DELETE", f"/v1/sites/{site}/tokens/{token['id']}", "operator")
+
+
 def waiting(running: Running, count: int = 1) -> None:
     """Return once ``count`` requests are waiting, seen from inside the server."""
     notifier: Any = running.local.coordinator.notifier
@@ -155,8 +160,7 @@ def test_a_receipt_survives_a_token_that_is_revoked_while_it_waits(live: Running
     body = live.api.answer("north", "heart")
     future = in_background(lambda: put(live, body))
     waiting(live)
-    (token,) = live.api.ok("GET", "/v1/sites/north", live.api.operator)["tokens"]
-    live.api.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.api.operator)
+    revoke(live, "north")
     response = future.result(TIMEOUT_S)
     assert (response.status_code, "next" in response.json()) == (201, False)
     assert "Fedclust-Task-ETag" not in response.headers
@@ -186,12 +190,35 @@ def test_a_site_that_is_shut_out_learns_so_at_once(
     future = in_background(lambda: get(live, "north", etag, wait=25))
     waiting(live)
     if how == "revoked":
-        (token,) = live.api.ok("GET", "/v1/sites/north", live.api.operator)["tokens"]
-        live.api.ok("DELETE", f"/v1/sites/north/tokens/{token['id']}", live.api.operator)
+        revoke(live, "north")
     else:
         live.api.ok("PATCH", "/v1/sites/north", live.api.operator, json={"disabled": True})
     assert future.result(TIMEOUT_S).status_code == 401
     assert woken == [True], "not after the wait"
+
+
+def test_who_waits_for_a_deleted_session_hears_that_it_is_gone(live: Running) -> None:
+    api, co, path = live.api, live.local.coordinator, "/v1/sessions/doomed"
+    api.define("ada", "doomed", [*SITES])
+    known = {"If-None-Match": api.request("GET", f"{path}/task", "north").headers["ETag"]}
+
+    def poll() -> httpx.Response:
+        return api.request("GET", f"{path}/task?wait=25", "north", headers=known)
+
+    polling = in_background(poll)
+    streaming = in_background(lambda: api.request("GET", f"{path}/events", "ada"))
+    waiting(live)
+    eventually(lambda: co.sealer.streams.waiting == 1)
+    assert api.request("DELETE", path, "ada").status_code == 204
+    assert polling.result(TIMEOUT_S).status_code == 404
+    assert "session.deleted" not in streaming.result(TIMEOUT_S).text
+    assert api.request("GET", f"{path}/events", "ada").status_code == 404
+    # The name is used again: whoever knows the old task waits, and is not asked in a loop.
+    api.define("ada", "doomed", [*SITES], seed=8)
+    polling = in_background(poll)
+    waiting(live)
+    api.ok("POST", f"{path}/cancel", "ada")
+    assert polling.result(TIMEOUT_S).json()["status"] == "ended"
 
 
 def test_hundreds_wait_without_holding_threads(live: Running) -> None:

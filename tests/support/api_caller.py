@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import ssl
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,6 +31,7 @@ from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from support.driven import count_of, data_of
 from support.purpose import PURPOSE
+from support.reader import NOBODY, Reader
 from support.timeouts import TIMEOUT_S
 
 FEATURES = [
@@ -39,8 +39,6 @@ FEATURES = [
     {"name": "chol", "unit": "mg/dl", "lower": 0.0, "upper": 1000.0},
 ]
 ROWS = 60
-#: For clients of plain HTTP. Without it each of them reads who is trusted: 40 ms of CPU.
-NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 @dataclass
@@ -90,6 +88,10 @@ class ApiCaller:
         response = self.request(method, path, token, **keywords)
         assert response.is_success, f"{method} {path}: {response.status_code} {response.text}"
         return response.json() if response.content else None
+
+    def reader(self, name: str) -> Reader:
+        """Return somebody who has signed in to the pages; ``name`` as in :meth:`request`."""
+        return Reader(self.base_url, self.tokens.get(name, name))
 
     def register(self, kind: str, *names: str) -> None:
         """Register sites or analysts with a token each."""

@@ -29,7 +29,7 @@ from fedclust_service import logging, server
 from fedclust_service.clock import StoreClock
 from fedclust_service.settings import Settings, load_settings
 from fedclust_service.usecases.coordinator import Coordinator
-from support.api_caller import NOBODY
+from support.reader import NOBODY
 from support.sqlite_file import create_sqlite
 from support.timeouts import TIMEOUT_S
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import httpx
 
-from support.api_caller import NOBODY
+from support.reader import NOBODY
 from support.timeouts import TIMEOUT_S
 
 _CHUNK = 65536

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
+import ssl
 from collections.abc import Sequence
 
 import httpx
 
-from support.api_caller import NOBODY
 from support.timeouts import TIMEOUT_S
 
 _CSRF = re.compile(r'name="csrf" value="([^"]+)"')
+
+#: For clients of plain HTTP. Without it each of them reads who is trusted: 40 ms of CPU.
+NOBODY = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Reader:

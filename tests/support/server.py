@@ -27,8 +27,8 @@ from pathlib import Path
 import httpx
 
 from support import processes
-from support.api_caller import NOBODY
 from support.processes import SERVICE, clean_environment
+from support.reader import NOBODY
 from support.sqlite_file import create_sqlite
 from support.timeouts import TIMEOUT_S, eventually
 

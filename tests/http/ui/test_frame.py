@@ -16,7 +16,6 @@ from fedclust_service.usecases import sessions
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
-from support.reader import Reader
 
 STARTS = {"operator": "/ui/overview", "ada": "/ui/sessions", "north": "/ui/sessions"}
 
@@ -27,9 +26,6 @@ class Place:
     def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
         self.api = ApiCaller.found(local, ("north",))
-
-    def reader(self, name: str) -> Reader:
-        return Reader(self.local.base_url, self.api.tokens[name])
 
     def visitor(self) -> httpx.Client:
         return self.local.http()
@@ -48,7 +44,7 @@ def test_an_unexpected_error_is_a_page_that_repeats_nothing(
     def fail(*_: object, **__: object) -> None:
         raise ValueError("s3cret")
 
-    reader = place.reader("ada")
+    reader = place.api.reader("ada")
     monkeypatch.setattr(sessions, "list_sessions", fail)
     answer = reader.client.get("/ui/sessions")
     assert (answer.status_code, answer.headers["Retry-After"]) == (500, "5")
@@ -120,7 +116,7 @@ def test_a_link_in_an_email_finds_the_reader_signed_in(place: Place) -> None:
 
 
 def test_a_form_without_its_token_does_nothing(place: Place) -> None:
-    reader, other = place.reader("ada"), place.reader("ada")
+    reader, other = place.api.reader("ada"), place.api.reader("ada")
     for csrf in ("", "x" * 43, other.csrf()):
         refused = reader.post("/ui/sign-out-everywhere", csrf=csrf)
         assert refused.status_code == 403
@@ -134,8 +130,8 @@ def test_a_form_without_its_token_does_nothing(place: Place) -> None:
 
 
 def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Place) -> None:
-    first, second, third = (place.reader("ada") for _ in range(3))
-    bystander = place.reader("north")
+    first, second, third = (place.api.reader("ada") for _ in range(3))
+    bystander = place.api.reader("north")
     cookies = dict(first.client.cookies)
     assert first.post("/ui/sign-out").headers["Location"] == "/"
     assert not dict(first.client.cookies)
@@ -148,7 +144,7 @@ def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Place) -> N
 
 
 def test_signing_in_again_ends_the_earlier_sign_in_of_the_browser(place: Place) -> None:
-    reader, bystander = place.reader("ada"), place.reader("ada")
+    reader, bystander = place.api.reader("ada"), place.api.reader("ada")
     cookies = dict(reader.client.cookies)
     again = reader.client.post("/ui/sign-in", data={"token": place.api.tokens["ada"]})
     assert again.status_code == 303
@@ -161,7 +157,7 @@ def test_signing_in_again_ends_the_earlier_sign_in_of_the_browser(place: Place) 
 
 def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
     issued = place.api.ok("POST", "/v1/analysts/ada/tokens", "operator")
-    reader = Reader(place.local.base_url, issued["token"])
+    reader = place.api.reader(issued["token"])
     reader.open("/ui/account")
     place.api.ok("DELETE", f"/v1/analysts/ada/tokens/{issued['id']}", "operator")
     for here, leads_to in (
@@ -179,10 +175,11 @@ def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
 
 
 def test_a_reader_who_was_away_signs_in_again(place: Place) -> None:
-    reader = place.reader("north")
+    reader = place.api.reader("north")
     place.clock.advance(29 * 60)
     reader.open("/ui/account")
     place.clock.advance(31 * 60)
+    assert 'name="next" value="/ui/account"' in reader.open("/ui/account", status=401)
     # What was typed does not come back in the page to sign in, and a wrong token neither.
     typed = reader.client.post("/ui/new-session", data={"/title": "Typed", "csrf": "x"})
     assert (typed.status_code, "Typed" in typed.text) == (401, False)
@@ -192,15 +189,8 @@ def test_a_reader_who_was_away_signs_in_again(place: Place) -> None:
     assert "Your token" in reader.open("/ui/account")
 
 
-def test_a_reader_who_was_away_is_led_back(place: Place) -> None:
-    reader = place.reader("north")
-    place.clock.advance(31 * 60)
-    page = reader.open("/ui/account", status=401)
-    assert 'name="next" value="/ui/account"' in page
-
-
 def test_errors_are_pages_and_name_nothing_that_was_sent(place: Place) -> None:
-    reader = place.reader("ada")
+    reader = place.api.reader("ada")
     page = reader.client.get("/ui/<script>alert(1)</script>")
     assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
     assert "alert(1)" not in page.text
@@ -211,7 +201,7 @@ def test_errors_are_pages_and_name_nothing_that_was_sent(place: Place) -> None:
 
 
 def test_no_database_is_asked_about_odd_addresses(place: Place) -> None:
-    reader = place.reader("operator")
+    reader = place.api.reader("operator")
     name = "n" * 65
     for path in ("/ui/sites/%00", f"/ui/sites/{name}", "/ui/sites/%F0%9F%98%80/disable"):
         assert reader.client.get(path).status_code == 404, path
@@ -225,7 +215,7 @@ def test_no_database_is_asked_about_odd_addresses(place: Place) -> None:
 
 
 def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> None:
-    visitor, reader = place.visitor(), place.reader("ada")
+    visitor, reader = place.visitor(), place.api.reader("ada")
     large = {"token": "x" * 270_000}
     assert visitor.post("/ui/sign-in", data=large).status_code == 413
     # What an unknown caller sends is not even looked at.
@@ -244,7 +234,7 @@ def test_a_form_from_elsewhere_signs_nobody_out(place: Place) -> None:
 
 
 def test_nothing_below_ui_is_kept_by_a_browser(place: Place) -> None:
-    visitor, reader = place.visitor(), place.reader("ada")
+    visitor, reader = place.visitor(), place.api.reader("ada")
     away = {"Sec-Fetch-Site": "cross-site"}
     answers = [
         visitor.get("/ui/account"),

@@ -41,10 +41,7 @@ class Place:
         self.api.begin("ada", "heart", SITES)
         clock.advance(90_000)
         sweep(local.coordinator)
-        self.readers = {name: self.reader(name) for name in ("operator", "ada", "north")}
-
-    def reader(self, name: str) -> Reader:
-        return Reader(self.local.base_url, self.api.tokens.get(name, name))
+        self.readers = {name: self.api.reader(name) for name in ("operator", "ada", "north")}
 
     def entries(self, action: str) -> list[dict[str, object]]:
         path = f"/v1/admin/audit?action={action}"
@@ -107,7 +104,7 @@ def test_a_site_is_registered_gets_a_token_and_signs_in_with_it(
     site = operator.open("/ui/sites/basel")
     assert token not in site
     assert "Next: issue" not in site
-    place.reader(token).open("/ui/account")
+    place.api.reader(token).open("/ui/account")
     (entry,) = (each for each in place.entries("site.created") if each["subject"] == "site:basel")
     assert (entry["actor"], entry["details"]) == ("operator:operator", {"via": "page"})
     again = operator.post("/ui/register/sites", fields)
@@ -118,7 +115,7 @@ def test_a_token_is_revoked_after_a_confirmation_that_says_the_consequence(
     place: Place, operator: Reader
 ) -> None:
     token = token_in(operator.post("/ui/analysts/ada/tokens", [("expires_in_days", "1")]).text)
-    reader = place.reader(token)
+    reader = place.api.reader(token)
     path = f"/ui/analysts/ada/tokens/{token.split('_')[1]}/revoke"
     assert path in operator.open("/ui/analysts/ada")
     assert "at once and forever" in operator.open(path)

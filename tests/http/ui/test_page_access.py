@@ -19,7 +19,6 @@ from starlette.routing import Route, Router
 from fedclust_service.http import ui
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
-from support.reader import Reader
 
 from .. import access
 from ..conftest import OTHERS, two_analysts
@@ -112,10 +111,7 @@ class Place:
     def __init__(self, local: LocalCoordinator) -> None:
         self.local = local
         self.api, self.ids = two_analysts(local)
-        self.readers = {name: self.reader(name) for name in (*READERS.values(), "bob")}
-
-    def reader(self, name: str) -> Reader:
-        return Reader(self.local.base_url, self.api.tokens[name])
+        self.readers = {name: self.api.reader(name) for name in (*READERS.values(), "bob")}
 
     def path(self, page: str, which: str) -> str:
         """Fill a page's path for an object of ada's, of bob's, or one that is not there."""
@@ -192,7 +188,7 @@ def check_access(place: Place, role: str, page: str, csrf: str = "") -> None:
     def ask(which: str) -> httpx.Response:
         reader, token = place.readers[READERS[role]], csrf
         if page.startswith("POST /sign"):
-            reader = place.reader(READERS[role])
+            reader = place.api.reader(READERS[role])
             token = reader.csrf()
         return place.ask(reader.client, page, which, token)
 
@@ -245,7 +241,7 @@ def test_each_role_posts_what_it_may(place: Place, role: str) -> None:
         if page.startswith("POST"):
             check_access(place, role, page, csrf)
     # Signed out everywhere: a test that runs later needs a reader who is signed in.
-    place.readers[name] = place.reader(name)
+    place.readers[name] = place.api.reader(name)
 
 
 #: Pages and what the HTTP interface says about the same.
@@ -269,7 +265,7 @@ def test_pages_refuse_as_the_interface_for_programs_does(place: Place) -> None:
     place.api.finish("twin", sites[:3])
     seen = set()
     for name in (*READERS.values(), "bob", "west"):
-        reader = place.reader(name)
+        reader = place.api.reader(name)
         for page, twin in _TWINS.items():
             shown = reader.client.get(f"/ui/sessions/twin{page}")
             said = place.api.request("GET", f"/v1/sessions/twin{twin}", name)

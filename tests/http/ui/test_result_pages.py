@@ -32,7 +32,6 @@ from fedclust_service.http.ui import comparison_pages
 from support.api_caller import ApiCaller
 from support.command_line import CommandLine
 from support.local_coordinator import local_coordinator
-from support.reader import Reader
 
 SITES = ["east", "north", "south", "west"]
 MARKUP = "<script>alert(1)</script>&\"'"
@@ -110,10 +109,6 @@ def _rows(number: int) -> Any:
     return rows
 
 
-def reader(api: ApiCaller, name: str) -> Reader:
-    return Reader(api.base_url, api.tokens[name])
-
-
 def facts_for(api: ApiCaller, name: str, session: str, query: str = "") -> Facts:
     """Return what the SDK makes of the API's answer."""
     path, headers = f"/v1/sessions/{session}/result{query}", {"Accept": BINARY}
@@ -136,7 +131,7 @@ def reads_of(api: ApiCaller, session: str) -> int:
 @pytest.mark.parametrize("query", ["", "?k=2"])
 def test_every_section_holds_the_numbers_of_the_api(api: ApiCaller, query: str) -> None:
     facts = facts_for(api, "ada", "swept", query)
-    page = Text(reader(api, "ada").open(f"/ui/sessions/swept/result{query}"))
+    page = Text(api.reader("ada").open(f"/ui/sessions/swept/result{query}"))
     result, words = facts.result, page.words
     assert {section.key for section in sections(facts)} < set(words)
     assert result.quality is not None
@@ -164,7 +159,7 @@ def test_every_section_holds_the_numbers_of_the_api(api: ApiCaller, query: str) 
 def test_a_sweep_leads_to_each_of_its_clusterings(api: ApiCaller) -> None:
     best = facts_for(api, "ada", "swept").result.n_clusters
     other = {2: 3, 3: 2}[best or 0]
-    me = reader(api, "ada")
+    me = api.reader("ada")
     assert "/ui/sessions/swept/result" in Text(me.open("/ui/sessions/swept")).links
     page = Text(me.open("/ui/sessions/swept/result"))
     assert f"/ui/sessions/swept/result?k={other}" in page.links
@@ -178,7 +173,7 @@ def test_a_sweep_leads_to_each_of_its_clusterings(api: ApiCaller) -> None:
 
 
 def test_the_page_is_one_line_of_the_audit_trail_and_each_download_another(api: ApiCaller) -> None:
-    me, before = reader(api, "ada"), reads_of(api, "swept")
+    me, before = api.reader("ada"), reads_of(api, "swept")
     me.open("/ui/sessions/swept/result?k=2")
     assert reads_of(api, "swept") == before + 1
     me.open("/ui/sessions/swept/result/figures/sizes.svg")
@@ -186,12 +181,12 @@ def test_the_page_is_one_line_of_the_audit_trail_and_each_download_another(api: 
     assert reads_of(api, "swept") == before + 3
     # What a reader may not see or what is not there was not read.
     me.open("/ui/sessions/swept/result/labels.csv", status=404)
-    reader(api, "eve").open("/ui/sessions/swept/result", status=404)
+    api.reader("eve").open("/ui/sessions/swept/result", status=404)
     assert reads_of(api, "swept") == before + 3
 
 
 def test_texts_of_people_are_words_and_nothing_else(api: ApiCaller) -> None:
-    me = reader(api, "ada")
+    me = api.reader("ada")
     html = me.open("/ui/sessions/swept/result")
     page = Text(html)
     assert not page.tags & {"u", "style", "iframe", "img"}
@@ -211,7 +206,7 @@ def test_texts_of_people_are_words_and_nothing_else(api: ApiCaller) -> None:
 def test_a_site_reads_its_own_part_and_nothing_of_others(api: ApiCaller) -> None:
     own = facts_for(api, "north", "joined-up")
     every = facts_for(api, "ada", "joined-up")
-    html = reader(api, "north").open("/ui/sessions/joined-up/result")
+    html = api.reader("north").open("/ui/sessions/joined-up/result")
     page = Text(html)
     assert "your site" in page.words["clusters"]
     assert not {"east", "south", "west"} & set(page.words["clusters"])
@@ -221,18 +216,18 @@ def test_a_site_reads_its_own_part_and_nothing_of_others(api: ApiCaller) -> None
     assert page.words["mapping"][-2 * len(found) + 1 :: 2] == found
     for submission in every.provenance.submissions:
         assert (submission.sha256 in html) == (submission.site == "north")
-    assert "mapping" not in Text(reader(api, "ada").open("/ui/sessions/joined-up/result")).words
-    report = reader(api, "north").open("/ui/sessions/joined-up/result/report.json")
+    assert "mapping" not in Text(api.reader("ada").open("/ui/sessions/joined-up/result")).words
+    report = api.reader("north").open("/ui/sessions/joined-up/result/report.json")
     assert list(json.loads(report)["sizes_by_site"]) == ["north"]
 
 
 @pytest.mark.parametrize(("session", "says"), [("open", "has not started"), ("over", "cancelled")])
 def test_a_session_without_a_result_says_so(api: ApiCaller, session: str, says: str) -> None:
     for name in ("ada", "north"):
-        html = reader(api, name).open(f"/ui/sessions/{session}/result", status=409)
+        html = api.reader(name).open(f"/ui/sessions/{session}/result", status=409)
         assert says in html
         assert f"/ui/sessions/{session}" in Text(html).links
-    reader(api, "ada").open(f"/ui/sessions/{session}/result/report.html", status=409)
+    api.reader("ada").open(f"/ui/sessions/{session}/result/report.html", status=409)
 
 
 # --- downloads ------------------------------------------------------------------------------------
@@ -240,7 +235,7 @@ def test_a_session_without_a_result_says_so(api: ApiCaller, session: str, says: 
 
 @pytest.mark.parametrize(("name", "query"), [("ada", "?k=2"), ("north", "")])
 def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, query: str) -> None:
-    facts, me = facts_for(api, name, "swept", query), reader(api, name)
+    facts, me = facts_for(api, name, "swept", query), api.reader(name)
     stem = "swept-k2" if query else "swept"
     expected = {file: report_bytes(facts, file) for file in REPORTS}
     path, headers = f"/v1/sessions/swept/result{query}", {"Accept": "text/csv"}
@@ -274,7 +269,7 @@ def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, 
 def test_the_ro_crate_is_what_the_sdk_writes(
     api: ApiCaller, name: str, query: str, tmp_path: Path
 ) -> None:
-    me, address = reader(api, name), "/ui/sessions/swept/result/ro-crate.zip"
+    me, address = api.reader(name), "/ui/sessions/swept/result/ro-crate.zip"
     with Client(api.base_url, api.tokens[name]) as client:
         result = client.result("swept")
     result = result.at(2) if query else result
@@ -301,9 +296,9 @@ def test_the_ro_crate_is_what_the_sdk_writes(
 def test_an_odd_licence_is_refused_before_the_result_is_read(api: ApiCaller) -> None:
     before = reads_of(api, "swept")
     path = "/ui/sessions/swept/result/ro-crate.zip?license=all%20rights"
-    assert "SPDX identifier" in reader(api, "ada").open(path, status=422)
+    assert "SPDX identifier" in api.reader("ada").open(path, status=422)
     assert reads_of(api, "swept") == before
-    assert 'action="/ui/sessions/swept/result/ro-crate.zip"' in reader(api, "ada").open(
+    assert 'action="/ui/sessions/swept/result/ro-crate.zip"' in api.reader("ada").open(
         "/ui/sessions/swept/result"
     )
 
@@ -311,7 +306,7 @@ def test_an_odd_licence_is_refused_before_the_result_is_read(api: ApiCaller) -> 
 def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
     api: ApiCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    me = reader(api, "ada")
+    me = api.reader("ada")
     answer = me.client.get("/ui/sessions/swept/result/figures/sizes.png?k=2")
     assert (answer.status_code, answer.headers["Content-Type"]) == (200, "image/png")
     assert answer.content.startswith(b"\x89PNG\r\n\x1a\n")
@@ -333,7 +328,7 @@ def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
 
 def test_two_results_stand_side_by_side(api: ApiCaller) -> None:
     first, second = facts_for(api, "ada", "swept"), facts_for(api, "ada", "joined-up")
-    me, before = reader(api, "ada"), reads_of(api, "swept")
+    me, before = api.reader("ada"), reads_of(api, "swept")
     html = me.open("/ui/compare?first=swept&second=joined-up")
     page = Text(html)
     expected = compare(first, second).sections
@@ -355,7 +350,7 @@ def test_two_results_stand_side_by_side(api: ApiCaller) -> None:
 def test_each_k_of_a_sweep_can_be_compared_with_the_others(api: ApiCaller) -> None:
     best = facts_for(api, "ada", "swept").result.n_clusters or 0
     other = {2: 3, 3: 2}[best]
-    me, before = reader(api, "ada"), reads_of(api, "swept")
+    me, before = api.reader("ada"), reads_of(api, "swept")
     page = Text(me.open("/ui/compare?first=swept&second=swept"))
     assert "The two results describe the same clusters" in " ".join(page.words["agreement"])
     assert reads_of(api, "swept") == before + 1
@@ -375,23 +370,23 @@ def test_each_k_of_a_sweep_can_be_compared_with_the_others(api: ApiCaller) -> No
 
 
 def test_a_comparison_reads_only_what_its_reader_may_see(api: ApiCaller) -> None:
-    eve = reader(api, "eve")
+    eve = api.reader("eve")
     assert "No session has completed yet" in eve.open("/ui/compare")
     eve.open("/ui/compare?first=hers&second=swept", status=404)
     eve.open("/ui/compare?first=swept", status=404)
     assert "has not started" in eve.open("/ui/compare?first=hers", status=409)
-    page = Text(reader(api, "north").open("/ui/compare?first=swept&second=joined-up"))
+    page = Text(api.reader("north").open("/ui/compare?first=swept&second=joined-up"))
     assert "your site" in page.words["sites"]
     assert not {"east", "south", "west"} & set(page.words["sites"])
 
 
 def test_the_form_offers_what_has_completed(api: ApiCaller) -> None:
-    html = reader(api, "ada").open("/ui/compare?first=joined-up")
+    html = api.reader("ada").open("/ui/compare?first=joined-up")
     assert '<option value="joined-up" selected>' in html
     assert '<option value="swept">' in html
     assert 'value="open"' not in html
     assert "Choose two results" in html
-    assert "/ui/compare?first=joined-up" in reader(api, "ada").open("/ui/sessions/joined-up/result")
+    assert "/ui/compare?first=joined-up" in api.reader("ada").open("/ui/sessions/joined-up/result")
 
 
 def test_results_that_cannot_be_compared_are_refused_in_words(
@@ -401,7 +396,7 @@ def test_results_that_cannot_be_compared_are_refused_in_words(
         raise UsageError("the two results share no feature: choose others")
 
     monkeypatch.setattr(comparison_pages, "compare", refuse)
-    page = Text(reader(api, "ada").open("/ui/compare?first=joined-up&second=swept"))
+    page = Text(api.reader("ada").open("/ui/compare?first=joined-up&second=swept"))
     assert "The two results share no feature: choose others" in " ".join(page.words[""])
     assert "agreement" not in page.words
     assert "Both profiles" in page.words["profiles"]
@@ -414,16 +409,16 @@ def test_names_of_clusters_stand_wherever_the_result_is_shown(
     api: ApiCaller, tmp_path: Path
 ) -> None:
     before = api.ok("GET", "/v1/sessions/joined-up", "ada")["definition_sha256"]
-    me, names = reader(api, "ada"), ["Elderly", "<Young>", "Others"]
+    me, names = api.reader("ada"), ["Elderly", "<Young>", "Others"]
     assert '<label for="name-2">Cluster 2</label>' in me.open("/ui/sessions/joined-up/names")
     refused = me.post("/ui/sessions/joined-up/names", [("name", "same")] * 3)
     assert "Give other names. Two clusters have the same name." in refused.text
     named = me.post("/ui/sessions/joined-up/names", [("name", name) for name in names])
     assert named.headers["Location"] == "/ui/sessions/joined-up/result?notice=clusters-named"
     assert "The clusters have their names." in me.open(named.headers["Location"])
-    shown = Text(reader(api, "north").open("/ui/sessions/joined-up/result"))
+    shown = Text(api.reader("north").open("/ui/sessions/joined-up/result"))
     assert set(names) <= set(shown.words[""]) & set(shown.words["clusters"])
-    assert "Elderly" in reader(api, "north").open(
+    assert "Elderly" in api.reader("north").open(
         "/ui/sessions/joined-up/result/figures/profile.svg"
     )
     with Client(api.base_url, api.tokens["ada"]) as client:
@@ -442,7 +437,7 @@ def test_names_of_clusters_stand_wherever_the_result_is_shown(
 def test_an_empty_name_removes_the_name(
     api: ApiCaller, command_line: CommandLine, tmp_path: Path
 ) -> None:
-    me, path = reader(api, "ada"), "/ui/sessions/swept/names?k=2"
+    me, path = api.reader("ada"), "/ui/sessions/swept/names?k=2"
     token = tmp_path / "token"
     token.write_text(api.tokens["ada"], "utf-8")
     token.chmod(0o600)
@@ -480,9 +475,9 @@ def test_the_form_says_whether_sites_are_large_enough_by_what_they_gave(api: Api
     said = f"By what sites gave in your completed sessions: enough at {given}."
     fields = [("/sites", site) for site in SITES]
     fields += [("/config/n_clusters", "3"), ("check", "1")]
-    assert said in reader(api, "ada").post("/ui/new-session", fields).text
+    assert said in api.reader("ada").post("/ui/new-session", fields).text
     # Whoever has no result with these sites does not learn their sizes here.
-    asked = reader(api, "eve").post("/ui/new-session", fields).text
+    asked = api.reader("eve").post("/ui/new-session", fields).text
     assert "you need at least 30 patients a site" in asked
     assert "50-199" not in asked
 
@@ -506,12 +501,12 @@ def test_the_form_tells_no_size_that_no_result_has_told(api: ApiCaller) -> None:
         assert api.finish(session, [*SITES, *([site] * stays)]) == "completed"
     fields = [("/sites", site) for site in (*SITES, *new)]
     fields += [("/config/n_clusters", "3"), ("check", "1")]
-    said = reader(api, "kim").post("/ui/new-session", fields).text
+    said = api.reader("kim").post("/ui/new-session", fields).text
     assert f"enough at {', '.join(f'{site} (50-199)' for site in sorted(SITES))}." in said
 
 
 def test_an_open_page_is_told_of_names_after_the_end_of_the_session(api: ApiCaller) -> None:
-    me, path = reader(api, "north"), "/ui/sessions/joined-up/result"
+    me, path = api.reader("north"), "/ui/sessions/joined-up/result"
     shown = me.open(path)
     (events,) = re.findall(r'data-events="([^"]+)"', shown)
     assert events.startswith("/ui/sessions/joined-up/names/events?after=")

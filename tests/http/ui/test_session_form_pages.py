@@ -12,7 +12,7 @@ import pytest
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.html_forms import PageForm
-from support.local_coordinator import local_coordinator
+from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.purpose import PURPOSE
 from support.reader import Reader
 
@@ -23,25 +23,20 @@ BOUNDS = {"features__0__name": "age", "features__0__lower": "0", "features__0__u
 
 
 class Place:
-    """A coordinator with three sites, two analysts, and a study."""
+    """A coordinator with three sites and an analyst."""
 
-    def __init__(self, url: str, operator_token: str) -> None:
-        self.api = ApiCaller(url, operator_token)
-        self.api.tokens["operator"] = operator_token
-        for site in SITES:
-            self.api.register("sites", site)
-        for analyst in ("ada", "bob"):
-            self.api.register("analysts", analyst)
-        self.readers = {name: Reader(url, token) for name, token in self.api.tokens.items()}
+    def __init__(self, local: LocalCoordinator) -> None:
+        self.api = ApiCaller.found(local, SITES)
+        self.ada = self.api.reader("ada")
 
-    def form(self, query: str = "", reader: str = "ada") -> PageForm:
-        return PageForm(self.readers[reader].open(PAGE + query))
+    def form(self, query: str = "") -> PageForm:
+        return PageForm(self.ada.open(PAGE + query))
 
-    def post(
-        self, fields: list[tuple[str, str]], path: str = PAGE, *, status: int = 200
-    ) -> PageForm:
-        reader = self.readers["ada"]
-        answer = reader.post(path, [each for each in fields if each[0] != "csrf"])
+    def send(self, fields: list[tuple[str, str]]) -> httpx.Response:
+        return self.ada.post(PAGE, [each for each in fields if each[0] != "csrf"])
+
+    def post(self, fields: list[tuple[str, str]], *, status: int = 200) -> PageForm:
+        answer = self.send(fields)
         assert answer.status_code == status, answer.text
         return PageForm(answer.text)
 
@@ -49,7 +44,7 @@ class Place:
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     with local_coordinator(tmp_path_factory.mktemp("form"), clock=ManualClock()) as local:
-        yield Place(local.base_url, local.operator_token)
+        yield Place(local)
 
 
 def filled(
@@ -64,7 +59,7 @@ def test_a_form_of_defaults_creates_what_the_api_creates(place: Place) -> None:
     form, name = place.form("?method=kfed"), "form-kfed"
     assert form.value("/algorithm") == "kfed"
     sent = filled(form, name, ("create", "1"), seed="7")
-    answer = place.readers["ada"].post(PAGE, [each for each in sent if each[0] != "csrf"])
+    answer = place.send(sent)
     assert (answer.status_code, answer.text) == (303, "")
     assert answer.headers["Location"] == f"/ui/sessions/{name}?notice=session-created"
     body = {
@@ -130,7 +125,7 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
         page = place.post(sent, status=status)
     assert page.messages["f-name"].startswith("A session of this name")
     first = filled(place.form(), "taken", ("create", "1"), seed="303")
-    again = place.readers["ada"].post(PAGE, [each for each in first if each[0] != "csrf"])
+    again = place.send(first)
     assert again.headers["Location"].endswith("/taken?notice=session-created-before")
 
 
@@ -173,7 +168,7 @@ def send_as_it_is(reader: Reader, fields: list[tuple[str, str]]) -> httpx.Respon
 
 
 def test_what_was_typed_comes_back_after_another_sign_in(place: Place) -> None:
-    reader = Reader(place.api.base_url, place.api.tokens["ada"])
+    reader = place.api.reader("ada")
     sent = filled(PageForm(reader.open(PAGE)), "outlives", ("create", "1"))
     reader.post("/ui/sign-out")
     lost = send_as_it_is(reader, sent)
@@ -193,7 +188,7 @@ def test_what_was_typed_comes_back_after_another_sign_in(place: Place) -> None:
 
 
 def test_a_check_while_typing_lists_messages_and_sends_no_table(place: Place) -> None:
-    reader = place.readers["ada"]
+    reader = place.ada
     sent = filled(place.form(), "partial", features__0__lower="x")
     typed = {**dict(sent), "csrf": reader.csrf()}
     answer = reader.client.post(PAGE, data=typed, headers={"HX-Request": "true"})
@@ -215,7 +210,7 @@ def test_outcomes_say_whether_they_are_worth_their_points(place: Place) -> None:
     assert page.value("/features/3/guess") == "10"
     assert "died (outcome, yes/no, 10 points)" in said, "what each site will read"
     place.post(filled(page, "deaths", ("create", "1"), **died), status=303)
-    shown = place.readers["ada"].open("/ui/sessions/deaths")
+    shown = place.ada.open("/ui/sessions/deaths")
     assert "The session asks 10 points of the allowance of each site (died 10)." in shown
     again = place.form("?from=deaths")
     names = [again.value(f"/features/1/{name}") for name in ("name", "role", "kind")]
@@ -243,9 +238,8 @@ def test_a_session_is_copied_and_downloaded(place: Place) -> None:
     assert (copied.value("/name"), copied.value("/seed")) == ("", "")
     other = place.form("?from=origin&method=fkm")
     assert "not taken over from origin: options of kfed" in "".join(other.texts)
-    reader = place.readers["ada"]
     sent = copied.changed(("file", "1"), name="again")
-    file = reader.post(PAGE, [each for each in sent if each[0] != "csrf"])
+    file = place.send(sent)
     assert file.headers["Content-Disposition"] == 'attachment; filename="definition.json"'
     assert json.loads(file.text)["config"] == {"n_clusters": 3, "refine": 2}
     page = place.post([("definition", file.text), ("load", "1")])

@@ -13,7 +13,6 @@ from fedclust_service.http.ui.session_view import listed
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
-from support.reader import Reader
 from support.timeouts import TIMEOUT_S
 
 SITES = ["north", "south", "west"]
@@ -27,10 +26,8 @@ class Place:
     def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
         self.local, self.clock = local, clock
         self.api = ApiCaller.found(local, (*SITES, "east"), "ada", "ben")
-        self.readers = {
-            name: Reader(local.base_url, self.api.tokens[name])
-            for name in ("operator", "ada", "ben", "north", "south", "east")
-        }
+        people = ("operator", "ada", "ben", "north", "south", "east")
+        self.readers = {name: self.api.reader(name) for name in people}
 
     def open(self, who: str, path: str, *, status: int = 200) -> str:
         """Return a page below the sessions as words: one space where it has any white space."""
@@ -242,7 +239,7 @@ def test_the_definition_is_the_one_that_sites_consent_to(place: Place) -> None:
 def test_an_open_page_learns_of_changes_until_its_sign_in_ends(place: Place) -> None:
     place.running("live", "north")
     place.local.coordinator.sealer.run_once()
-    reader = Reader(place.local.base_url, place.api.tokens["ada"])
+    reader = place.api.reader("ada")
     found = re.search(r'data-events="([^"]+)"', reader.open("/ui/sessions/live"))
     headers = {"Cookie": "; ".join(f"{k}={v}" for k, v in reader.client.cookies.items())}
     with (

@@ -16,7 +16,6 @@ from fedclust.wire.models import SessionInfo
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import local_coordinator
-from support.reader import Reader
 
 SITES = ["north", "south", "west"]
 DIED = {"name": "died", "role": "outcome", "kind": "binary", "points": 12}
@@ -39,12 +38,8 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
         yield made
 
 
-def reader(api: ApiCaller, name: str) -> Reader:
-    return Reader(api.base_url, api.tokens[name])
-
-
 def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> None:
-    page = reader(api, "north").open("/ui/sessions/heart/consent")
+    page = api.reader("north").open("/ui/sessions/heart/consent")
     assert "<script>alert" not in page
     info = SessionInfo.model_validate_json(
         api.request("GET", "/v1/sessions/heart", "north").content
@@ -61,14 +56,14 @@ def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> Non
 
 
 def test_an_analyst_reads_what_each_site_reads(api: ApiCaller) -> None:
-    ada = reader(api, "ada")
+    ada = api.reader("ada")
     page = unescape(ada.open("/ui/sessions/two/consent?site=south"))
     assert "north can subtract its own part from each sum" in page
     ada.open("/ui/sessions/two/consent?site=west", status=404)
 
 
 def test_a_steward_reads_what_counts_of_outcomes_let_anybody_guess(api: ApiCaller) -> None:
-    page = reader(api, "north").open("/ui/sessions/asked/consent")
+    page = api.reader("north").open("/ui/sessions/asked/consent")
     short = " ".join(unescape(re.sub(r"<[^>]*>", " ", page)).split())
     short = short.partition("In short")[2].partition("Annex:")[0]
     # Twice 12 points: of 250, so a shift of 0.438 standard deviations.
@@ -80,11 +75,11 @@ def test_a_steward_reads_what_counts_of_outcomes_let_anybody_guess(api: ApiCalle
     before, said = short.split("The outcomes use")
     after = said.partition("points are used.")[2]
     assert len(f"{before} {after}".split()) <= 350, "without the paragraph on outcomes"
-    assert "times in 100" not in reader(api, "north").open("/ui/sessions/heart/consent")
+    assert "times in 100" not in api.reader("north").open("/ui/sessions/heart/consent")
 
 
 def test_what_is_unusual_is_said_first_and_in_the_list(api: ApiCaller) -> None:
-    north = reader(api, "north")
+    north = api.reader("north")
     for name, said, mark in (
         ("exact", "No protection: this session works on exact rows", "exact rows"),
         ("two", "A session of two sites", "two sites"),
@@ -103,7 +98,7 @@ def test_what_is_unusual_is_said_first_and_in_the_list(api: ApiCaller) -> None:
 def test_a_site_that_left_reads_no_command_to_join(api: ApiCaller) -> None:
     api.define("ada", "left", SITES)
     assert api.request("DELETE", "/v1/sessions/left/participation", "north").is_success
-    north = reader(api, "north")
+    north = api.reader("north")
     assert "fedclust participate" not in north.open("/ui/sessions/left/consent")
     page = " ".join(north.open("/ui/sessions/left").split())
     assert "it needs 3 sites, and of those invited 2 can still take part" in page
@@ -112,20 +107,20 @@ def test_a_site_that_left_reads_no_command_to_join(api: ApiCaller) -> None:
 def test_words_from_the_right_do_not_turn_the_rest_of_a_line(api: ApiCaller) -> None:
     features = [{"name": "גיל", "unit": "שנים", "lower": 0, "upper": 120}]
     api.define("ada", "right", SITES, features=features, approval="ועדה 2026/0123-B")
-    page = reader(api, "north").open("/ui/sessions/right/consent")
+    page = api.reader("north").open("/ui/sessions/right/consent")
     assert "<bdi>גיל</bdi> (<bdi>שנים</bdi>, bounds 0 to 120)" in page
     assert "approval: <bdi>ועדה 2026/0123-B</bdi>; 3 sites" in page
 
 
 def test_of_exact_rows_nothing_is_said_to_be_protected(api: ApiCaller) -> None:
-    page = reader(api, "north").open("/ui/sessions/exact/consent")
+    page = api.reader("north").open("/ui/sessions/exact/consent")
     assert "Single persons: a number about few rows shows their values." in page
     assert "whole groups" not in page
     assert "no person." not in page
 
 
 def test_receipts_are_those_of_the_site_alone(api: ApiCaller) -> None:
-    north, south = reader(api, "north"), reader(api, "south")
+    north, south = api.reader("north"), api.reader("south")
     assert "Nothing has left this site" in north.open("/ui/sessions/heart/receipts")
     body = api.answer("north", "heart")
     assert api.put("north", "heart", 1, body).status_code == 201

@@ -30,7 +30,7 @@ def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
 
 @pytest.fixture(scope="module")
 def readers(api: ApiCaller) -> Readers:
-    return {name: Reader(api.base_url, api.tokens[name]) for name in ("ada", "bob", *SITES, "east")}
+    return {name: api.reader(name) for name in ("ada", "bob", *SITES, "east")}
 
 
 def post(reader: Reader, path: str, fields: list[tuple[str, str]], status: int) -> PageForm:
@@ -109,7 +109,8 @@ def test_a_study_shows_the_points_of_its_outcomes(api: ApiCaller, readers: Reade
         "sites": SITES,
         "features": [{"name": "age"}, {"name": "died", "kind": "binary"}, died],
     }
-    assert api.request("POST", "/v1/studies", "ada", json=body).status_code == 201
+    made = api.request("POST", "/v1/studies", "ada", json=body)
+    assert (made.status_code, made.headers["Location"]) == (201, "/v1/studies/deaths")
     page = readers["ada"].open("/ui/studies/deaths")
     assert "A session that counts every outcome asks 25 points" in page
     assert "Choose K first, and ask once" in page
