@@ -22,8 +22,6 @@ from support.method_variants import ALL, IDS, LATER, SWEEP_IDS, SWEEPS
 from support.server import ServerProcess, running_server
 from support.sqlite_file import create_sqlite
 
-pytestmark = pytest.mark.usefixtures("all_clouds")
-
 SIZES = {"ada": 41, "brno": 73, "cadiz": 55, "delft": 30}
 POLICY = {"scaling": "standard"}
 

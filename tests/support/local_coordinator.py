@@ -10,8 +10,6 @@ The driver and the sweeper run only with ``threads=True``; without, tests call w
 from __future__ import annotations
 
 import asyncio
-import dataclasses
-import math
 import signal
 import threading
 from collections.abc import Iterator
@@ -29,6 +27,7 @@ from fedclust_service import logging, server
 from fedclust_service.clock import StoreClock
 from fedclust_service.settings import Settings, load_settings
 from fedclust_service.usecases.coordinator import Coordinator
+from support import few_clouds
 from support.reader import NOBODY
 from support.sqlite_file import create_sqlite
 from support.timeouts import TIMEOUT_S
@@ -76,8 +75,7 @@ def local_coordinator(
     read = load_settings(flags, env_file=None)
     opened = server.open_coordinator(read, serving=True, clock=clock)
     co = opened.coordinator
-    # A process of the pool imports for a second what this one has; what it computes is the same.
-    co.limits = dataclasses.replace(co.limits, pooled_above_s=math.inf)
+    co.limits = few_clouds.without_pool(co.limits)
     listener = server.listen(read.host, read.port)
     started = threading.Event()
     connections = server.connections_within_limit(read)

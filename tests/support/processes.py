@@ -21,6 +21,7 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import IO, Any
 
+from support import few_clouds
 from support.timeouts import TIMEOUT_S
 
 SERVICE = "import sys; from fedclust_service.cli import main; sys.exit(main())"
@@ -109,7 +110,9 @@ class ForkedProcess:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(_IMPORTED_ONCE)
         self._process = context.Process(
-            target=_run, args=(arguments, dict(env), cwd or Path.cwd(), out, err), daemon=True
+            target=_run,
+            args=(arguments, dict(env), cwd or Path.cwd(), out, err, few_clouds.drawn()),
+            daemon=True,
         )
         with self._lock:
             self._process.start()
@@ -179,9 +182,19 @@ def _stream(wanted: int | IO[Any]) -> tuple[IO[str] | None, Connection]:
 
 
 def _run(
-    arguments: Sequence[str], env: dict[str, str], cwd: Path, out: Connection, err: Connection
+    arguments: Sequence[str],
+    env: dict[str, str],
+    cwd: Path,
+    out: Connection,
+    err: Connection,
+    clouds: dict[str, int],
 ) -> None:
     """Run a program in the forked process, as an interpreter of its own would."""
+    from fedclust_service import bootstrap
+
+    few_clouds.draw(clouds)
+    limits = bootstrap._limits
+    bootstrap._limits = lambda settings: few_clouds.without_pool(limits(settings))
     # Otherwise each collection of garbage touches, and so copies, all that is shared.
     gc.freeze()
     os.dup2(out.fileno(), 1)
