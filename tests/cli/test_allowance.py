@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from fedclust import errors
 from fedclust.cli import doctor
+from fedclust.cli.options import Connection
 from fedclust.schema.feature import Feature
 from fedclust.site.allowance import Question
 from fedclust.site.charges import Charges
@@ -132,8 +134,10 @@ def test_what_is_open_is_named_with_what_to_do(desk: Desk, tmp_path: Path) -> No
     assert said in " ".join(desk.ran("ledger", "verify").out.split())
 
 
-def test_whoever_connects_gives_back_what_has_ended(desk: Desk) -> None:
-    desk.charge(desk.form(), "heart", 40)
+def test_whoever_connects_gives_back_what_has_ended(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk.charge(table := desk.form(), "heart", 40)
 
     class Gone:
         """A coordinator that does not know the session any more."""
@@ -150,6 +154,10 @@ def test_whoever_connects_gives_back_what_has_ended(desk: Desk) -> None:
     assert "60 of 100 points left. 40 points are charged" in doctor._allowance(desk.state, gone)
     Gone.role = "site"
     assert "100 of 100 points left" in doctor._allowance(desk.state, gone)
+    desk.charge(table, "lung", 40)
+    monkeypatch.setattr(Connection, "client", lambda _: nullcontext(gone))
+    assert desk.run("ledger", "verify", "--against-coordinator") == 0, desk.err
+    assert desk.charges.open_charges() == []
 
 
 def test_raising_prints_the_new_figure_and_asks(desk: Desk) -> None:
