@@ -169,15 +169,6 @@ def test_commands_read_a_registered_source(office: Office) -> None:
     assert office.run("simulate", "lloyd", "--clusters=2", "--features=x,y", *sites, *policy) == 0
 
 
-def test_options_beside_the_name_replace_those_of_the_source(office: Office) -> None:
-    check = ("check", "--definition", "heart.json", "--data", "@cohort", "--json")
-    assert office.run(*check, "--id-column", "y") == 3
-    assert json.loads(office.out)["refused"]["rule"] == "reserved-column"
-    Path("other.toml").write_text('[features.x]\ncolumn = "Ex"\n', "utf-8")
-    assert office.run(*check, "--mapping", "other.toml") == 0
-    assert json.loads(office.out)["columns"][0]["minimum"] == -9
-
-
 def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
     for command in (("check", "--definition", "heart.json"), ("doctor",)):
         assert office.run(*command, "--data", "@cohrt") != 0
@@ -208,15 +199,6 @@ def test_a_name_without_its_mark_is_no_file(office: Office) -> None:
     assert office.run(*check, "cohort") == 2
     assert "there is no file cohort here; for the registered source: @cohort" in office.err
     assert "@" not in office.ran(*check, "nothing", code=3).err
-
-
-def test_a_column_of_the_mapping_that_is_not_there_is_refused(office: Office) -> None:
-    Path("other.toml").write_text('[features.x]\ncolumn = "Exx"\n', "utf-8")
-    add = ("data", "add", "other", "--data", "cohort.csv", "--mapping", "other.toml")
-    assert office.run(*add) == 3
-    said = "cohort.csv, column 'Exx': the mapping names this column and the header has none of "
-    assert f"{said}that name; did you mean 'Ex'? it has mrn, Ex, y" in office.err
-    assert "@other" not in office.ran("data", "list").out
 
 
 def test_columns_that_are_not_used_are_named(office: Office) -> None:

@@ -107,25 +107,6 @@ def refuse_round(monkeypatch: pytest.MonkeyPatch, number: int, site: str) -> Non
     monkeypatch.setattr(SessionRun, "answer_round", answer_round)
 
 
-def test_a_session_ends_at_once_when_too_few_sites_are_left_that_do_not_refuse(
-    consortium: Consortium, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_round(monkeypatch, 2, "west")
-    consortium.create("refused", 2, algorithm="lloyd", config={"n_clusters": 2}, features=FEATURES)
-    # Each site ends, though the round would wait for a week.
-    with pytest.raises((errors.TaskRefused, errors.SessionFailed)):
-        consortium.run("refused", DATA, place)
-    with consortium.analyst() as analyst:
-        ended = analyst.session("refused")
-    assert (ended.state, ended.stopped_because) == ("failed", "task_refused")
-    assert ended.failure.endswith("Refused: task-rounds (west).")
-    assert {each.name: (each.state, each.refused_task) for each in ended.sites} == {
-        "north": ("joined", None),
-        "south": ("joined", None),
-        "west": ("refused", "task-rounds"),
-    }
-
-
 def test_a_closing_round_that_sites_refuse_costs_only_what_it_measures(
     consortium: Consortium, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,15 @@ def write_visits(path: Path, seed: int, n: int = 60) -> None:
     )
 
 
+def visits(place: Path) -> tuple[dict[str, Dataset], dict[str, pd.Series]]:
+    """Write the files of all sites, and return them with the person of each row."""
+    files = {name: place / f"{name}.csv" for name in SITES}
+    for seed, path in enumerate(files.values()):
+        write_visits(path, seed)
+    data = {name: Dataset(path, mapping=MAPPING) for name, path in files.items()}
+    return data, {name: pd.read_csv(path)["mrn"] for name, path in files.items()}
+
+
 def toml(path: Path, **rule: Any) -> str:
     """Write a mapping file for the visits, and return its path."""
     own = {"column": "wert", "time": "hour", "time_factor": 0.041666667, "person": "mrn", **rule}
@@ -119,11 +128,7 @@ def released(directory: Path) -> dict[str, str]:
 
 
 def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> None:
-    files = {name: tmp_path / f"{name}.csv" for name in SITES}
-    for seed, path in enumerate(files.values()):
-        write_visits(path, seed)
-    data = {name: Dataset(path, mapping=MAPPING) for name, path in files.items()}
-    persons = {name: pd.read_csv(path)["mrn"] for name, path in files.items()}
+    data, persons = visits(tmp_path)
     with running_server(tmp_path / "server") as server:
         consortium = Consortium.found(server.base_url, server.operator_token, SITES)
         consortium.create("crea", 1, features=[GRID], config={"n_clusters": 3})
@@ -135,7 +140,7 @@ def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> 
         assert any("from column wert; a row for each value" in each for each in request.data.lines)
         assert request.persons == 60
 
-        in_blocks = Dataset(files["brno"], mapping=MAPPING, out_of_core=True)
+        in_blocks = Dataset(tmp_path / "brno.csv", mapping=MAPPING, out_of_core=True)
         results = consortium.run("crea", {**data, "brno": in_blocks}, tmp_path, person="mrn")
         for name, found in results.items():
             labels = pd.Series(found.labels_).groupby(persons[name].to_numpy()).nunique()
@@ -159,11 +164,7 @@ def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> 
 
 
 def test_a_session_of_summaries_finds_the_trends(tmp_path: Path) -> None:
-    files = {name: tmp_path / f"{name}.csv" for name in SITES}
-    for seed, path in enumerate(files.values()):
-        write_visits(path, seed)
-    data = {name: Dataset(path, mapping=MAPPING) for name, path in files.items()}
-    persons = {name: pd.read_csv(path)["mrn"] for name, path in files.items()}
+    data, persons = visits(tmp_path)
     times = ("grid", "window")
     summed = {name: value for name, value in GRID.items() if name not in times}
     summed |= {"summary": ["slope", "curvature", "auc"]}
@@ -177,7 +178,7 @@ def test_a_session_of_summaries_finds_the_trends(tmp_path: Path) -> None:
             request = site.check("crea", data["ada"], person="mrn")
         said = dict(request.text())["columns"]
         assert "crea (mg/dl, trajectory: slope, curvature, auc of each person)" in said
-        in_blocks = Dataset(files["brno"], mapping=MAPPING, out_of_core=True)
+        in_blocks = Dataset(tmp_path / "brno.csv", mapping=MAPPING, out_of_core=True)
         results = consortium.run("crea", {**data, "brno": in_blocks}, tmp_path, person="mrn")
         found = consortium.result("crea").result
     expected = simulate("mixture", data, seed=7, persons=persons, **options)

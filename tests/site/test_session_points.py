@@ -22,7 +22,6 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.state import SiteState
 from fedclust.wire.models import Page, Participation, SiteTableInfo
-from support.crashes import Death, ticking
 from support.fake_coordinator import EPOCH, FakeCoordinator, answer, in_json, refusal
 
 RNG = np.random.default_rng(3)
@@ -349,50 +348,3 @@ def test_a_restored_state_asks_its_coordinators(tmp_path: Path) -> None:
     fake.requests.clear()
     site_at(fake, place).status()
     assert not any(each.endswith("/tables") for each in fake.requests)
-
-
-# --- at any moment --------------------------------------------------------------------------------
-
-
-def test_a_site_that_dies_at_any_moment_is_charged_once_and_gets_it_back(tmp_path: Path) -> None:
-    """Before or after each write, request and answer, from the first look to the session's end."""
-    moments = itertools.count()
-    while True:
-        moment, place = next(moments), tmp_path / str(next(NUMBERS))
-        fake, step, copies = cancelled(coordinator()), itertools.count(), [place]
-        cancel = fake.before
-
-        def tick(step: Any = step, moment: int = moment, copies: list[Path] = copies) -> None:
-            if next(step) == moment:
-                # The files as kill -9 leaves them: the dying process tidies up the others.
-                if copies[0].exists():
-                    shutil.copytree(copies[0], copies[0].with_name(f"{copies[0].name}-killed"))
-                copies.append(copies[0].with_name(f"{copies[0].name}-killed"))
-                raise Death
-
-        def before(request: httpx.Request, tick: Any = tick, cancel: Any = cancel) -> None:
-            tick()
-            cancel(request)
-
-        fake.before, fake.after = before, lambda _request, tick=tick: tick()
-        with ticking(tick):
-            try:
-                take_part(fake, place)
-            except (Death, errors.SessionCancelled) as ended:
-                died = isinstance(ended, Death)
-        fake.before, fake.after = cancel, lambda _request: None
-        place = copies[-1]
-        if not died:
-            break
-        stored = place.exists() and CohortStore(SiteState(place)).records()
-        if stored:
-            assert acts(place) in (
-                ["created", "charged"],
-                ["created", "charged", "returned"],
-            ), moment
-        with pytest.raises(errors.SessionCancelled):
-            take_part(fake, place)
-        if stored or fake.joined is not None:
-            assert allowance(place).left == 100
-            assert acts(place).count("charged") == 1
-    assert moment > 40
