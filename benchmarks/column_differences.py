@@ -1,14 +1,14 @@
 """Does a result name the hospital that codes a column otherwise, and only that one?
 
-Rows are drawn, and each site forms its protected table and cells as it does for a session; the rule
-is the coordinator's (``rounds.column_differences``). A draw has 4 to 12 columns: numbers, skewed
-numbers, yes/no, or some of each. It has 2 to 6 clusters whose means have a standard deviation of
-1.5, 2 or 3 times that within clusters, or one correlated cloud. A quarter of the columns tells no
-clusters apart. Sites differ from the others by 0, .2 or .5 standard deviations in every column; in
-every other draw they have very different mixes of clusters. Values are missing at random. The rule
-gets the number of clusters in half of the draws, and a session's largest K of several, 8, in the
-other. With `--real`, real tables are divided into sites at random, and one of their columns goes
-wrong; heart disease has its own hospitals.
+Rows are drawn, and each site forms its protected table and cells as it does for a session; the
+rules are the coordinator's (``rounds.preparation``, ``rounds.column_differences``). A draw has 4 to
+12 columns: numbers, skewed numbers, yes/no, or some of each. It has 2 to 6 clusters whose means
+have a standard deviation of 1.5, 2 or 3 times that within clusters, or one correlated cloud. A
+quarter of the columns tells no clusters apart. Sites differ from the others by 0, .2 or .5 standard
+deviations in every column; in every other draw they have very different mixes of clusters. Values
+are missing at random. The rule gets the number of clusters in half of the draws, and a session's
+largest K of several, 8, in the other. With `--real`, real tables are divided into sites at random,
+and one of their columns goes wrong; heart disease has its own hospitals.
 
 In each draw all sites agree first; then one of them codes one column otherwise, in each of several
 ways. Units may go wrong in any column of numbers, the rest in one of at least four columns that
@@ -30,7 +30,7 @@ from scipy.special import ndtr, ndtri
 
 from _data import FloatArray
 from _report import write
-from evidence import scaled, site_points
+from evidence import prepared, site_points
 from fedclust.numeric.array_types import BoolArray
 from fedclust.numeric.random import site_rng
 from fedclust.rounds.column_differences import differing_columns
@@ -39,7 +39,7 @@ from fedclust.schema.points import Points
 from table_one import _real
 
 P = 5
-MISSING = (0.0, 0.15)
+MISSING = (0.0, 0.15, 0.3)
 LARGEST_K = 8
 #: Sites, and persons of each: from the first number to the second.
 SIZES = {
@@ -48,10 +48,18 @@ SIZES = {
     "4 x 200": (4, 200, 200),
     "30 x 100": (30, 100, 100),
     "7 x 100 to 2,000": (7, 100, 2_000),
+    "8 x 20 to 220": (8, 20, 220),
 }
 DATA = ("normal", "lognormal", "yes/no", "some of each", "cloud", "skewed cloud")
 AGREE = "nothing: all agree"
-UNITS = {"unit, x 10": 10.0, "unit, x 88.4": 88.4, "unit, / 10": 0.1}
+#: What a unit multiplies by, and adds.
+UNITS = {
+    "x 10": (10.0, 0.0),
+    "x 12": (12.0, 0.0),
+    "x 18": (18.0, 0.0),
+    "x 1.8 + 32": (1.8, 32.0),
+    "/ 10": (0.1, 0.0),
+}
 SWAPPED, COLUMNS = "swaps yes and no", "swaps two columns"
 KINDS = (*UNITS, "reverses", "mirrors about its mean", "shifts by 1.5 sd", SWAPPED, COLUMNS)
 
@@ -118,7 +126,8 @@ def miscoded(
         return X, {j, other}
     every, own = np.concatenate(drawn.rows)[:, j], X[:, j]
     if kind in UNITS:
-        X[:, j] = UNITS[kind] * own
+        factor, added = UNITS[kind]
+        X[:, j] = factor * own + added
     elif kind == "reverses":
         X[:, j] = np.nanmax(every) + (np.nanmin(every) if not drawn.skewed[j] else 0.0) - own
     elif kind == SWAPPED:
@@ -134,12 +143,13 @@ def verdict(
     points: list[Points], drawn: Hospitals, wrong: tuple[int, set[int]] | None, seed: int
 ) -> str:
     """Return whether the right site and column are named: right, more, others or none."""
+    scaled, differing = prepared(points, np.flatnonzero(drawn.binary))
     cells = {
-        f"{place:02}": find_cells(own, site_rng(seed, str(place), 1))
-        for place, own in enumerate(scaled(points))
+        f"{place:03}": find_cells(own, site_rng(seed, str(place), 1))
+        for place, own in enumerate(scaled)
     }
     n_clusters = LARGEST_K if seed % 4 > 1 else drawn.n_clusters
-    found = differing_columns(cells, drawn.binary, n_clusters, 3, seed)
+    found = differing_columns(cells, drawn.binary, n_clusters, 3, seed, differing)
     named = {(int(site), j) for site, columns in found.items() for j in columns}
     right = set() if wrong is None else {(wrong[0], j) for j in wrong[1]}
     if not named:
@@ -172,6 +182,7 @@ def real(seed: int, missing: float, *, support: bool) -> Iterator[tuple[str, Hos
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--sizes", nargs="+", choices=SIZES, default=[*SIZES])
     parser.add_argument("--draws", type=int, default=60, help="of each size; a quarter of 30 x 100")
     parser.add_argument("--real", type=int, default=0, help="draws of real tables")
     parser.add_argument("--first", type=int, default=1_000, help="the first seed")
@@ -180,6 +191,8 @@ def main() -> None:
     counts: dict[tuple[str, float, str], Counter[str]] = defaultdict(Counter)
     for missing in MISSING:
         for place, (size, (n_sites, _, _)) in enumerate(SIZES.items()):
+            if size not in options.sizes:
+                continue
             for seed in range(
                 options.first, options.first + options.draws // (1 + 3 * (n_sites > 10))
             ):

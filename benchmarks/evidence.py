@@ -71,9 +71,17 @@ def site_points(rows: FloatArray, p: int) -> Points:
     return Points(X, table.sizes, within_shares(X, table.sizes, table.neighbours))
 
 
-def scaled(found: Sequence[Points]) -> list[Points]:
-    """Return all sites' points imputed and standardised: a session's own preparation."""
-    features = tuple(Feature(name=f"x{j}") for j in range(found[0].X.shape[1]))
+def prepared(
+    found: Sequence[Points], binary: Iterable[int] = ()
+) -> tuple[list[Points], dict[str, tuple[int, ...]]]:
+    """Return all sites' points imputed and standardised: a session's own preparation.
+
+    And the columns that sites code otherwise by it. ``binary``: the yes/no columns.
+    """
+    features = tuple(
+        Feature(name=f"x{j}", kind="binary" if j in binary else "numeric")
+        for j in range(found[0].X.shape[1])
+    )
     roster = tuple(f"{place:03}" for place in range(len(found)))
     config = RunConfig(
         options=None,
@@ -89,15 +97,15 @@ def scaled(found: Sequence[Points]) -> list[Points]:
     sides = [SiteSide(points, config, rng, {}) for points in complete]
     moments = [preparation.local_step(task, side) for side in sides]
     sent = [Contribution(*pair, config.p) for pair in zip(roster, moments, strict=True)]
-    space, _ = preparation.merge(sent, config)
-    return [scaled_points(points, space, config) for points in complete]
+    space, _, differing = preparation.merge(sent, config)
+    return [scaled_points(points, space, config) for points in complete], differing
 
 
 def compared(
     rows: Sequence[FloatArray], p: int, tried: Sequence[int], seed: int
 ) -> tuple[dict[int, CloudComparison], float]:
     """Return the comparison of each K, and CPU seconds of the coordinator."""
-    found = scaled([site_points(own, p) for own in rows if len(own) >= p])
+    found, _ = prepared([site_points(own, p) for own in rows if len(own) >= p])
     sites = [
         find_cells(points, site_rng(seed, str(place), 1)) for place, points in enumerate(found)
     ]

@@ -165,7 +165,7 @@ def test_moments_that_are_made_up_move_nothing() -> None:
     spaces = []
     for last in (lie, None):
         answers = [Contribution(s, payloads[s], 1) for s in "abc"] + [Contribution("d", last, 1)]
-        space, warnings = preparation.merge(answers, config)
+        space, warnings, _ = preparation.merge(answers, config)
         spaces.append((space.center, space.scale))
         assert len(warnings) == (last is not None)
     assert np.array_equal(spaces[0], spaces[1])

@@ -11,10 +11,13 @@ from numpy.typing import NDArray
 from fedclust import SessionResult, simulate
 from fedclust.methods.common.kmeans_rounds import Cells, local_kmeans
 from fedclust.numeric.agreement import cramers_v
-from fedclust.rounds import column_differences
+from fedclust.rounds import column_differences, preparation
 from fedclust.rounds.column_differences import differing_columns
 from fedclust.schema.evidence import SiteDifferences
+from fedclust.schema.feature import Feature
 from fedclust.schema.points import row_points
+from fedclust.schema.task import Contribution
+from support.points import config_of
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])
 
@@ -39,7 +42,7 @@ def consortium(mixes: list[list[float] | None]) -> dict[str, tuple[NDArray, NDAr
 
 def found_in(sites: dict[str, tuple[NDArray, NDArray]]) -> dict[str, tuple[int, ...]] | None:
     cells = {site: cells_of(rows) for site, (rows, _) in sites.items()}
-    return differing_columns(cells, np.zeros(4, dtype=np.bool_), 3, 3, 0)
+    return differing_columns(cells, np.zeros(4, dtype=np.bool_), 3, 3, 0, {})
 
 
 @pytest.mark.parametrize(
@@ -87,6 +90,67 @@ def test_too_few_other_sites_are_not_compared() -> None:
     assert found_in(sites) is None
 
 
+def test_columns_that_the_preparation_found_are_named_and_disturb_no_others() -> None:
+    sites = consortium([None] * 5)
+    # Clipped values: other columns of the site, and other sites, must not be charged with them.
+    sites["site-3"][0][:, 2] = 3.0
+    sites["site-0"][0][:, 0] = 4.0 - sites["site-0"][0][:, 0]
+    cells = {site: cells_of(rows) for site, (rows, _) in sites.items()}
+    found = {"site-3": (2,), "a site without persons": (1,)}
+    binary = np.zeros(4, dtype=np.bool_)
+    assert differing_columns(cells, binary, 3, 3, 0, found) == {"site-0": (0,), "site-3": (2,)}
+
+
+# --- means and spreads ----------------------------------------------------------------------------
+
+
+def differing(
+    means: list[float | None], spreads: list[float], kind: Any = "numeric", **policy: Any
+) -> dict[str, tuple[int, ...]]:
+    """Return what the preparation names of one column; None: the site has no value of it."""
+    config = config_of(None, features=(Feature(name="x0", kind=kind),), **policy)
+    sent = [
+        preparation.SiteMoments(
+            n=50,
+            observed=np.array([0 if mean is None else 50]),
+            mean=np.array([mean or 0.0]),
+            m2=np.array([50.0 * spread**2]),
+        )
+        for mean, spread in zip(means, spreads, strict=True)
+    ]
+    answers = [Contribution(f"s{i}", each, config.p) for i, each in enumerate(sent)]
+    return preparation.merge(answers, config)[2]
+
+
+@pytest.mark.parametrize("scaling", ["standard", "none"])
+def test_a_site_more_than_four_times_as_far_as_the_next_is_named(scaling: str) -> None:
+    policy = {"scaling": scaling, "missing": "impute"}
+    # Distances are the roots of squared spread and distance to the middle: here 0 and 2.
+    assert differing([0.0] * 4, [1.0, 2.0, 1.5, 8.01], **policy) == {"s3": (0,)}
+    assert differing([0.0] * 4, [1.0, 2.0, 1.5, 7.99], **policy) == {}
+    assert differing([2.0, 2.0, 2.0, 10.01], [2.0, 1.0, 1.5, 0.0], **policy) == {"s3": (0,)}
+    assert differing([2.0, 2.0, 2.0, 9.99], [2.0, 1.0, 1.5, 0.0], **policy) == {}
+
+
+def test_all_sites_beyond_the_gap_are_named_where_most_lie_before_it() -> None:
+    spreads = [1.0, 12.0, 1.0, 10.0, 1.0]
+    policy = {"scaling": "standard"}
+    assert differing([0.0] * 5, spreads, **policy) == {"s1": (0,), "s3": (0,)}
+    # Two of four: nobody can say which of them differ. Nor with a third site that has no values.
+    assert differing([0.0] * 4, spreads[:4], **policy) == {}
+    assert differing([0.0, 0.0, 0.0, None], [1.0, 1.0, 12.0, 1.0], **policy) == {}
+    assert differing([0.0, 0.0, None, 0.0, 0.0], [*spreads[:1], 12.0, 1.0, 1.0, 1.0], **policy) == {
+        "s1": (0,)
+    }
+
+
+def test_shares_and_columns_of_one_value_are_not_compared_by_their_spread() -> None:
+    policy = {"scaling": "standard"}
+    assert differing([0.01, 0.01, 0.01, 0.9], [0.1, 0.1, 0.1, 0.3], "binary", **policy) == {}
+    assert differing([0.01, 0.01, 0.01, 0.9], [0.1, 0.1, 0.1, 0.3], **policy) == {"s3": (0,)}
+    assert differing([7.0, 7.0, 7.0, 1.0], [0.0, 0.0, 0.0, 1.0], **policy) == {}
+
+
 # --- in a session ---------------------------------------------------------------------------------
 
 
@@ -116,6 +180,23 @@ def found(hospitals: dict[str, NDArray[np.float64]]) -> SessionResult:
 
 def test_a_session_names_the_hospital_and_its_column(found: SessionResult) -> None:
     assert found.site_differences_.columns == {"site-3": ("x2",)}
+
+
+@pytest.mark.parametrize(
+    ("middle", "miscode"),
+    [(0.0, lambda x: 10.0 * x), (5.0, lambda x: 18.0 * x), (37.0, lambda x: 1.8 * x + 32.0)],
+    ids=["tenfold", "mg/dl", "Fahrenheit"],
+)
+def test_a_session_names_the_hospital_with_another_unit(middle: float, miscode: Any) -> None:
+    """In a column that tells no clusters apart."""
+    rng = np.random.default_rng(9)
+    sites = {
+        f"site-{i}": np.column_stack([rows_of(rng, 60)[0], middle + rng.normal(size=60)])
+        for i in range(4)
+    }
+    assert session(sites).site_differences_.columns == {}
+    sites["site-1"][:, 4] = miscode(sites["site-1"][:, 4])
+    assert session(sites).site_differences_.columns == {"site-1": ("x4",)}
 
 
 def test_cramers_v_is_that_of_the_groups(found: SessionResult) -> None:

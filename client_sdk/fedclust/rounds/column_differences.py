@@ -1,5 +1,8 @@
 """Which site codes a column otherwise than the others: other unit, reversed, shifted, mixed up.
 
+The preparation finds other units of numbers by the sites' means and spreads
+(``rounds.preparation``); these columns are left out from the start. This module finds the rest.
+
 What it computes
     **Scale.** Every column is centred at the sites' typical value, divided by the typical spread
     below or above it, and passed through the inverse hyperbolic sine: skewed columns become even,
@@ -28,7 +31,7 @@ often it names any where all sites agree.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,6 +63,7 @@ def differing_columns(
     n_clusters: int,
     min_sites: int,
     seed: int,
+    found: Mapping[str, Sequence[int]],
 ) -> dict[str, tuple[int, ...]] | None:
     """Return the columns that a site codes otherwise than the others, for each site that does.
 
@@ -76,11 +80,15 @@ def differing_columns(
     min_sites : int
         A site is compared with at least so many others, and with at least three.
     seed : int
+    found : mapping of site to int
+        Columns that sites code otherwise by their means and spreads; the answer repeats them.
     """
     names = sorted(sites)
     agrees = np.ones((len(names), len(binary)), dtype=np.bool_)
     if len(names) <= max(min_sites, _FEWEST_OTHERS):
         return None
+    for own, name in zip(agrees, names, strict=True):
+        own[list(found.get(name, ()))] = False
     cells = _scaled_cells([sites[name] for name in names], binary)
     n_regions = max(_REGIONS_PER_CLUSTER * n_clusters, _FEWEST_REGIONS)
     while True:

@@ -456,6 +456,7 @@ def _with_site_differences(
         max(len(own.centroids) for own in clusterings(result)),
         config.policy.min_sites,
         closing.plan.seed,
+        closing.state.differing,
     )
     columns = None
     if found is not None:

@@ -14,6 +14,11 @@ One bad site
     are then merged without it, and scaled values are clipped at 3 standard deviations. Otherwise
     they are clipped at 100: fewer than one person in 10,000 is farther away (Chebyshev).
 
+Another unit
+    Most sites lie nearer than the others, and the nearest of these others is more than 4 times as
+    far as the farthest of most: they seem to code the column otherwise (``make bench
+    column_differences``). The result names them.
+
 It is round 1 of every session with ``scaling: standard``, ``missing: impute`` or ``missing: mask``,
 and does not count for ``max_rounds``.
 """
@@ -52,6 +57,9 @@ from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, 
 NAME = "prepare"
 #: From how many times the median site's distance on a site stands apart; it takes as many sites.
 _APART, _FEWEST_SITES = 10.0, 3
+#: From how many times the next nearer site's distance on a site codes a column otherwise. A site of
+#: one cluster, or of patients that no other site has, is seldom so far.
+_OTHERWISE = 4.0
 #: How many standard deviations a value lies from the mean at most: where the sites agree, and
 #: where one stands apart.
 _LIMIT, _LIMIT_APART = 100.0, 3.0
@@ -171,10 +179,11 @@ PHASE = Phase(
 
 def merge(
     contributions: Sequence[Contribution], config: RunConfig
-) -> tuple[Space, tuple[str, ...]]:
+) -> tuple[Space, tuple[str, ...], dict[str, tuple[int, ...]]]:
     """Return the common space from all sites' moments; contributions sorted by site.
 
-    And a warning for each site that stands apart, and one where much is imputed.
+    And a warning for each site that stands apart, and one where much is imputed. And the columns
+    that a site seems to code otherwise, of those that have any.
 
     Raises
     ------
@@ -183,7 +192,9 @@ def merge(
     """
     d = len(config.columns)
     sent = payloads_of(contributions, SiteMoments)
-    apart = _standing_apart(sent, config)
+    distances = _distances(sent, config)
+    apart = np.asarray(distances / _APART > _median(distances))
+    apart &= config.policy.scaling == "standard"
     merged = no_moments((d,))
     # By feature: rows of sites that lack it are no rows of it, imputed ones are.
     rows = np.zeros(d)
@@ -201,9 +212,11 @@ def merge(
         )
     impute = mean if config.policy.missing in IMPUTES else None
     warnings = (*_apart_warnings(sent, apart, config), *_imputed_warning(sent, config))
+    otherwise = zip(sent, _coded_otherwise(distances), strict=True)
+    differing = {site: tuple(np.flatnonzero(own).tolist()) for site, own in otherwise if own.any()}
     if config.policy.scaling != "standard":
         declared = replace(declared_space(config.columns, config.policy), impute=impute)
-        return _with_gamma(declared, m2 / rows, config), warnings
+        return _with_gamma(declared, m2 / rows, config), warnings, differing
     scale = standard_scale(config.columns, mean, m2 / rows)
     lower, upper = own_bounds(config.columns)
     weights = np.array([column.weight for column in config.columns])
@@ -212,7 +225,7 @@ def merge(
     # A share is within its bounds.
     shares = np.maximum(space.center - lower, upper - space.center) / space.scale
     limit = np.where(binary_columns(config.columns), shares, limit)
-    return replace(space, limit=limit), warnings
+    return replace(space, limit=limit), warnings, differing
 
 
 def _with_gamma(space: Space, variances: FloatArray, config: RunConfig) -> Space:
@@ -225,12 +238,12 @@ def _with_gamma(space: Space, variances: FloatArray, config: RunConfig) -> Space
     return with_categories(config.columns, space, gamma)
 
 
-def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> BoolArray:
-    """Return in which columns each site stands apart (S, d): numbers, with ``scaling: standard``.
+def _distances(sent: Mapping[str, SiteMoments], config: RunConfig) -> FloatArray:
+    """Return how far each site lies from the middle of the sites (S, d), NaN where nobody can say.
 
     A site's distance is the root of the mean square of its values about the median of all sites'
     means: of a site that holds one cluster it is about how far that lies. Medians are not weighted,
-    for a site's number of persons is its own word.
+    for a site's number of persons is its own word. Only numbers have distances.
     """
     observed = np.array([moments.observed for moments in sent.values()], dtype=np.float64)
     held = observed > 0
@@ -239,13 +252,22 @@ def _standing_apart(sent: Mapping[str, SiteMoments], config: RunConfig) -> BoolA
         spreads = np.sqrt([moments.m2 for moments in sent.values()] / np.maximum(observed, 1.0))
         middle = _median(means)
         distances = np.hypot(spreads, means - middle)
-        typical = _median(distances)
-        apart = held & (distances > _APART * typical)
         usual = _median(np.where(held, spreads, np.nan))
     # Most sites may have one value, or one group, alone: then any other is far away.
     able = (held.sum(axis=0) >= _FEWEST_SITES) & (usual > CONSTANT * np.abs(middle))
-    able &= ~binary_columns(config.columns) & (config.policy.scaling == "standard")
-    return np.asarray(apart & able)
+    return np.where(held & able & ~binary_columns(config.columns), distances, np.nan)
+
+
+def _coded_otherwise(distances: FloatArray) -> BoolArray:
+    """Return which columns each site codes otherwise (S, d): those beyond a gap in the distances.
+
+    Most sites lie before the gap, and at least three.
+    """
+    ordered = np.sort(distances, axis=0)
+    nearer = np.arange(1, len(ordered))[:, None]
+    most = (2 * nearer > (~np.isnan(ordered)).sum(axis=0)) & (nearer >= _FEWEST_SITES)
+    beyond = np.where(most & (ordered[1:] / _OTHERWISE > ordered[:-1]), ordered[1:], np.inf)
+    return np.asarray(distances >= beyond.min(axis=0, initial=np.inf))
 
 
 def _median(values: FloatArray) -> FloatArray:

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, TypeAlias
 
+from pydantic import Field
+
 from fedclust.numeric.arrays import FloatVector
 from fedclust.rounds.plan import Plan
 from fedclust.schema.encoding import Space
@@ -40,6 +42,8 @@ class EngineState(Model):
         The space; None until it is known.
     warnings : tuple of str
         Of the preparation; the result repeats them.
+    differing : dict of site to tuple of int
+        Columns that sites seem to code otherwise, by the preparation.
     method : dict
         The method's own state, as a tree; None before its start.
     result : Result or None
@@ -57,6 +61,7 @@ class EngineState(Model):
     impute: FloatVector | None = None
     limit: FloatVector | None = None
     warnings: tuple[str, ...] = ()
+    differing: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     method: dict[str, Tree] | None = None
     result: Result | None = None
     history: tuple[HistoryEntry, ...] = ()

@@ -37,9 +37,9 @@ class _Preparation(Stage):
         return before.state.with_space(declared_space(plan.columns, plan.policy)), None
 
     def aggregate(self, closing: Round) -> Closed:
-        space, warnings = preparation.merge(closing.contributions, closing.config)
+        space, warnings, differing = preparation.merge(closing.contributions, closing.config)
         state = closing.recorded({}).with_space(space)
-        state = state.model_copy(update={"warnings": warnings})
+        state = state.model_copy(update={"warnings": warnings, "differing": differing})
         return Closed(state, metrics=closing.metrics, warnings=warnings)
 
 
