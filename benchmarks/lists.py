@@ -30,7 +30,7 @@ from fedclust_service.domain.session import SessionState  # noqa: E402
 from fedclust_service.store import Store, migrate  # noqa: E402
 from fedclust_service.usecases import admin, sessions, studies  # noqa: E402
 from fedclust_service.usecases.sessions import list_completed  # noqa: E402
-from fedclust_service.usecases.sweeper import Waiting, end_unsupported, sweep  # noqa: E402
+from fedclust_service.usecases.sweeper import end_unsupported, sweep  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
 from support.many_sessions import fill  # noqa: E402
 from usecases.direct_api import ANALYST, OPERATOR, DirectApi, site  # noqa: E402
@@ -72,23 +72,22 @@ def _measure(database: str, url: str, n_sessions: int, place: Path) -> list[dict
             with engine.connect() as connection:
                 connection.execute(text("VACUUM ANALYZE"))
             engine.dispose()
-        waiting: Waiting = {}
         for _ in range(2):
-            sweep(direct.co, waiting)
+            sweep(direct.co)
         gc.collect()
         gc.freeze()  # as `serve` does
         return [
             {"database": database, "what": what, **_timed(read)}
-            for what, read in _reads(direct, waiting, place).items()
+            for what, read in _reads(direct, place).items()
         ]
     finally:
         store.close()
 
 
-def _reads(direct: DirectApi, waiting: Waiting, place: Path) -> dict[str, Callable[[], object]]:
+def _reads(direct: DirectApi, place: Path) -> dict[str, Callable[[], object]]:
     co, now = direct.co, direct.co.clock.now()
     reads: dict[str, Callable[[], object]] = {
-        "sweep": partial(sweep, co, waiting),
+        "sweep": partial(sweep, co),
         "unsupported sessions, at the start": partial(end_unsupported, co),
         "overview": partial(admin.overview, co, OPERATOR, place),
     }

@@ -582,7 +582,8 @@ def _tutorials_four_hospitals(page: Page) -> Iterator[None]:
         page.replace(approve, f"{approve} --code {code[1]}")
 
     page.before(approve, read_the_code)
-    yield
+    with few_clouds.all_drawn():
+        yield
     for name in ("choice", "profile", "mix"):
         drawn, shown = page.place / f"{name}.svg", FIGURES / f"four_hospitals_{name}.svg"
         assert drawn.read_text("utf-8") == shown.read_text("utf-8"), name

@@ -33,8 +33,10 @@ def draw(numbers: dict[str, int]) -> None:
 def all_drawn() -> Iterator[None]:
     """Draw as many clouds as sessions do outside tests, for the length of a ``with`` block."""
     draw(ALL)
-    yield
-    draw(FEW)
+    try:
+        yield
+    finally:
+        draw(FEW)
 
 
 def drawn() -> dict[str, int]:
