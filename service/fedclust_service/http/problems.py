@@ -57,7 +57,7 @@ def invalid(errors: list[problems.FieldError]) -> Refusal:
     """Return the refusal of a body that does not fit its model."""
     if any(item.rule == "json_invalid" for item in errors):
         return Refusal("malformed-request", "The body is not valid JSON.", errors)
-    return Refusal("invalid", "Correct the fields named in errors and send it again.", errors)
+    return Refusal("invalid", "Correct these fields and send it again.", errors)
 
 
 def refuse_parameters(request: Request, error: Exception) -> Refusal:

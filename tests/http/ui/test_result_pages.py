@@ -413,6 +413,9 @@ def test_names_of_clusters_stand_wherever_the_result_is_shown(
     assert '<label for="name-2">Cluster 2</label>' in me.open("/ui/sessions/joined-up/names")
     refused = me.post("/ui/sessions/joined-up/names", [("name", "same")] * 3)
     assert "Give other names. Two clusters have the same name." in refused.text
+    refused = me.post("/ui/sessions/joined-up/names", [("name", "N" * 61)] * 3)
+    assert refused.text.count("It should have at most 60 characters.") == 1
+    assert f'value="{"N" * 61}"' in refused.text
     named = me.post("/ui/sessions/joined-up/names", [("name", name) for name in names])
     assert named.headers["Location"] == "/ui/sessions/joined-up/result?notice=clusters-named"
     assert "The clusters have their names." in me.open(named.headers["Location"])
