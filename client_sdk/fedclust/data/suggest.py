@@ -439,6 +439,8 @@ def _values_fit(feature: Feature, table: _Table, name: str) -> int:
         if is_death(feature.name) and any(map(death_of, codes)):
             return 2 * (len(codes) <= _MOST_YES_NO)
         present = [code for code in codes if not looks_missing(code)]
+        if len(present) > _MOST_CODES + len(feature.levels or ()):
+            return 0  # Names, dates or numbers; each code would be compared with all others.
         known = [_level(feature, code, codes, _Match(name, 1)) is not None for code in present]
         if {"male", "female"} <= set(meanings_of(codes, name).values()):
             return 2 * any(known)
