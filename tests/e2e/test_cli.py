@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -156,7 +157,19 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
     assert [each["name"] for each in listed] == list(SITES)
     assert all(len(each["tokens"]) == 1 for each in listed)
 
-    shell.run("eva", "session", "create", "heart", *ASKED, "--clusters", "3", "--seed", "11")
+    asked = [
+        "--algorithm",
+        "lloyd",
+        "--clusters",
+        "3",
+        "--features",
+        "x,y",
+        "--seed",
+        "11",
+        "--purpose",
+        PURPOSE,
+    ]
+    shell.run("eva", "session", "create", "heart", *asked, "--sites", ",".join(SITES))
     assert "fedclust participate heart" in shell.err
     shell.run("eva", "session", "start", "heart", code=5)
 
@@ -282,8 +295,16 @@ def test_doctor_says_what_is_well_and_what_to_do(known: Shell) -> None:
     checks = {"versions", "disk", "coordinator", "token", "session", "data"}
     assert {each["check"] for each in found} >= checks
     assert {each["state"] for each in found} == {"ok"}, found
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
+    lines = known.run("cadiz", "doctor", FEDCLUST_COORDINATOR=nowhere, code=6)
+    assert "failed   coordinator" in lines
     (known.place / "cadiz.token").write_text("fcs_wrong", "utf-8")
     assert "failed   token" in known.run("cadiz", "doctor", code=5)
+    (known.place / "cadiz.token").chmod(0o644)
+    assert "chmod 600" in known.run("cadiz", "doctor", code=2)
 
 
 def test_completion_knows_the_commands() -> None:

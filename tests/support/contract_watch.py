@@ -1,7 +1,7 @@
 """Hold answers of a coordinator to its published description, and its database to the audit trail.
 
     with watched_coordinator(tmp_path, database_url) as watch:
-        watch.judge("get_site", 404, text, headers, ["/v1/sites/oslo"])
+        watch.send(Sent("get_site", "GET", "/v1/sites/oslo", "operator", b"", {}))
         watch.findings.faults              # nothing
 
 The watch reads the database over its own connection, before and after each request.
@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import httpx
 from sqlalchemy import MetaData, create_engine, func, select
 
 from support.api_caller import ApiCaller
@@ -75,6 +76,18 @@ class Findings:
         return len(self.faults.get(kind, ()))
 
 
+@dataclass(frozen=True)
+class Sent:
+    """A request: which operation of the description it is, and what it says."""
+
+    operation: str
+    method: str
+    path: str
+    token: str | None
+    content: bytes
+    headers: Mapping[str, str]
+
+
 class Watch:
     """Holds answers to the published description, and the database to the audit trail."""
 
@@ -101,6 +114,15 @@ class Watch:
 
     def close(self) -> None:
         self._engine.dispose()
+
+    def send(self, sent: Sent) -> httpx.Response:
+        """Send one request and judge its answer."""
+        response = self.api.request(
+            sent.method, sent.path, sent.token, content=sent.content, headers=dict(sent.headers)
+        )
+        said = [sent.path, *sent.headers.values(), *texts(sent.content)]
+        self.judge(sent.operation, response.status_code, response.text, response.headers, said)
+        return response
 
     def judge(
         self, operation: str, status: int, body: str, headers: Mapping[str, Any], said: list[str]
