@@ -9,8 +9,6 @@ local only
     k-means (n_init 10) at each site alone, min(K, rows) clusters.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

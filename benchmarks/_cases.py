@@ -1,7 +1,5 @@
 """Data sets on which protection and methods are compared with central k-means."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any

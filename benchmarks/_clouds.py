@@ -1,7 +1,5 @@
 """Rows without clusters and with clusters, of the kinds that hospitals have."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import numpy as np

@@ -5,8 +5,6 @@ Shared data sets are read from ``FEDCLUST_DATA``, or else from ``../shared/data`
 repository.
 """
 
-from __future__ import annotations
-
 import gzip
 import os
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A network of one hidden layer, in numpy; local steps of plain stochastic gradien
 weighted by rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -12,8 +12,6 @@ FOLDER holds ``definition.json`` and the sites' rows as ``NAME.npy``. Sites load
 ``NAME.warm`` and wait for ``go``, so that start-up is not measured as part of the rounds.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

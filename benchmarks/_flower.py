@@ -1,7 +1,5 @@
 """What the parts that run Flower share: processes, rows, a definition, approvals, a comparison."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

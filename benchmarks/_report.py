@@ -1,7 +1,5 @@
 """How every benchmark reports: a table for people, JSON for comparisons."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

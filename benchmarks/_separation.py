@@ -8,8 +8,6 @@ Theorem 3.1 (Definition 3.5 has twice its right-hand side), and the inactive one
 1.1, where lambda_r has the cluster's rows under the root (equation 4: the smallest device's rows).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -6,8 +6,6 @@ every row's cluster, as the paper's did (Table 2). Blobs and moons lie at unequa
 gaps are equal, eigenvalues coincide, and no sign makes such eigenvectors agree.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from _data import Data, FloatArray, IntArray

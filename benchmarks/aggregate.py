@@ -7,8 +7,6 @@ requests while the service aggregates, and at rest. ``--skip-service`` and ``--s
 part out.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

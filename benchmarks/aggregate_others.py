@@ -6,8 +6,6 @@ from its last submission to when the session has left it. Small requests are tim
 during the long aggregation. All of it runs on SQLite and on PostgreSQL.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -10,8 +10,6 @@ the rule over that without it. Sites that are split by the size of the tumours d
 honest sites can.
 """
 
-from __future__ import annotations
-
 import argparse
 import dataclasses
 import warnings

@@ -15,8 +15,6 @@ rounds, kB a site, CPU
     sends in all of them, the mean over sites. CPU: of all sites and the coordinator together.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 import warnings

@@ -3,8 +3,6 @@
 ``python benchmarks/cohort_store.py`` prints both for a million persons and 32 columns.
 """
 
-from __future__ import annotations
-
 import argparse
 import tempfile
 import time

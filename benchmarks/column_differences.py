@@ -18,8 +18,6 @@ Table: sessions in which exactly the right site and column are named, these and 
 none. Where all sites agree, ``none`` is right.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import Counter, defaultdict
 from collections.abc import Iterator

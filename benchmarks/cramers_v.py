@@ -9,8 +9,6 @@ Table: sessions, the share in which V is within .1 of that of the rows' labels, 
 difference.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ with the undisturbed run and has a line of its own, also in ``benchmarks/results
 exit code is 1 if a session hangs or differs, or if anything is lost or doubled.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -7,8 +7,6 @@ them, and its health check runs against a coordinator that its command started. 
 writes ``benchmarks/results/dist.json``.
 """
 
-from __future__ import annotations
-
 import argparse
 import hashlib
 import json

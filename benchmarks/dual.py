@@ -10,8 +10,6 @@ Gaps are relative, in per cent, of the best bounds so far. *eq. 39*: .8 s a dual
 node of each and the coordinator's step, as in the paper's formula; no message is sent here.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 import warnings

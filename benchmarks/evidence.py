@@ -7,8 +7,6 @@ First table: rows without clusters; second: with missing values; third: with clu
 that is chosen; fourth: data sets whose truth is known from elsewhere; fifth: what it costs.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence

@@ -6,8 +6,6 @@ RandomState(42); the clients' places are ours (``_data.LOCATIONS``). ``--runs 20
 number of runs, and is resumable; without it, each figure states its number of runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 from typing import Any

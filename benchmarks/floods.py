@@ -11,8 +11,6 @@ The target: p99 of the other site at most 1 s, no failure, at most 100 kB of log
 also measures the coordinator of another checkout (with its ``.venv``).
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import contextlib

@@ -7,8 +7,6 @@ processes together. Start-up is left out: counting starts when round 3 opens and
 The two take turns, ``--repeats`` times.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import sqlite3

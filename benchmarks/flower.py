@@ -7,8 +7,6 @@ the size of the largest answer in the same federation, and fedclust's own servic
 session: seconds a round of each. It needs the environment of `make test-flower`.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

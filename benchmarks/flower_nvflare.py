@@ -6,8 +6,6 @@ that Flower 1.36 and later refuse, so the part makes an environment of its own w
 .venv-flower-nvflare.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import tempfile

@@ -5,8 +5,6 @@ and the memory. `ARGS="--sites 4"` runs one of them. It makes an environment of 
 .venv-flower-simulation, with Ray.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

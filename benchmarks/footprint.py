@@ -4,8 +4,6 @@ A fresh virtual environment gets ``pip install .`` without extras; the coordinat
 taken with this interpreter. Prints a table, writes ``benchmarks/results/footprint.json``.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -8,8 +8,6 @@ The target: the median of every page at most 200 ms. ``--only`` takes pages whos
 text; ``--built`` builds nothing.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import subprocess

@@ -7,8 +7,6 @@ and fails if there is one. ``--seed N --seeds 1`` replays one seed. Threads and 
 their own pace, so the same faults may hit other requests.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

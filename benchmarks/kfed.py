@@ -6,8 +6,6 @@ in ``_baselines``. ``--runs 10`` is the paper's number of runs; uneven splits ha
 many.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 from functools import lru_cache

@@ -5,8 +5,6 @@ A coordinator, the large site in a separate process, and two small sites. The ti
 consent screen, the rounds, labels. It is compared with one scikit-learn pass over the rows.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

@@ -4,8 +4,6 @@ On SQLite and on PostgreSQL, by the use cases without HTTP. 500 rounds are late.
 every list and filter at most 50 ms, a sweep at most 10 ms of CPU.
 """
 
-from __future__ import annotations
-
 import argparse
 import gc
 import sys

@@ -3,8 +3,6 @@
 Also runs property tests with other random examples than those of every change.
 """
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

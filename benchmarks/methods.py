@@ -7,8 +7,6 @@ Bytes are those of the payloads, by phase and round, before a submission adds it
 Second table: the methods for one common k-means on the same data, compared with central k-means.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import time

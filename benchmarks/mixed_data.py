@@ -5,8 +5,6 @@ Both are compared with the known classes, and with what central software finds o
 with ten starts. The agreement is the adjusted Rand index (ARI).
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

@@ -8,8 +8,6 @@ ARI of a session's labels with those of pooled EM. Warned is the share of the se
 whose result says that groups cost the classes much.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from typing import Any

@@ -3,8 +3,6 @@
 npm installs both into a temporary folder. It exits with 1 if one of them finds an error.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

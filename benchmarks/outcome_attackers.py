@@ -16,8 +16,6 @@ reconstructing
     figure with the threshold that an attacker can know, half-way between both groups' means.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 from typing import Any

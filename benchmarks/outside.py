@@ -21,8 +21,6 @@ logarithm. Without it, columns with long tails such as the sizes of tumours brea
 often: the figures say how much.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 from collections.abc import Callable

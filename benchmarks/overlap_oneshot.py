@@ -11,8 +11,6 @@ E5  share of rows in their class under the best matching, and that of central k-
 E3  cosine and relative distance of matched centroids from equation 1's, over the known features.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 import warnings

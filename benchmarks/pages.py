@@ -7,8 +7,6 @@ through are added, so that a result is opened and two are compared.
 The target: p95 of every page at most 150 ms. ``--only`` takes pages whose name contains a text.
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 import tempfile

@@ -7,8 +7,6 @@ run of k-means from given centroids. The third table gives the CPU time of formi
 values are missing at random.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

@@ -7,8 +7,6 @@ the cost of the differencing guard, which the tables have replaced. Rows are sca
 not in the session.
 """
 
-from __future__ import annotations
-
 import argparse
 import warnings
 

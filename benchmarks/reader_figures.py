@@ -12,8 +12,6 @@ from the rows of the same clusters. For each kind of data, the share of draws or
 With `--support`, SUPPORT too (the extra `examples`).
 """
 
-from __future__ import annotations
-
 import argparse
 from collections import defaultdict
 from typing import Any

@@ -3,8 +3,6 @@
 The index names the benchmarks that were not run on this machine.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from textwrap import fill

@@ -6,8 +6,6 @@ cost above 1.05, and in at most 5 % of those below 1.01. The constants of the cr
 on the first set's kinds of data; the second set has other seeds, the third other kinds of data.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from functools import cache

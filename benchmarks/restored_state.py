@@ -6,8 +6,6 @@ close an attacker comes to the last newcomer by subtracting what left before fro
 an operator had accepted the state: against the record of the newcomer's group, which anyone sees.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import statistics

@@ -7,8 +7,6 @@ memory, which grows with the rows; both use the same least group size. Labels ar
 by the nearest centroid, from one pass.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

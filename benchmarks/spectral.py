@@ -5,8 +5,6 @@ the values of ``alignment``. Times are those of all sites one after another. ``-
 paper's number of runs.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 import warnings

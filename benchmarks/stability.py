@@ -10,8 +10,6 @@ session's own clusters, k-means of ten starts for each sample, and all rows labe
 Third table: time of a session with 100 models and of the same session without, in turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

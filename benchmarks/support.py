@@ -5,8 +5,6 @@ another file like `examples/support_study.py`: `make bench support ARGS="--study
 scaled by their mean and standard deviation, and the mean stands for a missing value.
 """
 
-from __future__ import annotations
-
 import argparse
 import math
 import sys

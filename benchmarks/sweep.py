@@ -10,8 +10,6 @@ of a sweep gives the same bits as a separate run (the tests check this). Third t
 sweep of some data recommends.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import re

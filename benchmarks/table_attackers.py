@@ -35,8 +35,6 @@ groupings
     The same persons are in eight tables, and everybody's group is known in each.
 """
 
-from __future__ import annotations
-
 import argparse
 import itertools
 import os

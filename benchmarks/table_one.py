@@ -20,8 +20,6 @@ In kinds with "no effect" the clusters differ by chance alone. Each kind has no,
 values. With `--support`, SUPPORT too (the extra `examples`).
 """
 
-from __future__ import annotations
-
 import argparse
 import sys
 from collections.abc import Callable, Iterator

@@ -6,8 +6,6 @@ beforehand, except for the pixels of the digits, and dealt to the sites at rando
 another split.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -7,8 +7,6 @@ clusters them with `fkm`, or gets summaries and clusters them with `mixture`. In
 complete visits, k-means or a Gaussian mixture with diagonal covariances finds the same columns.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ Nearest and tree are the two values of the option ``labels``. Third table: CPU s
 coordinator.
 """
 
-from __future__ import annotations
-
 import argparse
 import time
 from collections.abc import Callable

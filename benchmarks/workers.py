@@ -5,8 +5,6 @@ another. The time starts when the changing request is sent, so it includes that 
 four sites through the SDK, with one, two and three workers, in turns.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import sys

@@ -4,8 +4,6 @@
 other hosts are allowed: a reader decides to follow them.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Settings of the documentation site: ``make docs-site``."""
 
-from __future__ import annotations
-
 import sys
 from importlib.metadata import version as version_of
 from pathlib import Path

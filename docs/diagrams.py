@@ -4,8 +4,6 @@ A figure is 720 wide and shown on white. Widths of words are estimated from wide
 they fit whatever font a reader has. The same input gives the same bytes on every machine.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

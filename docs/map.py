@@ -5,8 +5,6 @@ import. An arrow is left out where others lead the same way: if a imports b and 
 is no arrow from a to c. A test fails when the figure differs from what this gives.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from pathlib import Path

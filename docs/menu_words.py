@@ -4,8 +4,6 @@ The menu is what the toctrees of ``index.md`` reach. Text that autodoc takes fro
 counted.
 """
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

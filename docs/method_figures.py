@@ -5,8 +5,6 @@
 of it. All positions come from the session. A test draws the figures again and compares positions.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@ A :class:`Sheet` holds panels side by side, each with a title and a caption. The
 of a point say which site it belongs to; black belongs to the coordinator.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@
 wrote, with page numbers, and fails if a picture is missing.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

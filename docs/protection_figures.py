@@ -4,8 +4,6 @@ The figures show what the code computes: groups, records and sums of fifteen mad
 clusters of four made-up hospitals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache

@@ -4,8 +4,6 @@ A block stands between ``<!-- name: begin -->`` and ``<!-- name: end -->``. A te
 differs from what this gives.
 """
 
-from __future__ import annotations
-
 import re
 import sys
 import textwrap

@@ -1,7 +1,5 @@
 """What ``render.py`` writes about fields: options of methods, definitions, settings."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """What ``render.py`` writes on the pages of docs/reference/."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator, Mapping

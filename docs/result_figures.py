@@ -4,8 +4,6 @@ The result is that of a simulated session on made-up patients of four hospitals.
 figures again and compares positions.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 

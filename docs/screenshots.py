@@ -4,8 +4,6 @@ They are written to ``build/screenshots``. Those that pages of the documentation
 written to ``docs/figures``. A temporary coordinator with made-up sessions answers.
 """
 
-from __future__ import annotations
-
 import shutil
 import sys
 import tempfile

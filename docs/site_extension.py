@@ -14,8 +14,6 @@
   forbid them.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from pathlib import Path

@@ -3,8 +3,6 @@
 ``python docs/states.py`` writes them; tests compare them.
 """
 
-from __future__ import annotations
-
 import textwrap
 from functools import partial
 from pathlib import Path

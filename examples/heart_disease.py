@@ -17,8 +17,6 @@ No hospital sends the diagnosis: it is in a column that the sessions do not ask 
 script, which plays all roles, compares it with the labels at the end.
 """
 
-from __future__ import annotations
-
 import argparse
 import csv
 import json

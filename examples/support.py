@@ -9,8 +9,6 @@ and takes part. One hospital is killed in the middle and started again. Only thi
 plays all roles, sees all patients at once.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import signal

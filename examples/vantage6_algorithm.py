@@ -5,8 +5,6 @@ answers, and each session forms another table of the same persons. Outcomes are 
 would come from the seed, which the analyst knows.
 """
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """What the benchmarks rest on: data as the papers count them, resumable runs."""
 
-from __future__ import annotations
-
 import re
 import runpy
 import sys

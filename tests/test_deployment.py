@@ -1,8 +1,6 @@
 """What is deployed without a container engine at hand: the files are read, linted, and held
 against the program's own settings."""
 
-from __future__ import annotations
-
 import configparser
 import fnmatch
 import json

@@ -1,7 +1,5 @@
 """The figures of the documentation are what the code draws, and readers of every kind see them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ Most of it is rendered, and `test_repository` compares the pages with what the c
 names come from the code in another way, so that a renderer cannot leave one out.
 """
 
-from __future__ import annotations
-
 import ast
 import inspect
 import json

@@ -1,7 +1,5 @@
 """Promises about the tree itself: what is in it, how it reads, how large it may get."""
 
-from __future__ import annotations
-
 import ast
 import importlib.metadata
 import importlib.util

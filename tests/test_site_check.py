@@ -1,7 +1,5 @@
 """The check of the built documentation finds what it is for, on a made-up site."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 

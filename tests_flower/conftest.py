@@ -1,7 +1,5 @@
 """Fixtures of the tests that need Flower: `make test-flower` runs them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """A Flower federation in this process: ClientApps called as functions, and a clock that is set."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping

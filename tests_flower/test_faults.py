@@ -1,7 +1,5 @@
 """What a site refuses over Flower, and what happens to a session when nodes fail."""
 
-from __future__ import annotations
-
 import logging
 import os
 import signal

@@ -1,7 +1,5 @@
 """Sessions over Flower give the bytes of ``simulate``."""
 
-from __future__ import annotations
-
 import json
 from functools import partial
 from typing import Any

@@ -17,8 +17,6 @@ Everything but ``simulate`` is imported when it is first used. Only the estimato
 scikit-learn.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any

@@ -17,8 +17,6 @@ References
    distributed optimization", 2023.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

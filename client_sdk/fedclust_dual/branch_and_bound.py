@@ -6,8 +6,6 @@ because the cache does not notice changes of other files. Sums are never reorder
 the same input gives the same bits.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numba

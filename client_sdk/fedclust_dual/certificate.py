@@ -1,7 +1,5 @@
 """The result of a ``dual`` session: centroids, bounds, and what the bounds rest on."""
 
-from __future__ import annotations
-
 from fedclust.methods.common.finalize import raw_result
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Bounds, Result, relative_gap

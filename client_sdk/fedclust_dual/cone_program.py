@@ -9,8 +9,6 @@ Yfantis, Wagner & Ruskowski, "Federated K-means clustering via dual decompositio
 optimization", equations 24 and 32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

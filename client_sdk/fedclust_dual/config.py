@@ -1,7 +1,5 @@
 """Options of ``dual``, and checks of definitions with them."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 import numpy as np

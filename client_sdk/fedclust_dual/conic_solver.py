@@ -3,8 +3,6 @@
 clarabel factorises with QDLDL: the same input gives the same bits.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -20,8 +20,6 @@ References
    Letters 1999.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import Annotated, Literal, TypeAlias
 

@@ -15,8 +15,6 @@ References
    distributed optimization".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations

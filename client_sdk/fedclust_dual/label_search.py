@@ -10,8 +10,6 @@ References
    partitioning", Psychometrika 2006.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from itertools import combinations
 from math import comb

@@ -6,8 +6,6 @@ value must be possible for both. A value that is too low cannot be detected: a s
 less than it could prove.
 """
 
-from __future__ import annotations
-
 import hashlib
 from dataclasses import replace
 from typing import TypeVar

@@ -16,8 +16,6 @@ References
    distributed optimization".
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ The cost of one set of centroids is equation 34 of Yfantis et al., "Federated K-
 dual decomposition-based distributed optimization".
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

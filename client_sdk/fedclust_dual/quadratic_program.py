@@ -16,8 +16,6 @@ References
 .. [2] Rockafellar, "Monotone operators and the proximal point algorithm", 1976.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

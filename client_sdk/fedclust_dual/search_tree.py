@@ -4,8 +4,6 @@ A node of the tree fixes the labels of the first points; its data are in one slo
 :class:`Tree`. :mod:`~fedclust_dual.branch_and_bound` searches it.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

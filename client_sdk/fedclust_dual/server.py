@@ -1,7 +1,5 @@
 """The coordinator's steps in ``dual``: dual and primal rounds, and the splitting of the domain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

@@ -9,8 +9,6 @@ The definition in an answer stays open: a session may pin an older version of it
 options, and a client should be able to list sessions of methods that it does not know.
 """
 
-from __future__ import annotations
-
 import operator
 from collections.abc import Iterable, Sequence
 from functools import reduce

@@ -5,8 +5,6 @@ project, so the description always matches the bodies. Other methods are describ
 ``/v1/algorithms`` alone. A coordinator serves the file as it is.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import sys

@@ -1,7 +1,5 @@
 """Write ``examples/`` and the examples of ``openapi.json`` anew (part of `make openapi`)."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

@@ -8,8 +8,6 @@ differs between machines or runs is made the same (the platform, the audit head,
 bits of numbers, and hashes over them, may differ.
 """
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ What differs between two runs is made the same: tokens, the platform, and the cl
 still.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@
 which ``north``, ``south`` and ``west`` are registered.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from pathlib import Path

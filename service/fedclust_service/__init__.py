@@ -1,7 +1,5 @@
 """The coordinator."""
 
-from __future__ import annotations
-
 import sys
 
 

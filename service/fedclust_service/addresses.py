@@ -1,7 +1,5 @@
 """What is an address: of a machine, of a page, of a mailbox, of a database."""
 
-from __future__ import annotations
-
 from ipaddress import ip_address
 from urllib.parse import urlsplit
 

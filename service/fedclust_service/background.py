@@ -1,7 +1,5 @@
 """The base class of the service's long-running threads."""
 
-from __future__ import annotations
-
 import threading
 
 

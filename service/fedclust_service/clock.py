@@ -6,8 +6,6 @@ serves. From there it follows this machine's monotonic clock, so setting a clock
 `StoreClock.check` reads the clocks again, follows small corrections and refuses large ones.
 """
 
-from __future__ import annotations
-
 import sys
 import threading
 import time

@@ -1,7 +1,5 @@
 """Accept connections within the limit on file descriptors."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

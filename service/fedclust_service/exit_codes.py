@@ -1,7 +1,5 @@
 """Exit codes of ``fedclust-service``, and the error that carries one."""
 
-from __future__ import annotations
-
 from enum import IntEnum
 
 

@@ -1,7 +1,5 @@
 """Serve a coordinator over HTTP until a signal ends the process."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

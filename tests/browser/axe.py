@@ -1,7 +1,5 @@
 """What axe-core finds on a page that keeps somebody from reading or using it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from axe_playwright_python.base import AXE_SCRIPT

@@ -1,7 +1,5 @@
 """A real Chromium, and all that it asked for and complained of."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field

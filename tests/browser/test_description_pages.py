@@ -1,7 +1,5 @@
 """``/docs`` and ``/help`` in a real browser: examples work, nothing is fetched from elsewhere."""
 
-from __future__ import annotations
-
 import json
 import os
 from typing import Any

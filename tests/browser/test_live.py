@@ -1,7 +1,5 @@
 """The page of a session keeps up with it, without being loaded again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Lists of a coordinator with 1,000 sessions of 20 sites, as each role reads them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Every page in every role: it loads from here alone, complains of nothing, and can be read."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import UTC, datetime

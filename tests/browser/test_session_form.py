@@ -1,7 +1,5 @@
 """The form that defines a session: its table is pasted, named by a file, or typed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

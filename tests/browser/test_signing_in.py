@@ -1,7 +1,5 @@
 """Signing in as people do: by keyboard, without JavaScript, after a pause, with a lost token."""
 
-from __future__ import annotations
-
 import pytest
 from playwright.sync_api import Browser, Locator, expect
 

@@ -1,7 +1,5 @@
 """A study as people do it: defined, watched and read in a browser, computed at the sites."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The agent's work, entry by entry: what it answers, what it stops for, and what it outlives."""
 
-from __future__ import annotations
-
 import configparser
 import csv
 import inspect

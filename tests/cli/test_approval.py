@@ -1,7 +1,5 @@
 """``fedclust review`` and ``fedclust approve``: what they show, record and refuse."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

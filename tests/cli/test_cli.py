@@ -1,7 +1,5 @@
 """The command line: what it prints, writes, refuses, and the code it ends with."""
 
-from __future__ import annotations
-
 import base64
 import csv
 import json

@@ -1,7 +1,5 @@
 """Several numbers of clusters on the command line, and a sweep's result at each of them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from functools import partial

@@ -1,7 +1,5 @@
 """``fedclust cohort``: what it prints and refuses, and the code it ends with."""
 
-from __future__ import annotations
-
 import io
 import json
 import re

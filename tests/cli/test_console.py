@@ -1,7 +1,5 @@
 """What people see: on a terminal of any kind, in a pipe, and where nobody reads any more."""
 
-from __future__ import annotations
-
 import io
 import logging
 import os

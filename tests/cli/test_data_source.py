@@ -1,7 +1,5 @@
 """``fedclust data``, and ``--data @NAME`` in the commands that read rows."""
 
-from __future__ import annotations
-
 import csv
 import json
 import sys

@@ -1,7 +1,5 @@
 """What ``doctor`` finds, line by line."""
 
-from __future__ import annotations
-
 import errno
 import sys
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ The commands run in this process against a real coordinator. A case is one line:
 exit code, and what standard output and standard error say together.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import json

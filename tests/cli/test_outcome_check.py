@@ -1,7 +1,5 @@
 """What commands say of outcomes before any point is spent."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fedclust predict``: a table, one patient, and what stands in the way."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

@@ -1,7 +1,5 @@
 """What ``fedclust-service`` ends with: its text, and the exit code. In this process."""
 
-from __future__ import annotations
-
 import errno
 import re
 import shlex

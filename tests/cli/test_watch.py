@@ -1,7 +1,5 @@
 """``session watch``: live by events, over lost connections, and where no events can be had."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """Rows that do not fit: named by file, column, row and rule, without repeating a value."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Tables as hospitals write them: the same matrix from every source, and faults named in each."""
 
-from __future__ import annotations
-
 import tempfile
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`fedclust check`: what it finds, that it agrees with taking part, and that nothing is sent."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Excel workbooks: what their cells hold, which sheet and row is meant, and what cannot be read."""
 
-from __future__ import annotations
-
 import datetime
 import re
 import zipfile

@@ -1,7 +1,5 @@
 """What names, spans, codes and units of hospitals mean."""
 
-from __future__ import annotations
-
 import tomllib
 from importlib.resources import files
 

@@ -1,7 +1,5 @@
 """Rows are labelled block by block: the same labels as from memory, whatever the source."""
 
-from __future__ import annotations
-
 import json
 import warnings
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Local names, units, codes, sentinels and markers: what a site writes in its mapping file."""
 
-from __future__ import annotations
-
 import itertools
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Which columns of tables are features where nobody names any."""
 
-from __future__ import annotations
-
 import csv
 import sqlite3
 from pathlib import Path

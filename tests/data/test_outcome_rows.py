@@ -1,7 +1,5 @@
 """Outcomes of rows and persons: one cell for each person, and no part of the table."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import warnings

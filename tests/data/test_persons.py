@@ -1,7 +1,5 @@
 """A site's persons: local units and codes, pinned columns, and the same from memory and disk."""
 
-from __future__ import annotations
-
 import datetime
 from collections.abc import Callable
 from pathlib import Path

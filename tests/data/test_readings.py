@@ -1,7 +1,5 @@
 """From released values of a site's own columns to the session's features."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

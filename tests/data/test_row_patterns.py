@@ -1,7 +1,5 @@
 """`fedclust check`: rows that are far out, and columns whose absence equals a yes/no column."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One set of rows from every kind of source: the same table, and faults named alike."""
 
-from __future__ import annotations
-
 import contextlib
 import datetime
 import decimal

@@ -1,7 +1,5 @@
 """A suggested mapping file: messy tables are read as the clean one, or what differs is marked."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

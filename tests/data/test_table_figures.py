@@ -1,7 +1,5 @@
 """The figures that a site sees of its own table, against plain computations over all persons."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

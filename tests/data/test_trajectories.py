@@ -1,7 +1,5 @@
 """Columns of trajectories, made of a table with a row for each value of a person."""
 
-from __future__ import annotations
-
 import contextlib
 import sqlite3
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Mail through a real SMTP server on this machine: TLS, login, failures with their setting."""
 
-from __future__ import annotations
-
 import ssl
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The webhook over real HTTP: the signature, what counts as delivered, where it does not go."""
 
-from __future__ import annotations
-
 import json
 import re
 import socket

@@ -1,7 +1,5 @@
 """The product's own rules for what a page shows of a session or a study in JSON."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The examples of a page: found by sybil, run in the order of the page."""
 
-from __future__ import annotations
-
 import configparser
 import json
 import tomllib

@@ -1,7 +1,5 @@
 """Hospitals, an analyst and their sessions, for pages whose reader has them."""
 
-from __future__ import annotations
-
 import csv
 import random
 import threading

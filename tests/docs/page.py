@@ -1,7 +1,5 @@
 """A page of the documentation whose examples are run: its directory, terminals and coordinator."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -1,7 +1,5 @@
 """What the reader of a page has and a test lacks: see "Examples in pages" in `tests/support`."""
 
-from __future__ import annotations
-
 import csv
 import json
 import math

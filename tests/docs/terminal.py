@@ -1,7 +1,5 @@
 """A terminal of a page: a shell that runs the page's commands one after another."""
 
-from __future__ import annotations
-
 import os
 import re
 import select

@@ -1,7 +1,5 @@
 """A wrong example fails, and one that would change this machine is not run."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

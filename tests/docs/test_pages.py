@@ -1,7 +1,5 @@
 """Every example of every page runs as it stands: see "Examples in pages" in `tests/support`."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

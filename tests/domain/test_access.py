@@ -1,7 +1,5 @@
 """Who may do and see what."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tokens: their form, their checksum, their HMAC under several keys."""
 
-from __future__ import annotations
-
 import secrets
 
 import pytest

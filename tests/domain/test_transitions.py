@@ -1,7 +1,5 @@
 """Tables of transitions: what they allow, what they refuse, and the page drawn from them."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 from itertools import product
 from pathlib import Path

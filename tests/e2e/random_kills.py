@@ -4,8 +4,6 @@ Used by the tests with few kills, and by ``benchmarks/crash.py`` with many. Ever
 claimed is checked against what a proxy between them recorded, and against ``simulate``.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

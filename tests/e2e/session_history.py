@@ -5,8 +5,6 @@ site, and what was acknowledged stays stored under its first receipt; whoever as
 older state; answers and result are those of ``simulate``. Nothing here asks a coordinator.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The method of docs/adding-a-method.md, taken from the page and installed as a distribution."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """``fedclust agent`` as a process, over whatever happens in the weeks that it runs."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

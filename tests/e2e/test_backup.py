@@ -1,7 +1,5 @@
 """``backup`` beside a coordinator that is written to, and what a restored one goes on with."""
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

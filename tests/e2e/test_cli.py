@@ -1,7 +1,5 @@
 """Everybody's commands, as processes, against a real coordinator."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

@@ -1,7 +1,5 @@
 """Coordinator and sites are killed at random moments; nothing is lost, doubled or different."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

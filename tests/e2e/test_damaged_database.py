@@ -1,7 +1,5 @@
 """The real coordinator on a database that is damaged while it runs, and while it does not."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

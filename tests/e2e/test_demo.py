@@ -1,7 +1,5 @@
 """The demo, as ``make demo`` runs it in CI."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

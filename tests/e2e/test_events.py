@@ -1,7 +1,5 @@
 """Event streams and noted heads over real HTTP: order, resuming, crashes, two workers."""
 
-from __future__ import annotations
-
 import json
 import signal
 import sqlite3

@@ -1,7 +1,5 @@
 """Sessions over HTTP end: every method with all its options, and those whose tasks are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A client generated from ``openapi.json`` is complete and typed, and finishes a session."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """`examples/heart_disease.py` on files of the same form as the UCI's, in real processes."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Three coordinators under faults, and the checker that judges what was seen."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """HTTPS as in a hospital: a private CA, a proxy with a password, client certificates, bad ones."""
 
-from __future__ import annotations
-
 import base64
 import socket
 import sys

@@ -1,7 +1,5 @@
 """Hospitals whose files lack some of a session's features, over real HTTP and both databases."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """New rows at a site: with the result alone, or with what the site remembers."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

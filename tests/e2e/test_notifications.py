@@ -1,7 +1,5 @@
 """An operator gets an e-mail when a site is late: real processes, a real mail server, commands."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """``fedclust session list`` and ``show``: what operators read of late sites, and others do not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

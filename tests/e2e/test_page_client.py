@@ -1,7 +1,5 @@
 """Sites written from ``docs/protocol.md`` alone: they finish sessions."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Iterator

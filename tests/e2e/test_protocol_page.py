@@ -1,7 +1,5 @@
 """``docs/protocol.md``: its bytes are worked out again."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

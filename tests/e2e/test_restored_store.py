@@ -1,7 +1,5 @@
 """A site's state is restored from its backup: refused, until the operator accepts it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Keys and tokens are changed while the service is in use, and nobody is ever turned away."""
 
-from __future__ import annotations
-
 import signal
 import sys
 import threading

@@ -1,7 +1,5 @@
 """What the service gives is bit for bit what ``simulate`` gives, and that is central Lloyd."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """SIGTERM to a coordinator in the middle of its work: it ends, and nothing is lost."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

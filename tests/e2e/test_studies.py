@@ -1,7 +1,5 @@
 """A study by commands: an analyst makes it and its sessions, a site checks and is asked again."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`examples/support.py` on made-up patients with SUPPORT's columns, in real processes."""
 
-from __future__ import annotations
-
 import importlib
 import sys
 from importlib.util import module_from_spec, spec_from_file_location

@@ -1,7 +1,5 @@
 """Sessions that ask a trajectory, from files with a row for each value, over real HTTP."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime

@@ -3,8 +3,6 @@
 Same method version: a running session goes on. Another one: refused with the command that helps.
 """
 
-from __future__ import annotations
-
 import json
 import sqlite3
 import sys

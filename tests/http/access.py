@@ -1,7 +1,5 @@
 """Who gets what of a route or a page: a table, and the check of one line of it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """A coordinator with a session in its first round."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How refusals are read: each is a problem of the catalogue."""
 
-from __future__ import annotations
-
 import httpx
 
 from fedclust.wire.problems import CATALOGUE, Problem

@@ -4,8 +4,6 @@ The cases come from the application's routes. A route that `EXPECTED` does not n
 `test_every_route_has_an_expectation`, so that a new one cannot be forgotten.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass

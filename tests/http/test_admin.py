@@ -1,7 +1,5 @@
 """``/v1/admin``: what operators are shown, on both databases, through the real server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass

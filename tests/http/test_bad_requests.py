@@ -1,7 +1,5 @@
 """Bad bodies, parameters and addresses outside submissions; problems for what nobody foresaw."""
 
-from __future__ import annotations
-
 import json
 import logging
 from typing import Any

@@ -1,7 +1,5 @@
 """Bad submissions over real HTTP: refused by name of field and rule; nothing stored or echoed."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Iterator

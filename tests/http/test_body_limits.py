@@ -1,7 +1,5 @@
 """The look at how many values a body holds: right for whatever msgpack writes, and bounded."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

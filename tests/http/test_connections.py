@@ -1,7 +1,5 @@
 """What arrives on a bare socket: slowly, in part, or not as HTTP at all."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

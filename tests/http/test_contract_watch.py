@@ -1,7 +1,5 @@
 """The watch over answers finds what it is for."""
 
-from __future__ import annotations
-
 from sqlalchemy import text
 
 from support.contract_watch import MARK, Sent, Watch

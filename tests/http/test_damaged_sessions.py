@@ -1,7 +1,5 @@
 """Stored data that has changed, as clients are told of it: never as an error of theirs."""
 
-from __future__ import annotations
-
 from support.damage import change_stored
 
 from .conftest import SITES, Running

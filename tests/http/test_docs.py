@@ -1,7 +1,5 @@
 """The pages of the API's description work without any other server."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """What only ``dual`` can be told wrongly, and how its sessions end when a site leaves."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterator
 from importlib.metadata import version

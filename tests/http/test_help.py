@@ -1,7 +1,5 @@
 """``/help`` serves a built site, and says how to build one where there is none."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

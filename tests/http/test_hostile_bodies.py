@@ -1,7 +1,5 @@
 """Bodies that somebody hostile makes of good ones are refused as the description says."""
 
-from __future__ import annotations
-
 import json
 import random
 from collections.abc import Iterator

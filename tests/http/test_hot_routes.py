@@ -1,7 +1,5 @@
 """The two routes that every site asks in each round: what they read, and in which order."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import sqlite3

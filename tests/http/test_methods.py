@@ -1,7 +1,5 @@
 """Every method over real HTTP: sites that come late and leave, and bad input of every kind."""
 
-from __future__ import annotations
-
 import json
 import zlib
 from collections.abc import Callable, Iterator

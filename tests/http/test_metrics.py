@@ -1,7 +1,5 @@
 """``/metrics``: who may read it, what it counts, and that nothing in it names anybody."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """``openapi.json`` is what the program says; the examples fit it, and a fresh run gives them."""
 
-from __future__ import annotations
-
 import json
 import math
 import re

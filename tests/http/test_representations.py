@@ -1,7 +1,5 @@
 """Which representation a client gets; results in each, and by reader."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

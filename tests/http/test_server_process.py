@@ -1,7 +1,5 @@
 """``fedclust-service`` as processes: start, ready, shutdown, and every way of not starting."""
 
-from __future__ import annotations
-
 import json
 import logging
 import os

@@ -1,7 +1,5 @@
 """Settings: where they come from, what is refused, what is never shown."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

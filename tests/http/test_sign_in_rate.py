@@ -1,7 +1,5 @@
 """The limit on failed attempts to sign in."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedclust_service.domain.refusal import Refusal

@@ -1,7 +1,5 @@
 """The heads of sites' tables over HTTP: what is refused, and what operators accept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Event streams as connections: asked only for their head, counted, and not read at all."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 from collections.abc import Iterator

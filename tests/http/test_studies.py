@@ -1,7 +1,5 @@
 """Studies and deleted sessions over HTTP: bodies, statuses, long polls and streams that end."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

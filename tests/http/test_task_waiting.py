@@ -1,7 +1,5 @@
 """Long polls: an ETag that covers what matters, 304 after the wait, woken by changes, ended."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Weighted sums over clusters, and moments of sets, against repeated rows."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

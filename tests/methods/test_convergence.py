@@ -1,7 +1,5 @@
 """Convergence: comparable rounds, the best round, and when a session has converged."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """No task reaches a method that the definition does not provide for, or that nobody can compute."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache

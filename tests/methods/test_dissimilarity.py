@@ -1,7 +1,5 @@
 """Mixed data: k-prototypes against the package ``kmodes`` on pooled rows, and what it refuses."""
 
-from __future__ import annotations
-
 import json
 from html import escape
 from pathlib import Path

@@ -1,7 +1,5 @@
 """dual: bounds that hold over weighted points, sites that leave, and answers that are refused."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """Domain splitting of dual: boxes cover the domain, and the gap closes around the optimum."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The update rules of `dual` against enumeration, linear programming and closed forms."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Node problems of `dual` against enumeration, an interior-point solver and themselves."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import product
 

@@ -1,7 +1,5 @@
 """fkm: both variants' steps against sums over repeated points, and whole sessions."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

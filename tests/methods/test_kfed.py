@@ -1,7 +1,5 @@
 """kfed: local cells, their clusters, labels, refinement, and whole sessions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """lloyd: steps and aggregations against sums over repeated points, and whole sessions."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Meta-clustering and masked means against a direct computation of the printed formulas."""
 
-from __future__ import annotations
-
 from itertools import combinations, permutations
 from typing import Any
 

@@ -1,7 +1,5 @@
 """mixture: the EM of scikit-learn and of plain latent classes, step by step, over sites."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

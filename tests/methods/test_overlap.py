@@ -1,7 +1,5 @@
 """overlap: several rounds of k-means among sites that have different features."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import permutations
 from typing import Any

@@ -1,7 +1,5 @@
 """overlap_oneshot: forces, merges, the number of clusters, Gaussians, sessions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from itertools import combinations
 from typing import Any

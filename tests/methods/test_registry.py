@@ -1,7 +1,5 @@
 """Methods of other distributions: found, checked, and kept apart from those that work."""
 
-from __future__ import annotations
-
 import ast
 from importlib.metadata import EntryPoint, distributions
 from pathlib import Path

@@ -1,7 +1,5 @@
 """spectral: graphs, eigenvectors that agree, landmarks, and what is refused."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any

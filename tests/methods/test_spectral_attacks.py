@@ -1,7 +1,5 @@
 """What a coordinator that chooses the anchors can learn about a real record."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

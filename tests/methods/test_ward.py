@@ -1,7 +1,5 @@
 """ward: cells, the tree against scipy's, cuts, labels, and what the result shows of the tree."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Measures of agreement against loops over persons, and against scikit-learn."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np

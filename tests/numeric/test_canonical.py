@@ -1,7 +1,5 @@
 """Choices among equals do not depend on the last digits, nor on the basis a library returned."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Groups keep their least size, do not depend on the order of points, and lose little."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ward's agglomeration against scipy's, and where rounding could trap it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given, settings

@@ -1,7 +1,5 @@
 """Weighted k-means and nearest centroids against brute force."""
 
-from __future__ import annotations
-
 from itertools import pairwise, product
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Sites with columns of all kinds, as Hypothesis or a seed draws them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

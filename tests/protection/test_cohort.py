@@ -1,7 +1,5 @@
 """A cohort answers for known persons, and a group releases a column once."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

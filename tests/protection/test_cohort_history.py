@@ -6,8 +6,6 @@ changed, no group has fewer than p persons or newcomers than they need, a group 
 its persons have while all of them are in the file, and no withdrawn person is served.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import Phase, settings

@@ -1,7 +1,5 @@
 """A table of its own records is itself, and those who are not behind a record change nothing."""
 
-from __future__ import annotations
-
 import contextlib
 from dataclasses import replace
 

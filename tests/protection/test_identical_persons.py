@@ -6,8 +6,6 @@ of the group, before it is rounded, in each column that the group releases, and 
 others. Persons who wait have any values. Everything that is released has to be equal.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 TPR - FPR is 0 for a guess and 1 for certainty. Without noise each attacker reaches 1.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from fractions import Fraction
 from random import Random

@@ -1,7 +1,5 @@
 """Counts of outcomes: exact inside, discrete Gaussian noise outside, and nothing that seeds it."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import math

@@ -1,7 +1,5 @@
 """Parts by missing columns, the least size L of their groups, and the points that are grouped."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from unittest import mock
 

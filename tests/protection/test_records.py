@@ -1,7 +1,5 @@
 """Steps, centres, orders of levels and records are those of plain loops written from the rules."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

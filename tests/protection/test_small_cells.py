@@ -8,8 +8,6 @@ levels. What can be proven by columns that are functions of each other is writte
 the exception that the threat model names.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

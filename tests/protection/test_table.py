@@ -1,7 +1,5 @@
 """The table of a site: its groups, which of them are near, and the share of variance within."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

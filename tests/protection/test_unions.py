@@ -1,7 +1,5 @@
 """A larger p is served by unions of whole groups, whose records rest on the groups' records."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A page of docs/recipes: its files, its commands, and the persons that its table describes."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The FHIR recipe on a small bulk export, compared with what was put into it."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess

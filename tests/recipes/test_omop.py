@@ -1,7 +1,5 @@
 """The OMOP recipe on a small database of each kind, compared with loops over its rows."""
 
-from __future__ import annotations
-
 import json
 import random
 import shlex

@@ -1,7 +1,5 @@
 """Two results compared: by what both released, the same from both sides, in words and a figure."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from itertools import permutations

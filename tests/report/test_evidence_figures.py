@@ -1,7 +1,5 @@
 """Figures of stability, of the way from K to K, and the map: what is drawn is what was counted."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from html import escape

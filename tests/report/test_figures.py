@@ -1,7 +1,5 @@
 """Figures for every reader: without styles, in colours that stay distinct, with readable ink."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from typing import Any

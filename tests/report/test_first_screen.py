@@ -1,7 +1,5 @@
 """The first screen of a result: its answer, made from the numbers, and the card of each cluster."""
 
-from __future__ import annotations
-
 import csv
 import io
 from dataclasses import replace

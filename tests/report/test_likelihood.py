@@ -1,7 +1,5 @@
 """The report's section on the likelihood of a mixture, and the same elsewhere."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

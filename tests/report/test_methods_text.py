@@ -1,7 +1,5 @@
 """The methods section and its references say all that was done, and no more."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import tomllib

@@ -1,7 +1,5 @@
 """What page, terminal, file and figures say of outcomes: one set of words and rows."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who lies outside what a model saw."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What results show of themselves: in a terminal, in a notebook, as tables of pandas."""
 
-from __future__ import annotations
-
 import html
 import re
 import sys

@@ -1,7 +1,5 @@
 """What points let anybody learn: against the definition of the trade-off, and a simulated guess."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.integrate import quad

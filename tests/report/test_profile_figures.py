@@ -1,7 +1,5 @@
 """Figures of what the clusters are like: legible, in order, and never by colour alone."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Reports: the right numbers, in forms that hold nothing dangerous."""
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import io

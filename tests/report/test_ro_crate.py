@@ -1,7 +1,5 @@
 """The RO-Crate of a result: read by the rocrate library, true to its files, always the same."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import zipfile

@@ -1,7 +1,5 @@
 """What a report says of how sites differ."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

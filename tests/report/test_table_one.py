@@ -1,7 +1,5 @@
 """Table 1 of a manuscript: its numbers, its words and its files."""
 
-from __future__ import annotations
-
 import csv
 import io
 import sys

@@ -1,7 +1,5 @@
 """Trajectories in a result: a curve for each cluster; and in an estimator, columns by name."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree

@@ -1,7 +1,5 @@
 """How values are written for people."""
 
-from __future__ import annotations
-
 import html
 import re
 import string

@@ -1,7 +1,5 @@
 """Whether an outcome is worth its points, by the number of events that a ratio needs."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

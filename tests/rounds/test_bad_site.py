@@ -1,7 +1,5 @@
 """One bad site: it may move neither scale nor clusters of the honest ones, and it is named."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """When a collecting round closes, waits, is overdue or fails."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 import pytest

@@ -1,7 +1,5 @@
 """Quality and profile against the same figures computed from repeated points and true rows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

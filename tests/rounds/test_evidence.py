@@ -1,7 +1,5 @@
 """The rounds after the method's: what they ask, what comes back, and what it adds up to."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Sites that lack features: distances, evaluation, preparation and results, recomputed."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

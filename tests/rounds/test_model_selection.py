@@ -1,7 +1,5 @@
 """Which K is recommended, and what is said of it."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

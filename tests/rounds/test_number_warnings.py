@@ -1,7 +1,5 @@
 """What a result says where its numbers rest on little: few groups, no persons, missing values."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

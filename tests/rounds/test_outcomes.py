@@ -1,7 +1,5 @@
 """The last round of a session with outcomes: when it is asked, of whom, and what is checked."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The preparation round: merged moments equal the pooled ones, in every awkward case."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Clusters against one cloud: what the cloud is like, and what is said of clusters beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 

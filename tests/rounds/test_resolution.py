@@ -1,7 +1,5 @@
 """The warning on resolution comes where clusters are finer than groups, and not without groups."""
 
-from __future__ import annotations
-
 from typing import TypedDict
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The engine: what travels, what is stored, who takes part, and how a session ends."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

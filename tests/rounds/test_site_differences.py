@@ -1,7 +1,5 @@
 """How sites differ: columns that one codes otherwise, and Cramér's V of site and cluster."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From a protected table to scaled points: columns, bounds, missing values, units, spreads."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

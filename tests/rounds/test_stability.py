@@ -1,7 +1,5 @@
 """Stability: resampled models, pairs, and what their tables say."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

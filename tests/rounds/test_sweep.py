@@ -1,7 +1,5 @@
 """Several K in one session: what each comes to, what is compared, and which is recommended."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The version of the rounds that all methods share rises when their messages or numbers change."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How long the coordinator will compute: what grows with what, and what is refused."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

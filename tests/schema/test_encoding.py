@@ -1,7 +1,5 @@
 """From declared features to the columns that methods see, and back."""
 
-from __future__ import annotations
-
 from typing import Any, Literal
 
 import numpy as np

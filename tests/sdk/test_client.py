@@ -1,7 +1,5 @@
 """The operator's and the analyst's client against a real coordinator in this process."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A session's definition: what is refused, what is pinned, and what its hash covers."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Estimators: scikit-learn's own checks, the same numbers as `simulate`, and a live session."""
 
-from __future__ import annotations
-
 import pickle
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor

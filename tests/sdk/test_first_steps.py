@@ -1,7 +1,5 @@
 """The mistakes of a first day: each is told in one line that says what to do."""
 
-from __future__ import annotations
-
 import json
 import re
 import ssl

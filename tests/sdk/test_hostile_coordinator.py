@@ -5,8 +5,6 @@ protected table: the attack that recovers every chosen patient from ``protection
 none from it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

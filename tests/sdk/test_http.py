@@ -1,7 +1,5 @@
 """Retries, refusals and secrets of the HTTP layer, with time that stands still."""
 
-from __future__ import annotations
-
 import email.utils
 import logging
 import ssl

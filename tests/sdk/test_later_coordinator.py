@@ -3,8 +3,6 @@
 It is a real coordinator; what it answers is changed on the way to the SDK.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """The package's front door: every name resolves, and importing it is light."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

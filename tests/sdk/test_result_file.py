@@ -1,7 +1,5 @@
 """What a result says of new patients, and the file with which other programs say the same."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import pickle

@@ -1,7 +1,5 @@
 """Sessions and studies as analysts write them in Python: mappings, names, another's definition."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """What an analyst has of a session's result: labels of new rows, a file, an estimator."""
 
-from __future__ import annotations
-
 import doctest
 import sys
 from collections.abc import Callable, Iterator

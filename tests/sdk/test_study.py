@@ -1,7 +1,5 @@
 """A session of a study: what the study gives, what the session says, what is refused."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

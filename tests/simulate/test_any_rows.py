@@ -1,7 +1,5 @@
 """Whatever the rows, a session ends with a result or with a reason that says what to change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Outcomes in a whole session: who is counted, what is sent and what the result holds."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Whole sessions of every method give the same result whatever kernels the processor has."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

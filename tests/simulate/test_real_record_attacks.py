@@ -3,8 +3,6 @@
 Each attack is tried on ``protection: none`` too, where it succeeds: it is a real one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

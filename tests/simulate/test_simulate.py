@@ -1,7 +1,5 @@
 """Whole sessions: equality with central Lloyd, orders of arrival, and every awkward case."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

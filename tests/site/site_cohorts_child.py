@@ -1,7 +1,5 @@
 """A process that forms groups together with another."""
 
-from __future__ import annotations
-
 import contextlib
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The allowance of points: one sum for each set of persons, whatever coordinator or session."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import threading

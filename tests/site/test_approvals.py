@@ -1,7 +1,5 @@
 """Two people at a site: one reviews, another approves; without that nothing is sent."""
 
-from __future__ import annotations
-
 import dataclasses
 import io
 import os

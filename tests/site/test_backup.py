@@ -1,7 +1,5 @@
 """Backups of a site's state: what is in one comes back, and a damaged one changes nothing."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import sqlite3

@@ -3,8 +3,6 @@
 What the store and its rules refuse is in ``test_cohorts.py`` and ``protection/test_cohort.py``.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

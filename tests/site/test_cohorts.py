@@ -1,7 +1,5 @@
 """Cohorts in the state: whole after a crash, refused where damaged, never formed anew."""
 
-from __future__ import annotations
-
 import io
 import json
 import os

@@ -1,7 +1,5 @@
 """The consent screen: one screen that a data manager reads in a minute."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from datetime import UTC, datetime

@@ -6,8 +6,6 @@ one ends with, without two different bodies for a round, without a line too many
 without anything sent that was not written first.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from itertools import count
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Registered data sources: what is stored, what is refused, and what replaces what."""
 
-from __future__ import annotations
-
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Which rows are meant and how they are read: in words for people, and as a digest."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Durable files: whole or not at all, locked."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Known persons are compared with what they released, whatever columns a session asks for."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The ledger's chain: what was done to a line is found, and a crash is not taken for it."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A site's own command runs when the site has to act: on what, how often, and with what."""
 
-from __future__ import annotations
-
 import json
 import sys
 import threading

@@ -4,8 +4,6 @@ Each file is read three times: for a session that asks for nothing new, for one 
 column, and with ten newcomers. docs/cohorts.md says what is refused.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Counts of outcomes at a site: whose, drawn once, stored before anybody sees them."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from fractions import Fraction

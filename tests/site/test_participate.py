@@ -1,7 +1,5 @@
 """A site's part in a session: what it consents to, accepts, sends, refuses, and gets."""
 
-from __future__ import annotations
-
 import copy
 import dataclasses
 import json

@@ -1,7 +1,5 @@
 """The page that a steward signs: everything that is asked, as text, in one file."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The points of a session: charged before the site joins, given back if nothing was drawn."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """A site's settings file: what it may hold, and what its mistakes are answered with."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

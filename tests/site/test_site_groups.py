@@ -1,7 +1,5 @@
 """A site answers sessions from its groups: the same in every session, at every coordinator."""
 
-from __future__ import annotations
-
 import itertools
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A site's state: one database, one writer at a time, and clear errors where it cannot be used."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import subprocess

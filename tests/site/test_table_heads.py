@@ -1,7 +1,5 @@
 """The heads of a site's table: chained over its changes, stored before they are sent."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """The audit trail's chain on both databases: sealing, late commits, and ten ways of tampering."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

@@ -1,7 +1,5 @@
 """Copies of a SQLite file: whole, private, never over anything, never of anything else."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sqlite3

@@ -1,7 +1,5 @@
 """A damaged SQLite file: refused at the start, and never served as if it were whole."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 import threading

@@ -1,7 +1,5 @@
 """What `run_tx` returned from is there after ``kill -9``; what it had not, is not there at all."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """What another process commits is heard at once, or found by reading again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from queue import Empty, Queue
 

@@ -1,7 +1,5 @@
 """Lists and filters: what they return over random rows, and the indexes that they read."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Migrations: up and down on both databases, and exactly the tables that the program has."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable
 from pathlib import Path

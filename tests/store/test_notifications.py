@@ -1,7 +1,5 @@
 """The outbox, on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

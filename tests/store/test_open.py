@@ -1,7 +1,5 @@
 """Opening a store: what is refused, with which words, and how SQLite is set up."""
 
-from __future__ import annotations
-
 import os
 import sqlite3
 import stat

@@ -1,7 +1,5 @@
 """Many at once: of those who try the same step, exactly one wins, and somebody does."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

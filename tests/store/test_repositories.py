@@ -1,7 +1,5 @@
 """What every repository promises, on SQLite and on PostgreSQL alike."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 

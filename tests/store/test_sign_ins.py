@@ -1,7 +1,5 @@
 """Sign-ins, on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from fedclust_service.domain.access import Role

@@ -1,7 +1,5 @@
 """`Store.run_tx` and `Store.read`: one commit, repeated where that helps, counted, told about."""
 
-from __future__ import annotations
-
 import sqlite3
 import threading
 import traceback

@@ -1,7 +1,5 @@
 """A private certificate authority, made for one test run."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path

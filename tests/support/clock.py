@@ -1,7 +1,5 @@
 """Clocks that tests move."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta

@@ -4,8 +4,6 @@ pyproject.toml has the limits, ``[tool.fedclust.code-lines]``. Lower them when c
 that raises them says what it bought.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import sys

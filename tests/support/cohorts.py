@@ -1,7 +1,5 @@
 """A site's persons as a table of true values, and cohorts that are kept in memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field

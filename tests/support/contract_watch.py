@@ -7,8 +7,6 @@
 The watch reads the database over its own connection, before and after each request.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter

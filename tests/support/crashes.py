@@ -1,7 +1,5 @@
 """A process that dies while it writes to a site's state, and the files that it leaves."""
 
-from __future__ import annotations
-
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Damage to what is stored: bytes changed behind the program's back."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing

@@ -20,8 +20,6 @@ workers of pytest-xdist, and is stopped and deleted with the last. It listens on
 (on Windows on loopback) and does not flush to disk: nothing here pulls a plug.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import tempfile

@@ -1,7 +1,5 @@
 """Sessions as analysts define them: in JSON, in a file, as a request, and frozen."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

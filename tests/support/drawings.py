@@ -1,7 +1,5 @@
 """Figures: those kept in the repository are current, and all of them are readable."""
 
-from __future__ import annotations
-
 import re
 from xml.etree import ElementTree
 

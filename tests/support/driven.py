@@ -1,7 +1,5 @@
 """Drive the engine by hand, with sites that come late, leave, or miss a round."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace

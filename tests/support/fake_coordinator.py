@@ -4,8 +4,6 @@ It speaks the protocol's models and drives the real engine; the other sites answ
 hand ``site()``'s transport to the SDK and look at ``puts`` afterwards: everything that arrived.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """A form of a page as a browser reads it: which fields it posts, and what stands at them."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
 

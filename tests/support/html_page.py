@@ -1,7 +1,5 @@
 """A page or a fragment that nothing may be loaded for."""
 
-from __future__ import annotations
-
 from html.parser import HTMLParser
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The lines of a ledger about bodies that left: no groups of persons, no approvals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

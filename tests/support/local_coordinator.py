@@ -7,8 +7,6 @@
 The driver and the sweeper run only with ``threads=True``; without, tests call what they need.
 """
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import threading

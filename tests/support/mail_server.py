@@ -5,8 +5,6 @@ with mail_server() as server:      # pair=..., login=(user, password)
     server.replies["RCPT"] = ["550 no such user"]    # the next answers to a command
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import socket

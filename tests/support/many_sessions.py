@@ -6,8 +6,6 @@ For pages and lists. The rows are as the coordinator writes them, but tasks and 
 up and results are missing: no session can go on, and no result can be opened.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

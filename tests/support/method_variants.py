@@ -3,8 +3,6 @@
 A method without a line here fails `test_every_method_is_tried`.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Outcomes as a result holds them, with one estimate of each form: closed, open, and unknown."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small distributions as ``pip`` would install them: modules, and a ``dist-info`` beside them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

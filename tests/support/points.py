@@ -1,7 +1,5 @@
 """Weighted points for the tests of methods: made up, or of the protected table of some rows."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -5,8 +5,6 @@ them. Under pytest they are therefore forked by the standard library's fork serv
 imported it once. Other programs, and all of them outside pytest, are interpreters of their own.
 """
 
-from __future__ import annotations
-
 import gc
 import io
 import multiprocessing

@@ -5,8 +5,6 @@ next of several coordinators. `served` puts an httpx transport behind a real soc
 `RecordingProxy` is such a transport that passes requests on.
 """
 
-from __future__ import annotations
-
 import contextlib
 import re
 import socket

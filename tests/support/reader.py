@@ -1,7 +1,5 @@
 """Somebody who reads the pages at a coordinator and posts their forms, without a browser."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import Sequence

@@ -4,8 +4,6 @@ Written from the rules alone: slow, one group and one person after the other, an
 from the package. A value that is missing is NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Results as they would be, made from the means of their clusters."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any

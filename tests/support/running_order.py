@@ -7,8 +7,6 @@ tests that compute, and tests of a few milliseconds at the end: a worker that is
 from another, and needs no fixture for them that the other has. The tests of a module stay together.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TypeVar

@@ -5,8 +5,6 @@ table by itself. Or every person gets the group's middle value, and no value of 
 not release: the groups are then given.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace

@@ -9,8 +9,6 @@
 A restart keeps the address. Everything that the process printed is in ``server.output()``.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re

@@ -7,8 +7,6 @@ A command of its own would import for a second what it consists of. These pass t
 streams to a server that is forked as in `support.processes`, and that forks for each of them.
 """
 
-from __future__ import annotations
-
 import io
 import marshal
 import os

@@ -4,8 +4,6 @@ Four hospitals hold scikit-learn's breast-cancer rows. Analyst ada has sessions 
 of them has a site that is late, and one has names and texts that somebody hostile could choose.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import sys
 from collections.abc import Iterator

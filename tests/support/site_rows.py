@@ -1,7 +1,5 @@
 """Sites with real and made-up rows, and the central algorithms that answers are compared with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -3,8 +3,6 @@
 A state is how many of the group's n persons are in each cell, such as "a and not b".
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator, Sequence
 

@@ -3,8 +3,6 @@
 A new coordinator of a test starts on such a copy, since the migrations take 0.1 s of CPU.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 from tempfile import TemporaryDirectory

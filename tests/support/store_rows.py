@@ -1,7 +1,5 @@
 """Rows for tests of the store, with the smallest values that are allowed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any

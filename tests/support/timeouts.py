@@ -5,8 +5,6 @@ step takes. It ends a run that hangs; no assertion depends on it. Tests do not a
 something takes: benchmarks measure that. `test_repository` refuses other limits.
 """
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

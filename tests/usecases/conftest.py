@@ -1,7 +1,5 @@
 """A coordinator without HTTP: ``direct`` on SQLite, ``both`` on SQLite and on PostgreSQL."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 

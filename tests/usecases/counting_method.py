@@ -5,8 +5,6 @@ In round n the site with index i in the session's list answers with a vector of
 all answers of the session. After ``rounds`` rounds the result carries it in ``extra["votes"]``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any

@@ -6,8 +6,6 @@ direct.answer("heart", "north")            # the honest answer to the open round
 direct.drive()                             # aggregate whatever waits
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Processes of the pool with the method of the tests, in which a test can have anything happen."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Long rounds in processes: the same bytes, others go on, and what becomes of a round that dies."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import os

@@ -1,7 +1,5 @@
 """What an operator should look at, on both databases."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 The machines' clocks are moved by hand; on PostgreSQL the time is the real server's.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """What metrics tell of rounds that are late, leased, or taken over from a dead worker."""
 
-from __future__ import annotations
-
 import dataclasses
 
 from prometheus_client.parser import text_string_to_metric_families

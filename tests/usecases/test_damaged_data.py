@@ -1,7 +1,5 @@
 """Stored bytes that have changed: nothing is concluded from them, and everybody is told."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 from collections.abc import Callable

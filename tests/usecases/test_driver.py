@@ -1,7 +1,5 @@
 """The driver: one winner, whatever dies; and what fails a round."""
 
-from __future__ import annotations
-
 import dataclasses
 import sqlite3
 import threading

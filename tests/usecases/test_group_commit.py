@@ -1,7 +1,5 @@
 """Group commit: what waits is committed together, and each is answered for itself."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import threading

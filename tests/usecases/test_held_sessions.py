@@ -1,7 +1,5 @@
 """A session whose aggregation dies again and again waits for an operator, and loses nothing."""
 
-from __future__ import annotations
-
 import dataclasses
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """What the log says where something goes wrong: where it was raised, never the text."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Lists and the overview of a coordinator with many sessions."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedclust_service.domain.access import AuditSearch

@@ -1,7 +1,5 @@
 """Notifications: what causes each, once; how they are sent, and what happens if that fails."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import threading

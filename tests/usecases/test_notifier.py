@@ -1,7 +1,5 @@
 """Long polls are woken by commits of any thread, and by shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import dataclasses
 import threading

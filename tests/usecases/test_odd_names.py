@@ -1,7 +1,5 @@
 """Names and numbers that no row can have: not found on both databases, never an error of theirs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

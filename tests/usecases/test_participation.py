@@ -1,7 +1,5 @@
 """Joining with consent, coming back, coming late, leaving, being excluded, refusing a task."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Registering, tokens, and who a token speaks for."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

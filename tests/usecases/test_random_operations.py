@@ -6,8 +6,6 @@ while aggregating) and check after each that what is stored is what was acknowle
 engine's state is the sum of the stored answers of closed rounds, each once.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 from collections.abc import Callable

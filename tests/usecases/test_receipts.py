@@ -1,7 +1,5 @@
 """A site's receipts, on both databases."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedclust_service.usecases.receipts import list_receipts

@@ -1,7 +1,5 @@
 """The result, and what of it each reader sees."""
 
-from __future__ import annotations
-
 from fedclust import rounds
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import SessionPatch

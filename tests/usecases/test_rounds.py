@@ -1,7 +1,5 @@
 """Deadlines, quorum, overdue rounds, closing by hand; the sweeper with a clock that is moved."""
 
-from __future__ import annotations
-
 import dataclasses
 from datetime import timedelta
 from typing import Any

@@ -1,7 +1,5 @@
 """Defining, inviting, starting, cancelling."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Signing in: what a cookie is good for, and when it ends."""
 
-from __future__ import annotations
-
 import dataclasses
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta

@@ -1,7 +1,5 @@
 """The heads of sites' tables: recorded with each join, refused, accepted by operators."""
 
-from __future__ import annotations
-
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any

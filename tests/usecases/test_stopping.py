@@ -1,7 +1,5 @@
 """What an orderly stop leaves to others: rounds without a lease, for whoever is there to take."""
 
-from __future__ import annotations
-
 import dataclasses
 import threading
 

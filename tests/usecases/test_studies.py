@@ -1,7 +1,5 @@
 """Studies and their sessions; sessions that are deleted and made again."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

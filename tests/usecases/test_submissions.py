@@ -1,7 +1,5 @@
 """A submission is a PUT: the order of its checks, and exactly once."""
 
-from __future__ import annotations
-
 import logging
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The binary form: what it carries, what it refuses, and that its bytes are canonical."""
 
-from __future__ import annotations
-
 import hashlib
 
 import msgpack

@@ -1,7 +1,5 @@
 """The exception tree: whole, as drawn, and built from the catalogue that the coordinator uses."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import pickle

@@ -1,7 +1,5 @@
 """Names, levels, units and titles show what they are, to the SDK and to the coordinator."""
 
-from __future__ import annotations
-
 import unicodedata
 
 import pytest

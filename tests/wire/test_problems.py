@@ -1,7 +1,5 @@
 """The catalogue of problems."""
 
-from __future__ import annotations
-
 import pytest
 from pydantic import ValidationError
 

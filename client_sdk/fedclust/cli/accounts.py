@@ -1,7 +1,5 @@
 """Accounts at the coordinator: sites, analysts and operators, and their tokens. For operators."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

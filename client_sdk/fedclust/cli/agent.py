@@ -1,7 +1,5 @@
 """``fedclust agent``: one process that answers all sessions a site has consented to, for weeks."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import threading

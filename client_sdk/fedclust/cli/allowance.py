@@ -1,7 +1,5 @@
 """The points for outcomes of this site's persons: show, open more, and what may be a feature."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated, Any

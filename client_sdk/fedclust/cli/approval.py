@@ -1,7 +1,5 @@
 """``fedclust review`` and ``fedclust approve``: two people at a hospital decide on a session."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Back up and restore the site's state: everything in one file."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated
 

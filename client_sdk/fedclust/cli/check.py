@@ -1,7 +1,5 @@
 """``fedclust check``: how a site's rows match a session or a study, before the site joins."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import tempfile

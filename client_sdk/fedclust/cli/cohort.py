@@ -1,7 +1,5 @@
 """The groups of this site's persons: form, show, withdraw a person."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """``fedclust data``: register where this site's rows are and how they are read."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, datetime
 from typing import Annotated, Any

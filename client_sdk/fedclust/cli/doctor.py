@@ -1,7 +1,5 @@
 """Whether this machine can take part, and what to do if it cannot."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import shutil
 import socket

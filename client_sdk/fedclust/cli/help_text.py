@@ -1,7 +1,5 @@
 """What ends every command's help: examples and exit codes."""
 
-from __future__ import annotations
-
 from importlib.metadata import version
 from typing import Annotated
 

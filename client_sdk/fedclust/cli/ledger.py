@@ -1,7 +1,5 @@
 """What left this site: the disclosure ledger."""
 
-from __future__ import annotations
-
 import json
 import re
 from datetime import UTC, datetime

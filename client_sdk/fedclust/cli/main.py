@@ -1,7 +1,5 @@
 """The command ``fedclust`` for sites, analysts and operators."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

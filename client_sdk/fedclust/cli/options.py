@@ -4,8 +4,6 @@ A parameter whose type is a dataclass stands for the fields of that class: each 
 command. Those of :class:`Persons`, :class:`Reading` and :class:`Connection` come last in its help.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import inspect

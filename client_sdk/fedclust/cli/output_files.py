@@ -1,7 +1,5 @@
 """Files that commands write, and the checks made before a long session starts."""
 
-from __future__ import annotations
-
 import csv
 import io
 import os

@@ -1,7 +1,5 @@
 """A site's commands for a session: participate, status, leave."""
 
-from __future__ import annotations
-
 import base64
 from dataclasses import astuple, dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """``fedclust predict``: the cluster of new patients, in a table or typed on the command line."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import Annotated

@@ -1,7 +1,5 @@
 """How a result is shown: its clusters, how clear they are, several K, and bounds."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """How a site's rows match one definition, and what ``fedclust check`` shows of that."""
 
-from __future__ import annotations
-
 import dataclasses
 import re
 import textwrap

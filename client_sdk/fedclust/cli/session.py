@@ -1,7 +1,5 @@
 """Sessions, for analysts and operators: define, start, watch and end them, get the result."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Definitions and names that people write, checked before they are sent."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The options that define a session, and those of them that define a study."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A session as its analyst or an operator sees it in a terminal."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta

@@ -1,7 +1,5 @@
 """Try a method on local files in this process; nothing is sent."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """Studies, for analysts and operators: what several sessions of the same sites have in common."""
 
-from __future__ import annotations
-
 import json
 from typing import Annotated
 

@@ -4,8 +4,6 @@ The coordinator's events only trigger a new look at the session. So the lines ar
 events arrive live, arrive late after a lost connection, or are held back by a proxy.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@ Rules are checked here and by the coordinator. Both name a field by a JSON point
 the option that the person gave, or the field in the person's file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field

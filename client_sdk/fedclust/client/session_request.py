@@ -1,7 +1,5 @@
 """What creates a session or a study, as analysts write it: checked before it is sent."""
 
-from __future__ import annotations
-
 import functools
 import warnings
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tokens as people give them: the text, or a file that only its owner may read."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What to do about values that do not fit: the option, and the lines for the mapping file."""
 
-from __future__ import annotations
-
 import json
 import re
 import shlex

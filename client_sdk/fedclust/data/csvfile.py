@@ -1,7 +1,5 @@
 """CSV by the standard library, a chunk of rows at a time."""
 
-from __future__ import annotations
-
 import codecs
 import csv
 import itertools

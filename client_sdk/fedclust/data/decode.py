@@ -4,8 +4,6 @@ A column is read by the site's own rules (missing markers, sentinels, decimal ma
 own units. No setting of a session changes the values.
 """
 
-from __future__ import annotations
-
 import datetime
 import decimal
 import json

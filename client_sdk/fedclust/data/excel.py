@@ -1,7 +1,5 @@
 """Excel workbooks by openpyxl: the stored values of one sheet, a chunk of rows at a time."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import warnings

@@ -1,7 +1,5 @@
 """Arrays and DataFrames of NumPy, pandas and Dask; the last two are not imported."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

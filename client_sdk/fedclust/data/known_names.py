@@ -1,7 +1,5 @@
 """What hospitals call their columns, codes and units: names, headers and texts that mean one."""
 
-from __future__ import annotations
-
 import difflib
 import functools
 import re

@@ -1,7 +1,5 @@
 """The features of tables for which nobody declared any: their columns of numbers."""
 
-from __future__ import annotations
-
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

@@ -4,8 +4,6 @@ A person has one cell of each outcome, whatever is missing: the last one is for 
 are never sent; ``protection.outcome_counts`` counts them with noise.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias

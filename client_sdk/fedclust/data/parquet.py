@@ -1,7 +1,5 @@
 """Parquet by pyarrow: a file, or the files of a directory in the order of their names."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Read the columns that a session needs from a source, a block of rows at a time."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

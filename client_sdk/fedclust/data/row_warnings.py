@@ -1,7 +1,5 @@
 """Warnings about a site's rows, shown at the site and nowhere else."""
 
-from __future__ import annotations
-
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Files with a password or token, which only their owner may read: a database's address."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

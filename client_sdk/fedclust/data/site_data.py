@@ -1,7 +1,5 @@
 """The points that the engine computes from at a site: its protected table's records."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Choose the reader of a source."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Suggest a mapping file for a table, by its header and its values. Nothing of it is sent."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

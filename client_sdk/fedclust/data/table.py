@@ -1,7 +1,5 @@
 """A site's rows in the session's columns: in memory, or read when they are labelled."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 from array import array

@@ -3,8 +3,6 @@
 They are printed at the site (``fedclust check``) and never leave it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final

@@ -1,7 +1,5 @@
 """Check an analyst's request and freeze it as the definition that sites consent to."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise

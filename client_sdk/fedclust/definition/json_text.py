@@ -1,7 +1,5 @@
 """JSON that people write or hand on: models, definitions, options."""
 
-from __future__ import annotations
-
 import json
 import math
 from typing import Any, NoReturn

@@ -1,7 +1,5 @@
 """A study: what several sessions of the same sites have in common."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Discriminator, Field, RootModel, Tag, ValidationError, field_serializer

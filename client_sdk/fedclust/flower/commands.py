@@ -1,7 +1,5 @@
 """``fedclust flower``: write an app that ``flwr run`` takes; review and approve its session."""
 
-from __future__ import annotations
-
 import json
 import secrets
 from datetime import UTC, datetime

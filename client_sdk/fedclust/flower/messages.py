@@ -1,7 +1,5 @@
 """What the two apps say to each other: one record of bytes in each message of Flower."""
 
-from __future__ import annotations
-
 from typing import Annotated, TypeVar
 
 from flwr.app import ConfigRecord, Message, RecordDict

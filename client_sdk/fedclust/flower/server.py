@@ -4,8 +4,6 @@ It keeps nothing between runs. A run that died is started again with the same de
 answer with the same bytes from their journals.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Callable, Iterator

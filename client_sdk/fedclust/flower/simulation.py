@@ -5,8 +5,6 @@ keeps for it during the run. Its noise comes from the session's seed, as in
 :func:`fedclust.simulate`: only code chooses this app, no configuration or message of a real site.
 """
 
-from __future__ import annotations
-
 import functools
 from pathlib import Path
 

@@ -7,8 +7,6 @@ gets it; the same message again gets the same bytes. No configuration of a node,
 job says what the site answers with. See docs/details/engines.md.
 """
 
-from __future__ import annotations
-
 import logging
 import warnings
 from contextlib import suppress

@@ -6,8 +6,6 @@ session that an analyst defined, with the rows of one site. The estimators work 
 with ``clone``. ``import fedclust`` does not load this module, because it imports scikit-learn.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager

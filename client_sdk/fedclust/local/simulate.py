@@ -4,8 +4,6 @@ Tasks, answers and states pass through the wire codec in every round, so ``simul
 result as the service for the same seed and site names.
 """
 
-from __future__ import annotations
-
 import functools
 import inspect
 import time

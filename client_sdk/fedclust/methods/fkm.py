@@ -11,8 +11,6 @@ several partitions of the sites' cells. Each continues by exact Lloyd steps in t
 every few rounds the worse half is dropped.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from operator import methodcaller

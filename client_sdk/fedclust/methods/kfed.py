@@ -13,8 +13,6 @@ more cells than clusters, cells weighted by their counts, several starts at the 
 labels by the nearest centroid. ``refine`` adds exact Lloyd rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal, TypeAlias

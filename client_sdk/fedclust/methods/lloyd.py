@@ -8,8 +8,6 @@ equal up to rounding.
 The start is ``given``, or (``cells``) the weighted k-means of all sites' cell means.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

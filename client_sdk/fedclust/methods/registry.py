@@ -6,8 +6,6 @@ this package comes through the same door, and before all others. ``dual`` is thi
 distribution of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from importlib.metadata import Distribution, EntryPoint, distributions
 

@@ -11,8 +11,6 @@ root of twice the inertia that a merge adds (Murtagh & Legendre, "Ward's hierarc
 clustering method: which algorithms implement Ward's criterion?", J. Classification 31, 2014).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Annotated, ClassVar, Literal
 

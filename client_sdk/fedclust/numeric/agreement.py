@@ -14,8 +14,6 @@ Bergsma, "A bias-correction for Cramér's V and Tschuprow's T", Journal of the K
 Society 42, 2013.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray, IntArray

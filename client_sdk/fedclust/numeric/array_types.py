@@ -1,7 +1,5 @@
 """Names for the types of arrays."""
 
-from __future__ import annotations
-
 from typing import Any, TypeAlias
 
 import numpy as np

@@ -4,8 +4,6 @@ JSON carries nested lists; the binary form carries :class:`numpy.ndarray`. Both 
 C-contiguous arrays of one dtype, so a method cannot tell which form a site used.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 

@@ -6,8 +6,6 @@ result. The functions here treat values within a tolerance as equal and take the
 Bases of eigenspaces follow a rule that does not depend on what the library returned.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 

@@ -12,8 +12,6 @@ Arrays may have leading axes (...), for many tables at once. NaN is a number tha
 determine, or an open limit. Only finished numbers are clamped to the range of their measure.
 """
 
-from __future__ import annotations
-
 import math
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Squared distances from rows to centroids, and the nearest centroid of each row."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray

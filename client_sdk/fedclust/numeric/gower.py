@@ -11,8 +11,6 @@ the code of a value says how much of each cell lies below it. From a cluster's m
 of every border between two cells is known exactly, so the best of these borders is found exactly.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

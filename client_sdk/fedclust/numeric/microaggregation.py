@@ -12,8 +12,6 @@ Domingo-Ferrer and Mateo-Sanz, "Practical data-oriented microaggregation for sta
 control", IEEE TKDE 14(1), 2002: groups of p to 2p - 1 records lose the least.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

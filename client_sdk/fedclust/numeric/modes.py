@@ -7,8 +7,6 @@ columns hold 1 for the level and 0 for the others, times the root of gamma / 2, 
 to a centroid of such columns is that cost. So sums of points are enough to move a centroid.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias

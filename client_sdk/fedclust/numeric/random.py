@@ -3,8 +3,6 @@
 Sites do not share a generator: results would depend on the order in which answers arrive.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 import numpy as np

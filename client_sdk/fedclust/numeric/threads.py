@@ -1,7 +1,5 @@
 """One thread for numerical libraries: the number of threads changes the last digits of results."""
 
-from __future__ import annotations
-
 import sys
 import threading
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ Murtagh, "A survey of recent advances in hierarchical clustering algorithms", 19
 nearest-neighbour chain, which finds the same merges in O(m^2 d)).
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

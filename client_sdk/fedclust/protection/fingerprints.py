@@ -4,8 +4,6 @@ It stores hashes keyed with the site's own secret. Whoever has the secret can te
 or a value, so the state is as confidential as the site's rows.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Iterable
 

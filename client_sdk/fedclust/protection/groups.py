@@ -5,8 +5,6 @@ Which persons are similar is found by :mod:`fedclust.numeric.microaggregation`. 
 useful the records are, but what protects them is true of any groups.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -4,8 +4,6 @@ The site checks before sending, the coordinator before storing. Each check raise
 :class:`RuleViolation`, which names the rule and the first wrong cell or feature, but no value.
 """
 
-from __future__ import annotations
-
 import numpy as np
 from numpy.typing import NDArray
 

@@ -6,8 +6,6 @@ exact counts of outcomes. The sampler is that of Canonne, Kamath and Steinke
 would betray a count.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable
 from fractions import Fraction

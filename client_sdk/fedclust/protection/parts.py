@@ -6,8 +6,6 @@ groups release a column with a probability of .9. L follows from counts rounded 
 that 1 to p - 1 persons lack a value.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache

@@ -4,8 +4,6 @@ Otherwise a person could be put into a second group, and two overlapping groups 
 value. A file of other people under the known ids is noticed by its values.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias

@@ -5,8 +5,6 @@ decides once the persons of all its groups were in a file with the column. Then 
 changes.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

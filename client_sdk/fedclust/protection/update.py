@@ -4,8 +4,6 @@ Then all its persons are in the file, and p of them have a value of the column. 
 source brings a cohort up to date. Persons may come in blocks; known groups release at the end.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 

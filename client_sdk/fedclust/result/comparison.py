@@ -1,7 +1,5 @@
 """Two results side by side: which clusters return, how far apart they are, and what differs."""
 
-from __future__ import annotations
-
 import functools
 import textwrap
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """How a session measures how far a person is from a cluster, in sentences for readers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The content of a report: numbers in the features' own units."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping

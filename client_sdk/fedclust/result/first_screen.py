@@ -1,7 +1,5 @@
 """The first screen of a result: the question, its answer, and a card for each cluster."""
 
-from __future__ import annotations
-
 from html import escape
 
 from fedclust.result.facts import Cluster, ClusterColumn, Facts

@@ -6,8 +6,6 @@ have none, so that they also fit a page with its own stylesheet and a policy tha
 styles.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

@@ -1,7 +1,5 @@
 """Which clusters of two results correspond, by what both have released: no labels."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

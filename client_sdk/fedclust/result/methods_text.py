@@ -3,8 +3,6 @@
 Each function below says one thing, in whole sentences, or nothing if the result does not hold it.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 import re

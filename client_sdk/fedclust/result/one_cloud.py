@@ -1,7 +1,5 @@
 """How clear the clusters of a result are, compared with one cloud, in words."""
 
-from __future__ import annotations
-
 from fedclust.rounds.model_selection import CLEAR, cloud_sentences, is_recommended, p_text
 from fedclust.schema.result import Result
 

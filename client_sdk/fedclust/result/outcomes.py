@@ -1,7 +1,5 @@
 """Outcomes by cluster in words, rows and HTML: the same for page, terminal, file and notebook."""
 
-from __future__ import annotations
-
 import bisect
 import functools
 from collections.abc import Callable, Iterator, Sequence

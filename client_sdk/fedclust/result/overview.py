@@ -1,7 +1,5 @@
 """A result in a few lines, as a small table of a notebook, and as DataFrames."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Sequence
 from html import escape

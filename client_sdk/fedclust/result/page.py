@@ -1,7 +1,5 @@
 """A report as one printable HTML page: see :mod:`fedclust.result.markup`."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 import re

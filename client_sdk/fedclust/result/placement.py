@@ -19,8 +19,6 @@ range. A person is compared with this profile:
 many who were moved far away.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

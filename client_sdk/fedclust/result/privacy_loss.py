@@ -5,8 +5,6 @@ cells by one. That is a zero-concentrated privacy loss of rho = points / 250: as
 of variance 1 whose mean moves by mu = sqrt(2 rho).
 """
 
-from __future__ import annotations
-
 import math
 
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE

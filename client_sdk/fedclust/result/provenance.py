@@ -1,7 +1,5 @@
 """The software and platform that made a result; its last bits depend on them."""
 
-from __future__ import annotations
-
 import functools
 import json
 import platform

@@ -6,8 +6,6 @@ comes from the clock or the machine, and files are stored without compression, b
 differs between versions.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import re

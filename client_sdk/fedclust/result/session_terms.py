@@ -4,8 +4,6 @@ What leaves a site is listed from the method's declaration (``Phase.discloses``)
 the docs. `fedclust.site.consent` adds what only the site knows.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable, Iterator, Sequence

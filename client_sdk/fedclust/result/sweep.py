@@ -1,7 +1,5 @@
 """Several numbers of clusters as one table: for page, notebook and terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fedclust.result.one_cloud import n_apart

@@ -1,7 +1,5 @@
 """Table 1 of a manuscript: the clusters' features and outcomes, as people print them."""
 
-from __future__ import annotations
-
 import csv
 import io
 import itertools

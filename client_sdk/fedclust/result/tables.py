@@ -1,7 +1,5 @@
 """A report for programs: JSON, and CSV with one line for each cluster and column."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

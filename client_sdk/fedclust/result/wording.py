@@ -1,7 +1,5 @@
 """Values as people read them: no Python literals, and no rounding noise in shares."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime

@@ -10,8 +10,6 @@ too near to 1 if nowhere more than a fifth of those at risk have the event in on
 half (computed for constant and falling rates by the same benchmark).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The rounds of any session: preparation, the method's rounds, closing, choosing K."""
 
-from __future__ import annotations
-
 from fedclust.rounds.coordinator import advance, check_roster, start
 from fedclust.rounds.plan import (
     VERSION,

@@ -29,8 +29,6 @@ What it computes
 often it names any where all sites agree.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The coordinator's side of the rounds: start a session, aggregate its rounds, end it."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

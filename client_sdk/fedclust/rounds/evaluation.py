@@ -20,8 +20,6 @@ What it computes
 It is a part of the closing round (``rounds.evidence``), for each K.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

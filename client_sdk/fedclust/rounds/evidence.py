@@ -7,8 +7,6 @@ the clusters are compared with one cloud (``rounds.reference``) or with models o
 how sites differ. The clusters are sorted before, so that everything is in their final order.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

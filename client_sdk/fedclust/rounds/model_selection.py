@@ -12,8 +12,6 @@ Tibshirani, Walther & Hastie, "Estimating the number of clusters in a data set v
 statistic", 2001: one standard error is what chance gains.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations

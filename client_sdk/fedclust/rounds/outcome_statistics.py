@@ -3,8 +3,6 @@
 Every cluster is compared with the largest one. The numbers come from ``numeric.cell_statistics``.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple

@@ -5,8 +5,6 @@ A site labels its own rows with the final model, counts them by cluster and cell
 travels, and what both ends check. ``rounds.outcome_statistics`` compares the clusters.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A session's definition as the engine needs it."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -23,8 +23,6 @@ It is round 1 of every session with ``scaling: standard``, ``missing: impute`` o
 and does not count for ``max_rounds``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated

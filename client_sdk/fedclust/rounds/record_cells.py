@@ -1,7 +1,5 @@
 """Cells of a site's records: what the coordinator knows of their distribution."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

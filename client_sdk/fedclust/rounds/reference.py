@@ -15,8 +15,6 @@ Tibshirani, Walther & Hastie, "Estimating the number of clusters in a data set v
 statistic", 2001: the same comparison, with a box in place of the cloud.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple

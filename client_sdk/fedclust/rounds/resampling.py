@@ -5,8 +5,6 @@ its records with the final clusters and with every model, and returns how many p
 pair of labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any

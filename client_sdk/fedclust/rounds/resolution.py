@@ -11,8 +11,6 @@ Limits lower by a tenth find 1 % more and add half as many false warnings; a cap
 over the directions of the centroids alone, is no better.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray, IntArray

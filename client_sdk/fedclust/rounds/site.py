@@ -1,7 +1,5 @@
 """A site's side of the rounds: answer a task, label rows."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -5,8 +5,6 @@ Three steps: :func:`released_points` turns released values into points in the se
 session's scaled space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

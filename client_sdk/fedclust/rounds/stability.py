@@ -19,8 +19,6 @@ Hanley & MacGibbon, "Creating non-parametric bootstrap samples using Poisson fre
 Methods and Programs in Biomedicine 83, 2006.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedclust.numeric.agreement import consensus, jaccard_by_cluster

@@ -1,7 +1,5 @@
 """The stages of a session, in order: preparation, the method's rounds, and what closes them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

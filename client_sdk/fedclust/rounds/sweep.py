@@ -5,8 +5,6 @@ alone, with the same random numbers. A K that is done, or that fails, leaves the
 becomes a warning.
 """
 
-from __future__ import annotations
-
 import copy
 import copyreg
 import functools

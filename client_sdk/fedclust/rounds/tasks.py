@@ -1,7 +1,5 @@
 """Tasks as they travel: written at the coordinator, read at a site."""
 
-from __future__ import annotations
-
 from pydantic import ValidationError
 
 from fedclust.numeric.arrays import FloatVector

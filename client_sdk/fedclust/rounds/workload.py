@@ -6,8 +6,6 @@ Clear clusters take less time. Estimates decide where and in which order rounds 
 which definitions are refused. No result depends on them.
 """
 
-from __future__ import annotations
-
 import bisect
 from collections.abc import Callable, Sequence
 

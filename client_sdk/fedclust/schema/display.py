@@ -1,7 +1,5 @@
 """How objects show themselves: a few lines of text, or a small table in a notebook."""
 
-from __future__ import annotations
-
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

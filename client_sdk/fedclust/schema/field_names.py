@@ -1,7 +1,5 @@
 """Name the fields of models in messages: where they are, and which was meant."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import types

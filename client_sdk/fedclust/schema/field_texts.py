@@ -1,7 +1,5 @@
 """What the docstrings of models say about their fields, for pages, forms and the reference."""
 
-from __future__ import annotations
-
 import functools
 import inspect
 import re

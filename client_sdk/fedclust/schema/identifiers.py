@@ -1,7 +1,5 @@
 """Rule: which names of columns say that they identify rows or persons."""
 
-from __future__ import annotations
-
 import re
 from typing import Final
 

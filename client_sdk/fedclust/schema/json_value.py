@@ -1,7 +1,5 @@
 """Definitions as Python writes them, in the types that JSON has."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any

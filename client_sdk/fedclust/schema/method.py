@@ -4,8 +4,6 @@ The functions of a method do no I/O, read no clock and know no address: they run
 the coordinator and in ``simulate``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias

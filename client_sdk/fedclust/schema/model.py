@@ -1,7 +1,5 @@
 """The base of everything that is stored or travels, and the types of its simplest fields."""
 
-from __future__ import annotations
-
 import re
 import unicodedata
 from typing import Annotated, Any, TypeAlias

@@ -5,8 +5,6 @@ The first line is also the subject of the mail. Texts for a site, and for the ow
 named so; all others are for operators, analysts and the webhook.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta

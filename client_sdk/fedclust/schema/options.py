@@ -1,7 +1,5 @@
 """What the engine reads of a method's options."""
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from fedclust.schema.model import Model

@@ -1,7 +1,5 @@
 """A site's weighted points."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The privacy and pacing rules of a session."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal
 
 from pydantic import Field, FiniteFloat, model_serializer

@@ -1,7 +1,5 @@
 """What a step of a method may know besides its task."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, Literal, TypeAlias

@@ -1,7 +1,5 @@
 """What the declared columns say of numbers: bounds, kinds and weights, in own units and scaled."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

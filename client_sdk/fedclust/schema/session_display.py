@@ -1,7 +1,5 @@
 """What lists and notebooks show of a session."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedclust.schema.display import brief

@@ -1,7 +1,5 @@
 """Rule: the number of a site's persons is shown to others only as one of these bands."""
 
-from __future__ import annotations
-
 from typing import Final
 
 from fedclust.schema.errors import RuleViolation

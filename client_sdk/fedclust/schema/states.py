@@ -1,7 +1,5 @@
 """The states of sessions, rounds and sites: those that are known, and any that an answer has."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import StringConstraints, WithJsonSchema

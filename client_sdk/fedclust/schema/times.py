@@ -1,7 +1,5 @@
 """Times as the wire and the ledger write them."""
 
-from __future__ import annotations
-
 from datetime import UTC, datetime, tzinfo
 from typing import Annotated, Any
 

@@ -1,7 +1,5 @@
 """A site's part in a session: consent, compute, send exactly once, resume, label."""
 
-from __future__ import annotations
-
 from fedclust.site.data_sources import DataSource, DataSources, data_source
 from fedclust.site.participate import Site
 from fedclust.site.progress import Preview, Progress, SessionStatus

@@ -5,8 +5,6 @@ An approval holds for exactly the terms of the printed page (:attr:`ConsentReque
 its code, their SHA-256, identifies. Only the last approval or withdrawal of a session counts.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import sys

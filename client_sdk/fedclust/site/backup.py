@@ -1,7 +1,5 @@
 """Verify, back up and restore a site's state: everything in one file, the key included."""
 
-from __future__ import annotations
-
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ the site joins, and all in the transaction that stores the record of joining. Th
 a transaction that first asks :meth:`Charges.require`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime

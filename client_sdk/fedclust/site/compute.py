@@ -5,8 +5,6 @@ checks the session's policy and number of rounds against its consent, and checks
 the coordinator will, before anything is written or sent.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction

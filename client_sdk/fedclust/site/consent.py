@@ -1,7 +1,5 @@
 """What a site is asked to consent to: the session's terms and what only the site knows."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Which rows a session is to use, and how their columns are read, as a steward approves it."""
 
-from __future__ import annotations
-
 import os
 import shlex
 from collections.abc import Iterator, Sequence

@@ -7,8 +7,6 @@ outcome. If an answer is damaged or missing, the session stops: a new answer to 
 differ from the one that was sent.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager

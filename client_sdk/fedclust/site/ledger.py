@@ -15,8 +15,6 @@ detected by the receipts at the coordinator, or by a head that was noted elsewhe
 (``verify(expected_head=...)``).
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import sqlite3

@@ -4,8 +4,6 @@ They hold what the coordinator's notifications hold: names, states and times, an
 handed to the command once, also over restarts: the site's state remembers them.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import subprocess

@@ -1,7 +1,5 @@
 """Progress, the next submission, and the status of sessions, as shown to a site's user."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping

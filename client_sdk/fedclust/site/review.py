@@ -1,7 +1,5 @@
 """The page that a steward or an ethics board reads and signs before a site takes part."""
 
-from __future__ import annotations
-
 import re
 from datetime import datetime
 from html import escape, unescape

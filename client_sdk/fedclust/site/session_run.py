@@ -9,8 +9,6 @@ bytes. Counts of outcomes are stored as soon as their noise is drawn, before any
 over HTTPS.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress

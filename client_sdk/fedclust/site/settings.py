@@ -1,7 +1,5 @@
 """The settings of a site: the file ``site.toml`` in its state directory; see docs/cli.md."""
 
-from __future__ import annotations
-
 import json
 import tomllib
 from collections.abc import Iterator

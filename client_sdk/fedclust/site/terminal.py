@@ -1,7 +1,5 @@
 """The consent screen and questions to a person, for commands and for Python in a terminal."""
 
-from __future__ import annotations
-
 import contextlib
 import shutil
 import sys

@@ -5,8 +5,6 @@ raw little-endian bytes in C order. Canonical bytes (sorted keys, float64 scalar
 integers) are what digests are taken over and what the coordinator stores.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

@@ -31,8 +31,6 @@
 No message holds a token, a payload or a value of the data.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal

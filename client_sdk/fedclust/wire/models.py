@@ -4,8 +4,6 @@ Each refuses unknown fields, as requests need it. ``fedclust.client`` reads answ
 :func:`read_reply`, which ignores fields and keeps states that a later coordinator has added.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (

@@ -1,7 +1,5 @@
 """Problem types (RFC 9457), shared by the coordinator and the SDK."""
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field

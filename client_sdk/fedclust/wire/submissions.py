@@ -1,7 +1,5 @@
 """Bodies of submissions in JSON or in the binary form."""
 
-from __future__ import annotations
-
 import functools
 from typing import Any, Generic, Literal, TypeVar, cast
 

@@ -1,7 +1,5 @@
 """The channels that notifications leave by, built from the settings."""
 
-from __future__ import annotations
-
 import secrets
 import ssl
 from collections.abc import Iterable, Iterator

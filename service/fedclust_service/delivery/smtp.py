@@ -1,7 +1,5 @@
 """Sends mail through one SMTP server, with the standard library."""
 
-from __future__ import annotations
-
 import contextlib
 import smtplib
 import socket

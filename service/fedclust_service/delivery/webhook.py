@@ -1,7 +1,5 @@
 """Posts notifications to the webhook, signed. The only file of the service that imports httpx."""
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import hmac

@@ -1,7 +1,5 @@
 """Who may do and see what. No other module decides this."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -4,8 +4,6 @@ They hold names, states, numbers of rounds and times. They never hold a value of
 or text that an analyst wrote.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """What people see of sessions, and what needs an operator's attention."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

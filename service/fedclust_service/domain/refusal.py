@@ -1,7 +1,5 @@
 """The error with which a use case refuses a request."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedclust.schema.errors import RuleViolation

@@ -3,8 +3,6 @@
 A round collects answers, then it is aggregated, then it is closed. Or it fails.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """A session and the sites that take part in it: states, and transitions as a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -4,8 +4,6 @@ A cookie has the form ``<id>.<secret>``. The id (12 of ``a-z0-9``) names the row
 knows the secret (256 bits in base64url). The coordinator stores an HMAC-SHA256 of id and secret.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

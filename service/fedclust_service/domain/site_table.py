@@ -1,7 +1,5 @@
 """When a coordinator accepts a site's protected table: its heads continue the accepted ones."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """A study: what several sessions of the same sites have in common."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """A submission: what one site answered in one round."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 

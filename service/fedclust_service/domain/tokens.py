@@ -6,8 +6,6 @@ CRC-32 of everything before it) detects copying errors. The coordinator stores a
 and secret.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

@@ -1,7 +1,5 @@
 """State machines as tables: each row is an allowed change of state."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeVar

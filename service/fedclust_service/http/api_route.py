@@ -1,7 +1,5 @@
 """The class of the API's routes: FastAPI's, with this API's limits and order of checks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Sequence
 from enum import Enum
 from typing import Any

@@ -1,7 +1,5 @@
 """The application: routes, errors and middleware. It has no state of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast

@@ -1,7 +1,5 @@
 """Read request bodies within their limits; write answers in the form that ``Accept`` asks for."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Sequence

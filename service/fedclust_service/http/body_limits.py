@@ -4,8 +4,6 @@ One byte of a body can become a value of a hundred bytes in memory, or an error 
 Without these limits, a body of 32 MiB took 8 GB and blocked all other requests for minutes.
 """
 
-from __future__ import annotations
-
 from typing import Final
 
 import jiter

@@ -1,7 +1,5 @@
 """Limits on the open requests of each token, so that one token cannot block the others."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import dataclass
 

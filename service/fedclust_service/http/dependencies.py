@@ -1,7 +1,5 @@
 """Dependencies of the routes: the coordinator, the settings, the caller."""
 
-from __future__ import annotations
-
 import asyncio
 import contextvars
 import re

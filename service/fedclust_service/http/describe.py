@@ -1,7 +1,5 @@
 """What FastAPI does not know about a route: the problems that it answers with, and headers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedclust.wire.problems import CONTENT_TYPE as PROBLEM

@@ -1,7 +1,5 @@
 """``/``, ``/docs`` and ``/openapi.json``, with every asset from the package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from starlette.requests import Request

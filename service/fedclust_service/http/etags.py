@@ -1,7 +1,5 @@
 """Entity tags: one for each representation, compared with If-None-Match (RFC 9110)."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable
 from typing import Annotated, Any

@@ -1,7 +1,5 @@
 """``/help``: the documentation site, as ``make docs-site`` built it in this package."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Turn every error into a problem document, which never repeats what was sent."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import cast
 

@@ -1,7 +1,5 @@
 """HTTP/1.1 below the application: bytes that are no request, and requests that never complete."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets

@@ -1,7 +1,5 @@
 """Whether the coordinator can serve, and in words why not."""
 
-from __future__ import annotations
-
 import structlog
 
 from fedclust_service.usecases.coordinator import Coordinator

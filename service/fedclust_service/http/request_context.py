@@ -1,7 +1,5 @@
 """A request's id, caller and kind, collected for its log line."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The cookie of a reader who has signed in."""
 
-from __future__ import annotations
-
 from starlette.requests import HTTPConnection, Request
 from starlette.responses import Response
 

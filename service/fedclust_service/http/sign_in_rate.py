@@ -1,7 +1,5 @@
 """A limit on failed attempts to sign in, by the address that they come from and the token."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict, deque

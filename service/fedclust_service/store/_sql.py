@@ -1,7 +1,5 @@
 """The base of all repositories: inserts for both databases, joined rows, damaged rows."""
 
-from __future__ import annotations
-
 import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The audit trail: append entries, number and hash them, read them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime

@@ -4,8 +4,6 @@ SQLite copies all pages under one snapshot of the write-ahead log: the copy hold
 that were committed when it began, and no writer waits for it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

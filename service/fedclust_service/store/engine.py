@@ -10,8 +10,6 @@ statement sees what the previous holder committed. Readers run at REPEATABLE REA
 their statements see one snapshot.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import sqlite3

@@ -4,8 +4,6 @@ Messages hold names of constraints and files, never values of a row. A driver's 
 failing row, so only its code is kept.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from enum import StrEnum
 

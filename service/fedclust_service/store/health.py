@@ -1,7 +1,5 @@
 """The health of a store's database: damage, failed writes, the check of an SQLite file."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

@@ -6,8 +6,6 @@ mode forwards none. So the listener reads the awaited versions again after each 
 regular intervals.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from typing import Any

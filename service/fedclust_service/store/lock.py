@@ -4,8 +4,6 @@ The lock is on ``<database>.lock``, because SQLite locks the database itself. Th
 drops the lock when the process ends; the file stays.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedclust.durable_files import FileLock, LockHeld, reason

@@ -1,7 +1,5 @@
 """The outbox: notifications that wait to be sent, were sent, or failed."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from datetime import datetime
 

@@ -4,8 +4,6 @@ Every query reads one page of sessions or what is open now, and no payload or ta
 stored anyway, so the sites send nothing for it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Operators, analysts, sites and their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime

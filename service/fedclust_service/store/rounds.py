@@ -4,8 +4,6 @@ Every change of a round's state is a compare-and-set: if several processes try t
 once, one gets True and the others get False.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime

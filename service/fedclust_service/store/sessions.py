@@ -1,7 +1,5 @@
 """Sessions and the sites that take part in them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Sign-ins of browsers, each with the token that it was made with."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """What was accepted last of each protected table of each site."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from sqlalchemy import bindparam, exists, select, update

@@ -3,8 +3,6 @@
 The statements are built once: building a statement costs more than running it.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, FromClause, Select, and_, bindparam, func, select

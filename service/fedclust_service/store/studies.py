@@ -1,7 +1,5 @@
 """Studies and the sites that they name."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The sites' answers."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any, NamedTuple

@@ -8,8 +8,6 @@ Text that the database compares or sorts uses the binary collation, so that both
 names as Python does.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Collection, Iterator, Mapping
 from datetime import UTC, datetime

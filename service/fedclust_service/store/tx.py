@@ -1,7 +1,5 @@
 """One transaction and the repositories that work in it."""
 
-from __future__ import annotations
-
 from datetime import datetime
 
 from sqlalchemy import Connection

@@ -1,7 +1,5 @@
 """Load sessions, participations and rounds as far as the actor may see them."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from typing import TypedDict

@@ -4,8 +4,6 @@ Everything comes from the database at the time of the request, so all workers an
 crash loses nothing. Never a payload, a count of rows or a token.
 """
 
-from __future__ import annotations
-
 import platform
 import shutil
 import threading

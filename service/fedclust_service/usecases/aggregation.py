@@ -4,8 +4,6 @@ Pure: no store, no clock, no logs. :func:`aggregate_round` runs in a thread for 
 moment, and in a process for the others (:mod:`.aggregation_pool`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -7,8 +7,6 @@ numerical thread and without fedclust's settings. It ends when it is killed or w
 closes, also in the middle of a round, so it never outlives the coordinator.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import queue

@@ -1,7 +1,5 @@
 """What an operator should look at, found in the database at the time of the request."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 

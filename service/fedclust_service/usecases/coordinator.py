@@ -1,7 +1,5 @@
 """The coordinator without HTTP: the core, its background threads and its group commits."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field

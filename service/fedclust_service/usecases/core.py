@@ -1,7 +1,5 @@
 """What transactions and background threads work with: store, keys, limits, notifications."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import secrets

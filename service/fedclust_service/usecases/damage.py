@@ -1,7 +1,5 @@
 """What a request does when the store fails."""
 
-from __future__ import annotations
-
 import functools
 
 import structlog

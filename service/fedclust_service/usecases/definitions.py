@@ -1,7 +1,5 @@
 """The frozen definitions of stored sessions, and what the engine needs of them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterable
 

@@ -10,8 +10,6 @@ Several rounds are aggregated at a time: a short one in a thread of this process
 processes of a pool.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import secrets

@@ -1,7 +1,5 @@
 """A session's events: sealed audit entries, limited to what the reader may see."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias

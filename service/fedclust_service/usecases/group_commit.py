@@ -6,8 +6,6 @@ PostgreSQL for the lock of its session. If a piece of work raises, nothing of it
 and each piece runs again in a transaction of its own. Futures are done after the commit.
 """
 
-from __future__ import annotations
-
 import contextvars
 import functools
 import threading

@@ -4,8 +4,6 @@ A worker takes a row for some minutes, sends it outside any transaction, and wri
 the worker dies in between, another one sends the row again later, with the same id.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import secrets
 from datetime import datetime

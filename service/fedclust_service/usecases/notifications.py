@@ -4,8 +4,6 @@ So no change is forgotten if the process dies, and none is notified of twice. Wi
 channel nothing is written.
 """
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Wakes the long polls of this process when a session has changed."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import threading

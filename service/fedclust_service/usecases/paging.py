@@ -1,7 +1,5 @@
 """Pages of lists and the cursors that continue them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 

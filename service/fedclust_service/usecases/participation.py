@@ -1,7 +1,5 @@
 """Sites join and leave sessions, refuse their tasks, and are excluded from them."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from datetime import datetime

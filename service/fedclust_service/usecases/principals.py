@@ -1,7 +1,5 @@
 """Operators, analysts and sites, and their tokens."""
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Callable
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """What a site has sent: its receipts."""
 
-from __future__ import annotations
-
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page

@@ -1,7 +1,5 @@
 """The result of a completed session, limited to what the reader may see."""
 
-from __future__ import annotations
-
 from fedclust.result.provenance import result_document
 from fedclust.schema.result import Result
 from fedclust.wire import codec

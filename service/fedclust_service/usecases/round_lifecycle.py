@@ -3,8 +3,6 @@
 Every function runs inside a transaction that holds the session's lock.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Sequence

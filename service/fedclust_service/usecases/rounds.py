@@ -1,7 +1,5 @@
 """Rounds as people see them, and how to end the collecting of one early. No payloads."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from fedclust.rounds.collecting import Wait

@@ -3,8 +3,6 @@
 This takes milliseconds, and half a second in sessions with 1,000 sites and 1,000 features.
 """
 
-from __future__ import annotations
-
 import dataclasses
 from collections.abc import Sequence
 

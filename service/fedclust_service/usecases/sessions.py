@@ -5,8 +5,6 @@
 holds a sentence that says what to do.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import json

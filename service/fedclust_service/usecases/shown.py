@@ -1,7 +1,5 @@
 """What is shown of stored records."""
 
-from __future__ import annotations
-
 from typing import Any, TypeVar
 
 from pydantic import BaseModel

@@ -4,8 +4,6 @@ A sign-in ends when its holder signs out, after a time without use, a time after
 with its token: revoked, expired, or its principal disabled.
 """
 
-from __future__ import annotations
-
 import hmac
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """The protected tables of sites: each join continues what was accepted, or operators accept it."""
 
-from __future__ import annotations
-
 from fedclust.wire.models import Page, SiteTableInfo, TableAcceptance
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust_service.domain.access import Actor, Role, absent, sees_tables

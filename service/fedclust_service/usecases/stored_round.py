@@ -1,7 +1,5 @@
 """Read a round that is to be aggregated: its job, and its answers at once or one by one."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Create, read and delete studies; complete the sessions of one."""
 
-from __future__ import annotations
-
 import structlog
 from pydantic import ValidationError
 

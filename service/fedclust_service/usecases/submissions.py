@@ -1,7 +1,5 @@
 """The answer that a site submits to a round: checked and stored exactly once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The sweeper: deadlines, overdue rounds, tokens that end soon, what is past its retention."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable

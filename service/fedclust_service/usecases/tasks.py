@@ -1,7 +1,5 @@
 """The task that a site reads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """A write transaction together with the log lines and wake-ups that wait for its commit."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from datetime import datetime

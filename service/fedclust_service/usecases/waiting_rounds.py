@@ -1,7 +1,5 @@
 """The rounds that wait to be aggregated: where each is computed, and in which order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

@@ -1,7 +1,5 @@
 """Signing in to the pages, what guards their forms, and how they refuse."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import replace

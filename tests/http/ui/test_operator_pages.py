@@ -1,7 +1,5 @@
 """The pages of operators: the overview, people with their tokens, and the audit trail."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from datetime import timedelta

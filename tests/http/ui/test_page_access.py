@@ -4,8 +4,6 @@ The cases come from the pages' routes. A route that `EXPECTED` does not name fai
 `test_every_page_has_an_expectation`, so that a new one cannot be forgotten.
 """
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

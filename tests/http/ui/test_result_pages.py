@@ -1,7 +1,5 @@
 """Pages of results: the numbers of the API, what each role sees, and every download."""
 
-from __future__ import annotations
-
 import json
 import re
 import zipfile

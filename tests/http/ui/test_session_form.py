@@ -1,7 +1,5 @@
 """The form that defines a session: read, filled, and turned into the API's body."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

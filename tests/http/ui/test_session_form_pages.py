@@ -1,7 +1,5 @@
 """The page that creates a session, as a browser without scripts sees it, and htmx's check."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The pages of sessions: who sees what, what they say, what can be done, and the live view."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 

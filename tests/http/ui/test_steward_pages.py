@@ -1,7 +1,5 @@
 """What a steward reads before joining, and what the site has sent."""
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re

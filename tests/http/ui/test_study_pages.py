@@ -1,7 +1,5 @@
 """Studies in the browser: made in a form, listed, read, deleted."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The sealer's thread: soon, seldom, and after the death of another."""
 
-from __future__ import annotations
-
 import asyncio
 
 from fedclust_service.store import Store

@@ -3,8 +3,6 @@
 Rows come in own units, the units of the site's data; distances are in the scaled space.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sized
 
 import numpy as np

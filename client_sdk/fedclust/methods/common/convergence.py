@@ -5,8 +5,6 @@ the roster discards the best round. A session has converged if ``PATIENCE`` succ
 rounds improve the best by at most ``tol``, relative.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from fedclust.numeric.array_types import FloatArray

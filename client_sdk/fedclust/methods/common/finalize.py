@@ -1,7 +1,5 @@
 """The end of a session: merge equal centroids, sort clusters, map to own units."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 

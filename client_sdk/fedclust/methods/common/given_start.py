@@ -1,7 +1,5 @@
 """Centroids of the definition to start from, in place of the sites' cells."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Weighted k-means that several methods share: local cells, sums over clusters, Lloyd steps."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated

@@ -1,7 +1,5 @@
 """The base of all methods' options, common types, sweeps over K, and variants."""
 
-from __future__ import annotations
-
 import functools
 import operator
 from collections.abc import Mapping, Sequence

@@ -12,8 +12,6 @@ The start is a partition by k-means: of given centroids, or (``cells``) of the w
 all sites' cell means. Probabilities of persons never leave a site.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

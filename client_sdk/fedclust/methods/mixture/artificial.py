@@ -5,8 +5,6 @@ that are too tight, and loses those that differ in spread. So a site draws artif
 around each record. They come from the records, the groups' sizes and the session's seed alone.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray

@@ -4,8 +4,6 @@ Persons are drawn from the classes that were found, at sites of the same sizes. 
 is compared with EM on their rows: by how much worse it tells the drawn persons' classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

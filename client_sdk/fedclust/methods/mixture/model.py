@@ -5,8 +5,6 @@ artificial person by a class's probability: no number among them counts persons,
 least value. They are checked for shapes, declared bounds and totals.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from typing import Annotated, Literal
 

@@ -14,8 +14,6 @@ feature reported for the first time takes the reported value. For Methods A and 
 ``meta_clustering``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 

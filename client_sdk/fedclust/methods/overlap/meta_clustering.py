@@ -23,8 +23,6 @@ the rest joins the nearest group nevertheless. Groups that share no feature are 
 more than K may remain.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal

@@ -15,8 +15,6 @@ best simplified silhouette. Draws depend on the session's seed and the site's na
 do not depend on which other sites take part.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 

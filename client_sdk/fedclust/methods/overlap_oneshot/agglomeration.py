@@ -21,8 +21,6 @@ nearest neighbours finds the same tree as searching the greatest force each time
 of O(m^3) (Murtagh, "A survey of recent advances in hierarchical clustering algorithms", 1983).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -21,8 +21,6 @@ References
    approach for spectral clustering", ESANN 2021.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias
 

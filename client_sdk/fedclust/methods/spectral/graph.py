@@ -9,8 +9,6 @@ Schoenemann, "A generalized solution of the orthogonal Procrustes problem", 1966
 Ng, Jordan & Weiss, "On spectral clustering", NIPS 2001 (normalised rows of eigenvectors).
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias

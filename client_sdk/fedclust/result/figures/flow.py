@@ -1,7 +1,5 @@
 """Where persons go from K - 1 to K clusters."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping, Sequence
 

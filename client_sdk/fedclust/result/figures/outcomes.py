@@ -1,7 +1,5 @@
 """Outcomes: a forest plot by cluster and site, and survival curves with numbers at risk."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass

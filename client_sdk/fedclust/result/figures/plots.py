@@ -1,7 +1,5 @@
 """The figures of a result by name, and the small charts among them."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from fedclust.result.drawing import ROUNDING, Figure, line_chart, short

@@ -1,7 +1,5 @@
 """The heat map of standardised differences, and in which order figures show the columns."""
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """Bars: persons of each cluster by site, the mix at each site, how far clusters are found again."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

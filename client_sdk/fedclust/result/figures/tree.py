@@ -1,7 +1,5 @@
 """The top of a tree of clusters."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray

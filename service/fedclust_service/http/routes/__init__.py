@@ -1,7 +1,5 @@
 """The routes of version 1, one module for each thing they are about."""
 
-from __future__ import annotations
-
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
 

@@ -1,7 +1,5 @@
 """Who the caller is, and what each method discloses."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Path

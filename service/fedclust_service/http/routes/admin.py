@@ -1,7 +1,5 @@
 """Pages for operators: the coordinator, the audit trail."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Query, Request

@@ -1,7 +1,5 @@
 """Server-sent events of a session. A stream holds a coroutine while it waits, nothing else."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,5 @@
 """Whether the process runs and can serve, and its metrics for Prometheus."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from typing import Annotated, Literal

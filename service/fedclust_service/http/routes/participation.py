@@ -1,7 +1,5 @@
 """Sites join with their consent, leave, are excluded."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from starlette.responses import Response

@@ -1,7 +1,5 @@
 """Routes that register and disable sites, analysts and operators and issue their tokens."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import APIRouter, Path

@@ -1,7 +1,5 @@
 """The result of a completed session."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Query, Request

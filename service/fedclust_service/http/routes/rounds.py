@@ -1,7 +1,5 @@
 """Rounds without payloads: who answered, who is late, why a round ended."""
 
-from __future__ import annotations
-
 from fedclust.wire.models import Page, RoundInfo
 from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (

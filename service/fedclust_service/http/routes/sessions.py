@@ -1,7 +1,5 @@
 """Sessions: defined, read, started, cancelled."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from starlette.responses import Response

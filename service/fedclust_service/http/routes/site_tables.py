@@ -1,7 +1,5 @@
 """What was accepted of a site's protected tables; operators accept another chain."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from fastapi import Path

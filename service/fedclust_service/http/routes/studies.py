@@ -1,7 +1,5 @@
 """Studies: defined, read, deleted."""
 
-from __future__ import annotations
-
 from typing import Annotated
 
 from starlette.responses import Response

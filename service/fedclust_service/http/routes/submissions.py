@@ -1,7 +1,5 @@
 """A site answers a round, or refuses its task."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from contextlib import suppress

@@ -1,7 +1,5 @@
 """What a site should do now. Waiting requests hold a coroutine, not a thread."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Annotated

@@ -1,7 +1,5 @@
 """Pages in the browser for operators, analysts and sites, below ``/ui``."""
 
-from __future__ import annotations
-
 from starlette.routing import Mount, Router
 
 from fedclust_service.http.ui import (

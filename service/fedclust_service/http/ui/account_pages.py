@@ -1,7 +1,5 @@
 """Sign in and out, and the sign-ins that are open."""
 
-from __future__ import annotations
-
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response

@@ -1,7 +1,5 @@
 """What somebody does to a session, a study or an account, with a page that says the consequence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Addresses of pages."""
 
-from __future__ import annotations
-
 from urllib.parse import urlencode
 
 

@@ -1,7 +1,5 @@
 """The audit trail: its entries, and whether its chain is whole."""
 
-from __future__ import annotations
-
 import re
 from datetime import UTC
 

@@ -1,7 +1,5 @@
 """Two results side by side, and how far they agree."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple

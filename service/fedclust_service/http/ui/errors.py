@@ -1,7 +1,5 @@
 """Refusals and failures as pages that say what to do."""
 
-from __future__ import annotations
-
 import re
 from typing import cast
 from urllib.parse import urlsplit

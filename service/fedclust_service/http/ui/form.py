@@ -1,7 +1,5 @@
 """Forms as browsers post them."""
 
-from __future__ import annotations
-
 from urllib.parse import parse_qsl
 
 from starlette.concurrency import run_in_threadpool

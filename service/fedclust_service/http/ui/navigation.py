@@ -1,7 +1,5 @@
 """What the navigation offers to each role, and where a reader begins."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 from fedclust_service.domain.access import PERMISSIONS, Role

@@ -1,7 +1,5 @@
 """The coordinator at one glance, for operators: what needs attention, and what to do."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 
 from starlette.responses import Response

@@ -4,8 +4,6 @@ A page is a function from a :class:`PageRequest` to a response. It calls the use
 routes of the API call, with the reader as their actor, so the same rules of access hold.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field, replace

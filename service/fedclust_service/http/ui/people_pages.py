@@ -1,7 +1,5 @@
 """Sites, analysts and operators, and their tokens."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Render the pages' templates: the environment, its filters, and the headers of every page."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path

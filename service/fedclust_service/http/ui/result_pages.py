@@ -1,7 +1,5 @@
 """The result of a session: its page, and all of it that can be downloaded."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass
 

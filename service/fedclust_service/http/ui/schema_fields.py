@@ -5,8 +5,6 @@ A field is named by the JSON pointer of its value in the definition, such as
 is no number where a number belongs stays text: the API's own check refuses it.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import math

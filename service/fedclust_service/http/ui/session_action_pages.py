@@ -1,7 +1,5 @@
 """What an analyst or an operator does to a session: each with a page that says the consequence."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, timedelta

@@ -3,8 +3,6 @@
 The page then asks for what it shows, so that it always shows what a reload would.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 

@@ -4,8 +4,6 @@ An input that is empty stands for its default, so the body has what was typed an
 goes through the same checks as that of the API, whose messages come back to the inputs.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 import re

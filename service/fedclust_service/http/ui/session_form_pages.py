@@ -1,7 +1,5 @@
 """The pages with the form that defines a session, or a study."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Any, Final

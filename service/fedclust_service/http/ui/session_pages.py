@@ -1,7 +1,5 @@
 """The list of sessions, and the page of one session."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from starlette.responses import Response

@@ -1,7 +1,5 @@
 """What the pages of one session show, read through the use cases of the API."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """What a session asks of a site, before it joins, and what the site has sent."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

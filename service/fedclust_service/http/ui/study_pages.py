@@ -1,7 +1,5 @@
 """Studies: the list, one study with its sessions, and its deletion."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from starlette.responses import Response

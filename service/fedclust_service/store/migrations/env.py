@@ -1,7 +1,5 @@
 """Run by Alembic: uses the connection and the transaction that `store.migrate` opened."""
 
-from __future__ import annotations
-
 from alembic import context
 
 from fedclust_service.store.tables import metadata

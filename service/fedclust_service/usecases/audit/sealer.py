@@ -7,8 +7,6 @@ writes numbers, hashes and the head in one transaction, so a crash leaves a comp
 Every process reads the sealed entries and wakes its event streams.
 """
 
-from __future__ import annotations
-
 import math
 import threading
 import time

@@ -1,7 +1,5 @@
 """The audit trail from outside: one hash, the chain verified, what an operator did by hand."""
 
-from __future__ import annotations
-
 from fedclust.schema.model import Model
 from fedclust.wire.models import AuditHead
 from fedclust_service.domain.access import Actor, AuditEntry, absent

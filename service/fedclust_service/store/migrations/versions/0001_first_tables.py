@@ -5,8 +5,6 @@ from then on a change of the tables must not change this migration. A test asks 
 there is a second one.
 """
 
-from __future__ import annotations
-
 from alembic import op
 
 from fedclust_service.domain.audit_chain import Head
