@@ -184,7 +184,7 @@ def test_a_small_write_does_not_end_a_full_disk(
     assert folders == [Path(sqlite_url.removeprefix("sqlite:///")).parent] * 2
 
 
-def test_no_write_goes_to_a_file_that_is_gone(sqlite_url: str, clock: ManualClock) -> None:
+def test_nothing_is_read_or_written_when_the_file_is_gone(sqlite_url: str, clock: ManualClock) -> None:
     path = filled(sqlite_url, clock)
     aside = path.with_name("aside.db")
 
@@ -203,6 +203,9 @@ def test_no_write_goes_to_a_file_that_is_gone(sqlite_url: str, clock: ManualCloc
         path.touch()  # also behind somebody who makes a new one
         with pytest.raises(DatabaseDamaged):
             write(store)
+        # A new connection would read the new file: a site's token would be unknown there.
+        with pytest.raises(DatabaseDamaged):
+            store.read("read", lambda tx: tx.principals.list(Role.SITE, 100))
 
 
 @pytest.fixture

@@ -243,7 +243,7 @@ def test_the_version_continues_so_that_nobody_waits_in_vain(direct: DirectApi) -
 def test_events_begin_with_the_session_that_is_there(direct: DirectApi, clock: ManualClock) -> None:
     seal = direct.co.sealer.run_once
 
-    def read(after: int = 0) -> events.Batch:
+    def read(after: int = 0) -> events.EventBatch:
         return events.read_events(direct.co, lambda _: ANALYST, "heart", after)
 
     direct.define()

@@ -32,7 +32,7 @@ class Health:
     @property
     def faults(self) -> tuple[StoreFault, ...]:
         """Why the database cannot be served, the worst reason first."""
-        self._look_for_file()
+        self._is_there()
         found = []
         if self._damaged:
             found.append(StoreFault.DAMAGED)
@@ -54,10 +54,11 @@ class Health:
     def _full(self) -> bool:
         return self._file is not None and shutil.disk_usage(self._file.parent).free < _LEAST_FREE
 
-    def _look_for_file(self) -> None:
-        # SQLite would go on with a file that nobody finds after a restart.
-        if _identity(self._file) != self._identity:
-            self.damage("its file was moved, deleted or replaced")
+    def _is_there(self) -> bool:
+        if there := _identity(self._file) == self._identity:
+            return there
+        self.damage("its file was moved, deleted or replaced")
+        return False
 
     def damage(self, found: str) -> None:
         """Note permanently that the database is damaged; ``found`` contains no value of a row."""
@@ -65,9 +66,18 @@ class Health:
             self._damaged = True
             log.error("database_damaged", found=found)
 
+    def refuse_absent(self) -> None:
+        """Raise DatabaseDamaged if another file, or none, is at the place of the database.
+
+        Open connections would go on with a file that nobody finds after a restart, and a new one
+        with what is there now.
+        """
+        if not self._is_there():
+            raise DatabaseDamaged
+
     def refuse_damaged(self) -> None:
         """Raise DatabaseDamaged if the database is damaged: it is not written any more."""
-        self._look_for_file()
+        self.refuse_absent()
         if self._damaged:
             raise DatabaseDamaged
 

@@ -207,8 +207,10 @@ class Store:
     def read(self, name: str, fn: Callable[[Tx], T]) -> T:
         """Run ``fn`` in a read-only transaction on one snapshot of the database.
 
-        The database refuses writes in it. It repeats, counts and raises as `run_tx` does.
+        The database refuses writes in it. It repeats, counts and raises as `run_tx` does, but reads
+        what can be read of a damaged database whose file is there.
         """
+        self._health.refuse_absent()
         with self._entered(name):
             return self._repeat(name, self._engines.read, fn, time.perf_counter())[1]
 
