@@ -87,8 +87,7 @@ def session() -> SessionResult:
 
 def _drawer(name: str) -> Callable[[], Figure]:
     def draw() -> Figure:
-        shown = session() if name == "flow" else session().at(4)
-        figure: Figure = getattr(shown.plot, name)()
+        figure: Figure = getattr(session().at(4).plot, name)()
         return figure
 
     return draw
@@ -99,7 +98,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     for name in (
         "profile",
         "stability",
-        "flow",
         "forest",
         "survival",
     )

@@ -156,7 +156,7 @@ class PageSite:
             "size_band": self._band,
             "sdk_version": "of the page",
             "methods": {"lloyd": [4]},
-            "engine": [9],
+            "engine": [10],
             "table_id": "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e",
             "heads": {"first": 1, "heads": ["9f86d081884c7d65"]},
         }
@@ -238,7 +238,7 @@ class PageSite:
         between = np.average((X - np.average(X, 0, sizes)) ** 2, 0, sizes)
         most = np.array([max(sizes[own == value].sum() for value in own) for own in self.points.T])
         known = sizes @ ~np.isnan(self.points)
-        evaluation = {
+        measured = {
             "counts": counts,
             "points": np.bincount(labels, minlength=k),
             "costs": costs,
@@ -251,7 +251,7 @@ class PageSite:
             "constant": most == known,
             "typical": 2 * most >= known,
         }
-        return {"parts": [{"evaluation": evaluation}]}
+        return {"parts": [measured]}
 
     def _moments(self) -> dict[str, Any]:
         seen = ~np.isnan(self.points)

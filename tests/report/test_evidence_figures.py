@@ -1,6 +1,5 @@
-"""Figures of stability, of the way from K to K, and the map: what is drawn is what was counted."""
+"""Figures of stability and of the number of clusters: what is drawn is what was counted."""
 
-import re
 from dataclasses import replace
 from html import escape
 from typing import Any
@@ -11,7 +10,6 @@ import pytest
 
 from fedclust.result.drawing import Figure
 from fedclust.result.facts import Facts
-from fedclust.result.figures.flow import MOST_STAGES, draw_flow
 from fedclust.result.figures.plots import Plots
 from fedclust.result.one_cloud import chosen_text, shown_text
 from fedclust.result.page import html
@@ -26,7 +24,6 @@ from support.results import facts_of
 
 NAMES = ["age", "systolic blood pressure after ten minutes at rest", "lactate", "noise"]
 MEANS = np.array([[50.0, 120.0, 2.0, 0.1], [50.0, 150.0, 8.0, 0.1], [62.0, 120.0, 2.0, 0.0]])
-SPLIT = np.array([[60, 0, 40], [0, 100, 0]])
 
 
 def _elements(figure: Figure, name: str, **wanted: str) -> list[ElementTree.Element]:
@@ -102,75 +99,14 @@ def test_stability_is_never_shown_without_the_verdict(
     check_drawing(Plots(facts).stability())
 
 
-# --- from K to K ----------------------------------------------------------------------------------
-
-
-def test_the_heights_of_ribbons_and_bars_are_persons() -> None:
-    figure = draw_flow(["K = 2", "K = 3"], [SPLIT], "Persons")
-    bars = _elements(figure, "rect", width="24.0")
-    heights = [float(each.attrib["height"]) for each in bars]
-    np.testing.assert_allclose(np.array(heights) / heights[0], [1, 1, 0.6, 1, 0.4], atol=0.01)
-    thick = [float(v) for v in re.findall(r"v([\d.]+)C", figure.svg)]
-    np.testing.assert_allclose(np.array(thick) / heights[0], [1.0, 0.6, 0.4], atol=0.01)
-    # The new cluster 2 stands next to the one that it came from, and has a colour of its own.
-    places = {k: float(bars[2 + k].attrib["y"]) for k in range(3)}
-    assert places[0] < places[2] < places[1]
-    fills = [each.get("fill") for each in bars]
-    assert (fills[0], fills[1]) == (fills[2], fills[3])
-    assert fills[4] not in fills[:4]
-    assert "of cluster 0 (100 persons) 60 % to 0, 40 % to 2" in figure.description
-    check_drawing(figure)
-
-
-def test_small_clusters_keep_their_numbers_apart() -> None:
-    table = np.diag([10_000, *([1] * 24)])
-    figure = draw_flow(["K = 25", "again"], [table], "Persons")
-    spots = [
-        (float(each.attrib["x"]), float(each.attrib["y"]))
-        for each in _elements(figure, "text", text_anchor="middle")
-    ]
-    left = sorted(y for x, y in spots if x < 100)
-    assert len(left) == 25
-    assert np.diff(left).min() >= 12
-    check_drawing(figure)
-
-
 def _swept(count: int, recommended: int) -> Facts:
     rng = np.random.default_rng(0)
-    entries, sizes = [], None
+    entries = []
     for k in range(2, count + 2):
         found = facts_of(rng.normal(size=(k, 2)), ["u", "v"]).result
-        flow = None if sizes is None else rng.integers(0, 40, (sizes, k))
-        entries.append(SweepEntry(n_clusters=k, flow=flow, start_agreement=0.5, result=found))
-        sizes = k
+        entries.append(SweepEntry(n_clusters=k, start_agreement=0.5, result=found))
     means = rng.normal(size=(recommended, 2))
     return facts_of(means, ["u", "v"], sweep=tuple(entries), n_clusters=recommended)
-
-
-def test_a_sweep_shows_how_clusters_divide_around_the_recommended_number() -> None:
-    short, long = _swept(3, 3), _swept(20, 12)
-    assert words_of(Plots(short).flow())[:3] == ["K = 2", "K = 3", "K = 4"]
-    shown = [word for word in words_of(Plots(long).flow()) if word.startswith("K = ")]
-    assert len(shown) == MOST_STAGES
-    assert "K = 12" in shown
-    check_drawing(Plots(long).flow())
-    page = html(short)
-    assert page.count("Persons by cluster of ") == 2
-    assert "<title>Persons by number of clusters" in page
-
-
-def test_a_break_in_the_tables_has_no_ribbons() -> None:
-    figure = draw_flow(
-        ["K = 2", "K = 3", "K = 4", "K = 5"], [SPLIT, None, np.eye(4, 5, dtype=int)], "t"
-    )
-    assert figure.svg.count("<path") == 3 + 4 + 1
-    check_drawing(figure)
-    with pytest.raises(UsageError, match="no table has any persons"):
-        draw_flow(["K = 2", "K = 3"], [np.zeros((2, 3), dtype=int)], "t")
-    with pytest.raises(UsageError, match="at most 60 clusters"):
-        draw_flow(["K = 61", "K = 61"], [np.eye(61, dtype=int)], "t")
-    with pytest.raises(UsageError, match="between two numbers"):
-        Plots(facts_of(MEANS, NAMES)).flow()
 
 
 def test_what_was_not_measured_is_not_drawn() -> None:

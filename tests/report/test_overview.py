@@ -246,7 +246,7 @@ def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.Mon
 
 def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
     names = ["profile", "sizes", "mix", "stability", "forest"]
-    names += ["survival", "choice", "flow", "convergence", "tree", "trajectory"]
+    names += ["survival", "choice", "convergence", "tree", "trajectory"]
     assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
     assert "choice()" in repr(swept.plot)
     assert "stability()" not in repr(swept.plot)

@@ -160,7 +160,7 @@ def session(sites: dict[str, NDArray[np.float64]], **more: Any) -> SessionResult
 def groups_of(found: SessionResult, place: int = 0) -> NDArray[np.int64]:
     """Return the groups of each site in each cluster (S, K) of one K."""
     sent = [entry.payload for entry in found.trace_ if entry.phase == "evidence"]
-    return np.stack([each.parts[place].evaluation.points for each in sent if each is not None])
+    return np.stack([each.parts[place].points for each in sent if each is not None])
 
 
 @pytest.fixture(scope="module")

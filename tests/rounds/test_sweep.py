@@ -138,7 +138,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
         5,
         space=Space.identity(3),
     )
-    (first, second), _ = evidence.measured(raw, contributions, config)
+    first, second = evidence.measured(raw, contributions, config)
     assert first is not None
     assert second is None
     complete = evidence.complete_entries(raw, (first, second), together.history_)

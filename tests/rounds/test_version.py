@@ -15,8 +15,8 @@ from fedclust.wire import codec
 from support.fake_coordinator import FakeCoordinator
 
 #: What the present version sends. A change needs another version, and its line here.
-VERSION = 9
-SCHEMAS = "d4f338251dfe3b15b68444e9817afbcfb2b1e7625cd39c99681985c8fdc43828"
+VERSION = 10
+SCHEMAS = "6e27edfaed2c4bbd5e302a944cf55d060471ae451cb0ea84e8ffd664a1241dfd"
 #: By session, phase and field, the numbers that one site sends, each times its place, added up.
 NUMBERS = json.loads(Path(__file__).with_name("shared_rounds.json").read_text("utf-8"))
 RAISE = "raise the engine version: VERSION in client_sdk/fedclust/rounds/plan.py, and here"

@@ -171,7 +171,7 @@ def test_moments_of_whole_numbers_give_no_real_record(protection: str) -> None:
         seed=0,
     )
     (closing,) = [e.payload for e in run.trace_ if e.site == "a" and e.phase == "evidence"]
-    final = closing.parts[0].evaluation
+    final = closing.parts[0]
     solved = 0
     for k, n in enumerate(final.counts):
         if not 0 < n <= 8:

@@ -184,7 +184,9 @@ def test_a_small_write_does_not_end_a_full_disk(
     assert folders == [Path(sqlite_url.removeprefix("sqlite:///")).parent] * 2
 
 
-def test_nothing_is_read_or_written_when_the_file_is_gone(sqlite_url: str, clock: ManualClock) -> None:
+def test_nothing_is_read_or_written_when_the_file_is_gone(
+    sqlite_url: str, clock: ManualClock
+) -> None:
     path = filled(sqlite_url, clock)
     aside = path.with_name("aside.db")
 

@@ -140,7 +140,8 @@ class Facts:
     @property
     def given_names(self) -> tuple[str, ...]:
         """What somebody called these clusters; "" for one without a name."""
-        return self._names_of(len(self.result.centroids))
+        count = len(self.result.centroids)
+        return self.names.get(str(count)) or ("",) * count
 
     @property
     def named(self) -> bool:
@@ -155,25 +156,8 @@ class Facts:
     @property
     def labels(self) -> tuple[str, ...]:
         """The number of each cluster with the name that somebody gave it: "0 (Elderly)"."""
-        return self.labels_of(len(self.result.centroids))
-
-    def labels_of(self, n_clusters: int) -> tuple[str, ...]:
-        """Return what :attr:`labels` is for another K of the session.
-
-        Parameters
-        ----------
-        n_clusters : int
-            K of the clustering.
-
-        Returns
-        -------
-        tuple of str
-        """
-        names = enumerate(self._names_of(n_clusters))
+        names = enumerate(self.given_names)
         return tuple(f"{k} ({isolated(name)})" if name else str(k) for k, name in names)
-
-    def _names_of(self, n_clusters: int) -> tuple[str, ...]:
-        return self.names.get(str(n_clusters)) or ("",) * n_clusters
 
     @functools.cached_property
     def columns(self) -> tuple[Column, ...]:

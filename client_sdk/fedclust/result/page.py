@@ -1,13 +1,11 @@
 """A report as one printable HTML page: see :mod:`fedclust.result.markup`."""
 
 import functools
-import itertools
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 
-from fedclust.numeric.array_types import IntArray
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
@@ -229,23 +227,7 @@ def _choice(facts: Facts, plots: Plots) -> str:
         "By number of clusters. Agreement of starts: 1 where all random starts agree. A triangle: "
         "the clusters are clearer than one cloud would give.",
     )
-    flow = html_figure(
-        plots.flow,
-        "How the persons of each cluster divide at the next number of clusters. Where each cluster "
-        "comes from one, the two agree; ribbons that cross mean that they do not.",
-    )
-    flows = "".join(
-        _contingency(
-            f"Persons by cluster of {before.n_clusters} (lines) and of {entry.n_clusters}.",
-            entry.flow,
-            facts.labels_of(len(entry.flow)),
-            facts.labels_of(entry.flow.shape[1]),
-        )
-        for before, entry in itertools.pairwise(facts.result.sweep)
-        if entry.flow is not None
-    )
-    folded = html_folded("Persons by number of clusters", flows) if flow else ""
-    return f"{content}{figure}{table}{flow}{folded}"
+    return f"{content}{figure}{table}"
 
 
 def _stability(facts: Facts) -> str:
@@ -271,13 +253,6 @@ def _stability(facts: Facts) -> str:
         rows,
         text=(1,),
     )
-
-
-def _contingency(
-    caption: str, table: IntArray, lines: Iterable[object], columns: Iterable[str]
-) -> str:
-    rows = [[label, *row] for label, row in zip(lines, table.tolist(), strict=True)]
-    return html_table(caption, ["cluster", *columns], rows)
 
 
 def site_sentences(facts: Facts) -> tuple[str, ...]:

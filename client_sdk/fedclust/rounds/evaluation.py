@@ -148,7 +148,7 @@ class Evaluation(Model):
 _ALL = "Describes all your groups together."
 #: What a site discloses of one K, as lines of the closing round.
 DISCLOSES = disclosures(
-    "parts.evaluation",
+    "parts",
     "Sums over whole groups.",
     counts="K numbers, for each K: How many of your persons are in each final cluster.",
     points="K numbers, for each K: How many of your groups are in each final cluster.",

@@ -1,10 +1,10 @@
 """The closing round: how good the final clusters are, and cells of each site's records.
 
 Every session with ``evaluate`` ends its method's rounds with it. A site measures the clusters of
-every K (``rounds.evaluation``) and counts the persons who move between one K and the next. Where
-the clusters are compared with one cloud (``rounds.reference``) or with models of resampled data
-(``rounds.resampling``), it also describes its records by cells. From these the coordinator finds
-how sites differ. The clusters are sorted before, so that everything is in their final order.
+every K (``rounds.evaluation``). Where the clusters are compared with one cloud
+(``rounds.reference``) or with models of resampled data (``rounds.resampling``), it also describes
+its records by cells. From these the coordinator finds how sites differ. The clusters are sorted
+before, so that everything is in their final order.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,10 +15,8 @@ import numpy as np
 
 from fedclust.methods.common.finalize import complete_result, sort_clusters
 from fedclust.methods.common.kmeans_rounds import disclosures
-from fedclust.numeric.agreement import contingency_table, cramers_v
-from fedclust.numeric.array_types import IntArray
-from fedclust.numeric.arrays import IntMatrix, IntVector
-from fedclust.protection.message_checks import check_shape
+from fedclust.numeric.agreement import cramers_v
+from fedclust.numeric.arrays import IntVector
 from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
 from fedclust.rounds.plan import Plan, not_judged
@@ -72,33 +70,18 @@ class EvidenceTask(Model):
     parts: tuple[EvaluationTask, ...]
 
 
-class EvidencePart(Model):
-    """A site's numbers about one K.
-
-    Attributes
-    ----------
-    evaluation : Evaluation
-    flow : (K', K) int64 or None
-        Persons by their cluster of the part before and of this one; None in the first part, and
-        after a part without persons.
-    """
-
-    evaluation: Evaluation
-    flow: IntMatrix | None = None
-
-
 class EvidencePayload(Model):
     """A site's answer.
 
     Attributes
     ----------
-    parts : tuple of EvidencePart or None
+    parts : tuple of Evaluation or None
         In the task's order; None where no person belongs to a cluster.
     cells : RecordCells or None
         The site's own k-means cells, where the session asks for them.
     """
 
-    parts: tuple[EvidencePart | None, ...]
+    parts: tuple[Evaluation | None, ...]
     cells: RecordCells | None = None
 
 
@@ -119,20 +102,11 @@ def _check_task(task: SiteTask[EvidenceTask], config: RunConfig) -> None:
 
 def _local_step(task: SiteTask[EvidenceTask], site: SiteSide) -> EvidencePayload | None:
     points = site.points
-    found = list[EvidencePart | None]()
-    before, n_before = None, 0
+    found = list[Evaluation | None]()
     for own, part in _parts(task, site.config):
         labels = evaluation.label_points(part, points, own)
-        if not (labels >= 0).any():
-            found.append(None)
-            before = None
-            continue
-        n_clusters, flow = len(part.centroids), None
-        if before is not None:
-            flow = contingency_table(before, labels, points.sizes, (n_before, n_clusters))
-        measured = evaluation.local_step(part, points, own, labels)
-        found.append(EvidencePart(evaluation=measured, flow=flow))
-        before, n_before = labels, n_clusters
+        some = (labels >= 0).any()
+        found.append(evaluation.local_step(part, points, own, labels) if some else None)
     if all(part is None for part in found):
         return None
     cells = find_cells(points, site.rng) if site.config.sends_cells else None
@@ -146,56 +120,19 @@ def _check(task: SiteTask[EvidenceTask], payload: EvidencePayload, config: RunCo
     tasks = list(_parts(task, config))
     if len(payload.parts) != len(tasks):
         raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    before: IntArray | None = None
     for i, (part, (own, about)) in enumerate(zip(payload.parts, tasks, strict=True)):
         if part is None:
-            before = None
             continue
         try:
-            evaluation.check(about, part.evaluation, own)
+            evaluation.check(about, part, own)
         except RuleViolation as broken:
-            pointer = f"/parts/{i}/evaluation{broken.pointer}"
+            pointer = f"/parts/{i}{broken.pointer}"
             raise RuleViolation(broken.rule, broken.message, pointer) from None
-        _check_flow(part.flow, before, part.evaluation.counts, own.p, f"/parts/{i}/flow")
-        before = part.evaluation.counts
     if (payload.cells is not None) != config.sends_cells:
         message = "a site sends cells where the session asks for them"
         raise RuleViolation("cells", message, "/cells")
     if payload.cells is not None:
         check_record_cells(payload.cells, config)
-
-
-def _check_flow(
-    flow: IntArray | None, before: IntArray | None, counts: IntArray, p: int, pointer: str
-) -> None:
-    if (flow is None) != (before is None):
-        message = "a part has a flow if the part before it has persons"
-        raise RuleViolation("flow", message, pointer)
-    if flow is not None and before is not None:
-        check_table(flow, before, counts, p, pointer)
-
-
-def check_table(
-    table: IntArray, rows: IntArray | None, columns: IntArray | None, p: int, pointer: str
-) -> None:
-    """Check a table (K, L) of persons: whole groups that add up to ``rows`` and ``columns``.
-
-    Raises
-    ------
-    RuleViolation
-        Another shape, a count below p other than 0, or other sums.
-    """
-    shape = (
-        len(table) if rows is None else len(rows),
-        table.shape[1] if columns is None else len(columns),
-    )
-    check_shape(table, shape, pointer)
-    if ((table < p) & (table != 0)).any():
-        raise RuleViolation("smallest-count", f"a count is 0 or at least {p}", pointer)
-    wrong = rows is not None and (table.sum(axis=1) != rows).any()
-    wrong |= columns is not None and (table.sum(axis=0) != columns).any()
-    if wrong:
-        raise RuleViolation("complement", "the persons do not add up to the clusters'", pointer)
 
 
 PHASE = Phase(
@@ -210,11 +147,6 @@ PHASE = Phase(
     check_task=_check_task,
     discloses=(
         *evaluation.DISCLOSES,
-        *disclosures(
-            "parts",
-            flow="K x K numbers, for each K of several: How many of your persons move from each "
-            "cluster to each of the next number of clusters.",
-        ),
         *disclosures(
             "cells",
             counts=f"up to {N_CELLS} numbers: How many of your persons are in each cell of your "
@@ -253,17 +185,12 @@ class EvidenceStage(Stage):
         if not plan.options.evaluated:
             return ()
         several = isinstance(plan.options.n_clusters, tuple)
-        absent = {
-            "parts.flow": not several,
-            "cells": not plan.sends_cells,
-        }
-        left_out = tuple(field for field, nobody in absent.items() if nobody)
         discloses = tuple(
             line
             if several
             else line.model_copy(update={"shape": line.shape.replace(", for each K", "")})
             for line in PHASE.discloses
-            if not line.field.startswith(left_out)
+            if plan.sends_cells or not line.field.startswith("cells")
         )
         return (replace(PHASE, discloses=discloses),)
 
@@ -278,7 +205,7 @@ class EvidenceStage(Stage):
 
     def aggregate(self, closing: Round) -> Closed:
         plan, raw = closing.plan, closing.state.found
-        found, flows = measured(raw, closing.contributions, closing.config)
+        found = measured(raw, closing.contributions, closing.config)
         metrics = closing.metrics
         quality = None if found[0] is None else found[0].quality
         # A sweep has several inertias.
@@ -288,12 +215,6 @@ class EvidenceStage(Stage):
         if all(each is None for each in found):
             return Closed(_unmeasured(plan, state), metrics=metrics)
         result = _complete(plan, state, found)
-        if result.sweep is not None:
-            entries = [
-                entry.model_copy(update={"flow": flow})
-                for entry, flow in zip(result.sweep, flows, strict=True)
-            ]
-            result = result.model_copy(update={"sweep": tuple(entries)})
         result = _with_cloud(closing, result)
         sent = cells_of(closing.contributions)
         if sent:
@@ -310,23 +231,17 @@ class EvidenceStage(Stage):
 
 def measured(
     raw: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> tuple[tuple[EvaluationOutcome | None, ...], tuple[IntArray | None, ...]]:
-    """Return the evaluation of every K, and the flow from the K before; in the result's order.
+) -> tuple[EvaluationOutcome | None, ...]:
+    """Return the evaluation of every K in the result's order.
 
-    None for a K that fewer than ``min_sites`` sites measured; no flow where fewer have one.
+    None for a K that fewer than ``min_sites`` sites measured.
     """
     found: list[EvaluationOutcome | None] = []
-    flows: list[IntArray | None] = []
     for place, own in enumerate(clusterings(raw)):
         sent = part_of(contributions, EvidencePayload, place)
-        scores = [each.part(lambda part: part.evaluation) for each in sent]
-        enough = has_enough(scores, config)
-        found.append(evaluation.aggregate(own, scores, config) if enough else None)
-        parts = payloads_of(sent, EvidencePart).values()
-        tables = [part.flow for part in parts if part.flow is not None]
-        known = enough and len(tables) >= max(config.policy.min_sites, 1)
-        flows.append(np.sum(tables, axis=0) if known else None)
-    return tuple(found), tuple(flows)
+        enough = has_enough(sent, config)
+        found.append(evaluation.aggregate(own, sent, config) if enough else None)
+    return tuple(found)
 
 
 def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
@@ -339,7 +254,7 @@ def count_groups(contributions: Sequence[Contribution]) -> list[int]:
     """Return the number of groups of each site that sent cells."""
     sent = payloads_of(contributions, EvidencePayload).values()
     firsts = [next(filter(None, each.parts)) for each in sent if each.cells is not None]
-    return [int(part.evaluation.points.sum()) for part in firsts]
+    return [int(part.points.sum()) for part in firsts]
 
 
 # --- What a result gets ---------------------------------------------------------------------------
@@ -464,8 +379,8 @@ def _with_site_differences(
     def described(place: int, own: Result) -> dict[str, Any]:
         if own.quality is None:
             return {}
-        sent = payloads_of(part_of(closing.contributions, EvidencePayload, place), EvidencePart)
-        groups = np.stack([part.evaluation.points for part in sent.values()])
+        sent = payloads_of(part_of(closing.contributions, EvidencePayload, place), Evaluation)
+        groups = np.stack([part.points for part in sent.values()])
         known = config.policy.protection == "none" or groups.sum() >= _FEWEST_GROUPS * len(groups)
         v = cramers_v(groups) if known and len(groups) > 1 else None
         return {"site_differences": SiteDifferences(columns=columns, cramers_v=v)}

@@ -18,7 +18,7 @@ from fedclust.schema.run_config import RunConfig
 
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.
-VERSION = 9
+VERSION = 10
 #: The most numbers in a task, of all models: 32 MB, as much as a message may have.
 MAX_NUMBERS = 4_000_000
 #: With these, a value missing of a feature that a site has is imputed with the federated mean.

@@ -19,7 +19,7 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import EvaluationTask
-from fedclust.rounds.evidence import cells_of, check_table
+from fedclust.rounds.evidence import cells_of
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.record_cells import PooledCells, pool_cells
 from fedclust.rounds.stability import resampled_models, summarise
@@ -151,12 +151,12 @@ def _check_tables(models: IntArray, about: ResampledModels, config: RunConfig, a
     """Check a site's tables (B, K, K) of one K."""
     k = len(about.clusters.centroids)
     check_shape(models, (len(about.models), k, k), at)
-    persons: IntArray | None = None
-    for table in models:
-        check_table(table, persons, None, config.p, at)
-        if persons is None:
-            persons = table.sum(axis=1)
-            check_sizes(persons, config, at)
+    if ((models < config.p) & (models != 0)).any():
+        raise RuleViolation("smallest-count", f"a count is 0 or at least {config.p}", at)
+    persons = models.sum(axis=2)
+    check_sizes(persons[0], config, at)
+    if (persons != persons[0]).any():
+        raise RuleViolation("complement", "the persons do not add up to the clusters'", at)
 
 
 PHASE = Phase(

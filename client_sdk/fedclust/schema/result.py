@@ -225,9 +225,6 @@ class SweepEntry(Model):
         The persons that these are over.
     start_agreement : float or None
         How far different random starts agree; see ``rounds.model_selection``.
-    flow : (K', K) int64 or None
-        Persons by their cluster of the number of clusters before and of this one; with evidence.
-        None in the first entry.
     result : Result
         The clustering; its own ``sweep`` is None.
     """
@@ -238,7 +235,6 @@ class SweepEntry(Model):
     davies_bouldin: float | None = None
     n_rows: int | None = None
     start_agreement: float | None = None
-    flow: IntMatrix | None = None
     result: Result
 
 

@@ -4,7 +4,6 @@ from contextlib import suppress
 
 from fedclust.result.drawing import ROUNDING, Figure, line_chart, short
 from fedclust.result.facts import Facts
-from fedclust.result.figures.flow import draw_sweep_flow
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import curves_of, draw_profile
 from fedclust.result.figures.sizes import draw_mix, draw_sizes, draw_stability
@@ -144,10 +143,6 @@ class Plots:
             y_range=(min(0.0, *values), max(1.0, *values)),
             marked=("clearer than a cloud", clear) if ps else None,
         )
-
-    def flow(self) -> Figure:
-        """Draw how persons divide from one number of clusters to the next."""
-        return draw_sweep_flow(self._facts)
 
     def convergence(self) -> Figure:
         """Draw the inertia of every round that has one."""
