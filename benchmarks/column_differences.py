@@ -33,7 +33,7 @@ from fedclust.numeric.array_types import BoolArray
 from fedclust.numeric.random import site_rng
 from fedclust.rounds.column_differences import differing_columns
 from fedclust.rounds.record_cells import find_cells
-from fedclust.schema.points import Points
+from fedclust.schema.task import Points
 from table_one import _real
 
 P = 5

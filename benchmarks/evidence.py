@@ -30,12 +30,10 @@ from fedclust.rounds.record_cells import find_cells
 from fedclust.rounds.reference import compare_with_cloud
 from fedclust.rounds.site_points import complete_points, scaled_points
 from fedclust.schema.encoding import Space
-from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, SiteSide, SiteTask
+from fedclust.schema.result import CloudComparison
+from fedclust.schema.run_config import Policy, RunConfig
+from fedclust.schema.task import Contribution, Points, SiteSide, SiteTask, row_points
 
 LEVEL = 0.05
 TRIED = (2, 3, 4, 5, 6)

@@ -32,7 +32,7 @@ from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
 from fedclust.rounds.resolution import resolution_warning
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points, total_variances
+from fedclust.schema.task import Points, total_variances
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]

@@ -72,8 +72,8 @@ from fedclust.site.backup import back_up, restore  # noqa: E402
 from fedclust.site.cohorts import CohortStore  # noqa: E402
 from fedclust.site.state import SiteState  # noqa: E402
 from fedclust.wire.submissions import payload_from_bytes  # noqa: E402
+from fedclust_service.domain.round import Submission  # noqa: E402
 from fedclust_service.domain.session import Participation  # noqa: E402
-from fedclust_service.domain.submission import Submission  # noqa: E402
 from fedclust_service.store import Tx  # noqa: E402
 from support.consortium import Consortium  # noqa: E402
 from support.local_coordinator import LocalCoordinator, local_coordinator  # noqa: E402

@@ -27,8 +27,7 @@ from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import Policy, RunConfig
 from fedclust.schema.task import Contribution
 
 FloatArray = NDArray[np.float64]

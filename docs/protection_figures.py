@@ -31,7 +31,7 @@ from diagrams import (
 from fedclust import SessionResult, simulate
 from fedclust.numeric.microaggregation import form_groups
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.parts import embed_persons
+from fedclust.protection.groups import embed_persons
 from fedclust.protection.table import ProtectedTable, form_table
 from fedclust.result.drawing import PALETTE, Axis, Figure, frame, tag, text, words_width
 

@@ -13,10 +13,10 @@ from fedclust.cli.options import Connection, Persons, Reading, field_names
 from fedclust.definition.study import StudyCreate, StudyDefaults
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.field_texts import attribute_help, model_help
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
+from fedclust.wire.errors import CATALOGUE
 from fedclust.wire.models import SessionCreate
-from fedclust.wire.problems import CATALOGUE
 from fedclust_service.cli import DATABASE, FLAGS, NO_FLAG, NOTIFICATIONS
 from fedclust_service.cli import app as service_app
 from fedclust_service.exit_codes import Exit

@@ -12,7 +12,7 @@ import states
 from diagrams import FIGURES, wrap
 from fedclust.methods.registry import METHODS
 from fedclust.result.drawing import Figure
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust_service.settings import Settings
 from fedclust_service.store.tables import metadata
 from support.drawings import check_current, check_drawing

@@ -20,17 +20,17 @@ from pydantic import BaseModel
 import fedclust
 import fedclust_service.cli
 from fedclust import errors
-from fedclust.cli.help_text import EXIT_CODES, EXIT_MEANINGS
 from fedclust.cli.main import app
+from fedclust.cli.options import EXIT_CODES, EXIT_MEANINGS
 from fedclust.definition.study import StudyCreate, StudyDefaults
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.rounds import all_phases
 from fedclust.schema.feature import Feature, Outcome
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
+from fedclust.wire.errors import CATALOGUE
 from fedclust.wire.models import SessionCreate
-from fedclust.wire.problems import CATALOGUE
 from fedclust_service.domain.notification import NotificationKind
 from fedclust_service.exit_codes import Exit
 from fedclust_service.settings import CLIENT_VARIABLES, PREFIX, Settings

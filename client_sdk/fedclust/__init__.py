@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fedclust.result.session_result import SessionResult
     from fedclust.schema.errors import MethodFailure, RuleViolation
     from fedclust.schema.feature import Feature
-    from fedclust.schema.policy import Policy
+    from fedclust.schema.run_config import Policy
     from fedclust.site import Site as Site
     from fedclust.wire import errors as errors
     from fedclust.wire.errors import FedclustError as FedclustError
@@ -42,7 +42,7 @@ _LAZY = {
     "FederatedKMeans": "fedclust.local.estimators",
     "FederatedSpectralClustering": "fedclust.local.estimators",
     "MethodFailure": "fedclust.schema.errors",
-    "Policy": "fedclust.schema.policy",
+    "Policy": "fedclust.schema.run_config",
     "RuleViolation": "fedclust.schema.errors",
     "SessionResult": "fedclust.result.session_result",
     "Site": "fedclust.site",

@@ -25,9 +25,9 @@ from fedclust.methods.registry import METHODS
 from fedclust.rounds import sweep
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
-from fedclust.wire.problems import CATALOGUE, PREFIX, FieldError, Problem, problem
-from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
-from fedclust_service.http.describe import PROBLEMS, headers, problem_response
+from fedclust.wire.errors import CATALOGUE, PREFIX, FieldError, Problem, problem
+from fedclust.wire.errors import CONTENT_TYPE as PROBLEM
+from fedclust_service.http.api_route import PROBLEMS, headers, problem_response
 from fedclust_service.http.routes import api_routes
 
 FILE = Path(__file__).with_name("openapi.json")

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from fedclust.wire.problems import CONTENT_TYPE as PROBLEM
+from fedclust.wire.errors import CONTENT_TYPE as PROBLEM
 from fedclust.wire.submissions import JSON
 
 FILE = Path(__file__).with_name("recorded.json")

@@ -22,8 +22,7 @@ from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError, load_settings
 from fedclust_service.store import SchemaProblem, Store, StoreError, StoreLocked, UrlRefused
-from fedclust_service.usecases import principals
-from fedclust_service.usecases.audit import trail
+from fedclust_service.usecases import audit, principals
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 
@@ -129,7 +128,7 @@ def _check_clock(co: Coordinator, *, accept: bool) -> None:
             f"but only {limit_s:g} s are allowed: set the clock. If it is right, it was wrong when "
             "the entry was written: start once with --accept-clock",
         )
-    trail.record(co, "clock.record", "clock.accepted", behind_s=round(behind_s))
+    audit.record(co, "clock.record", "clock.accepted", behind_s=round(behind_s))
 
 
 def _has_operator(store: Store) -> bool:

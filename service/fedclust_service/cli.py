@@ -286,14 +286,14 @@ def backup(
     from fedclust_service.store import StoreError
     from fedclust_service.store import backup as copies
     from fedclust_service.usecases.attention import BACKED_UP
-    from fedclust_service.usecases.audit import trail
+    from fedclust_service.usecases.audit import record_command
 
     with explain_store_errors(settings, "no backup was made"):
         made = copies.backup(settings.store_url, out)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
     try:
         with contextlib.closing(_open_store(settings)) as store:
-            trail.record_command(store, BACKED_UP, backup=made.sha256, bytes=made.size)
+            record_command(store, BACKED_UP, backup=made.sha256, bytes=made.size)
     except StoreError as error:
         # The copy is good, for instance one that is made before an upgrade of the schema.
         print(f"fedclust-service: the backup is not recorded: {error}", file=sys.stderr)
@@ -314,7 +314,7 @@ def restore(
     from fedclust_service.bootstrap import explain_store_errors, open_coordinator, require_key
     from fedclust_service.store import backup as copies
     from fedclust_service.usecases import sign_ins
-    from fedclust_service.usecases.audit import trail
+    from fedclust_service.usecases.audit import record
 
     _only_warnings(settings)
     check_key = None if new_key else functools.partial(require_key, settings)
@@ -326,7 +326,7 @@ def restore(
             _say(line)
         with explain_store_errors(settings):
             co = opened.coordinator
-            trail.record(co, "restore.record", "database.restored", backup=made.sha256)
+            record(co, "restore.record", "database.restored", backup=made.sha256)
             sign_ins.end_every(co)
 
 
@@ -382,7 +382,7 @@ def audit_verify(
     from fedclust_service.domain.audit_chain import Head
     from fedclust_service.store import StoreError
     from fedclust_service.usecases.attention import VERIFIED
-    from fedclust_service.usecases.audit.trail import record_command, verify_trail
+    from fedclust_service.usecases.audit import record_command, verify_trail
 
     noted = None if head is None else Head.noted(head)
     if head is not None and noted is None:

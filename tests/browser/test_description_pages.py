@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from fedclust_service.http.help_pages import site_folder
+from fedclust_service.http.docs import site_folder
 from operation_bodies import SESSION
 
 from .conftest import Registered, Watched

@@ -16,8 +16,8 @@ import pytest
 
 from fedclust import errors
 from fedclust.cli import options
-from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
-from fedclust.cli.help_text import EXIT_CODES
+from fedclust.cli.agent import Agent, AgentEntries, AgentEntry
+from fedclust.cli.options import EXIT_CODES
 from fedclust.client.http import ConnectionOptions, Http
 from fedclust.data.mapping import ReadOptions
 from fedclust.site import DataSource, DataSources, Site

@@ -21,7 +21,7 @@ from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.prepare import SiteRows, draft_table
 from fedclust.site.state import SiteState
-from fedclust.wire.problems import problem
+from fedclust.wire.errors import problem
 from support.command_line import CommandLine, at_desk
 from support.definitions import session_file
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedclust.cli import options
-from fedclust.cli.agent_worker import AgentEntries
+from fedclust.cli.agent import AgentEntries
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
 from support.command_line import CommandLine, Terminal, at_desk

@@ -12,8 +12,7 @@ import pytest
 
 from fedclust import durable_files, errors
 from fedclust.cli import doctor
-from fedclust.cli.help_text import exit_code
-from fedclust.cli.options import Connection, Reading, WhoseRows
+from fedclust.cli.options import Connection, Reading, WhoseRows, exit_code
 from fedclust.client.http import Http
 from fedclust.protection.recognition import PersonSource
 from fedclust.site.cohorts import CohortStore

@@ -12,8 +12,7 @@ import pytest
 import fedclust_service
 from fedclust_service import cli
 from fedclust_service.bootstrap import open_coordinator
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal, Role
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.server import listen
 from fedclust_service.settings import load_settings

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from fedclust import Client
-from fedclust.cli.session_screen import overdue_text
-from fedclust.cli.watch import Watcher
+from fedclust.cli.session_screen import Watcher, overdue_text
 from fedclust.client.http import Http
 from fedclust.wire import models
 from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedclust.cli.agent_worker import AgentEntries
+from fedclust.cli.agent import AgentEntries
 from fedclust.cli.row_check import NoTable, RowCheck
 from fedclust.data import Dataset, load, persons
 from fedclust.data.outcome_rows import Staying

@@ -25,7 +25,7 @@ from fedclust.data.site_data import form_counted, session_rows, site_data
 from fedclust.definition import freeze, plan_of
 from fedclust.rounds import Plan
 from fedclust.schema.feature import Feature, Outcome
-from fedclust.schema.points import Points
+from fedclust.schema.task import Points
 from fedclust.wire.errors import DataError
 from support.definitions import session_request
 

@@ -12,7 +12,7 @@ from fedclust.data.readings import FeatureReading, session_points, values_of_row
 from fedclust.data.site_data import table_points
 from fedclust.protection.table import ProtectedTable, form_table, within_shares
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points
+from fedclust.schema.task import Points
 from fedclust.wire.errors import DataError
 
 pytestmark = pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")

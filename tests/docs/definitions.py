@@ -10,7 +10,7 @@ from fedclust.client.session_request import read_model, read_study
 from fedclust.definition import DefinitionError, check_defaults, check_features
 from fedclust.definition.study import check_study
 from fedclust.schema.feature import Declared
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.wire.models import SessionCreate
 
 

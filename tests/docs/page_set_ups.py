@@ -27,7 +27,7 @@ from docs.page import Page
 from fedclust import Client
 from fedclust.result.one_cloud import shown_text
 from fedclust.wire.errors import UsageError
-from fedclust_service.usecases.audit.trail import verify_trail
+from fedclust_service.usecases.audit import verify_trail
 from operation_bodies import SITES
 from recipes import test_fhir
 from recipes.recipe_page import block, persons

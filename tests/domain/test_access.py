@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from fedclust.schema.evidence import SiteDifferences
 from fedclust.schema.outcomes import (
     Estimate,
     OutcomeComparison,
@@ -12,7 +11,7 @@ from fedclust.schema.outcomes import (
     OutcomeResult,
     Outcomes,
 )
-from fedclust.schema.result import Result
+from fedclust.schema.result import Result, SiteDifferences
 from fedclust_service.domain.access import (
     Actor,
     Role,

@@ -11,10 +11,12 @@ from fedclust_service.domain.round import ROUND_TRANSITIONS, RoundState
 from fedclust_service.domain.session import (
     PARTICIPATION_TRANSITIONS,
     SESSION_TRANSITIONS,
+    IllegalTransition,
     ParticipationState,
     SessionState,
+    Transition,
+    next_state,
 )
-from fedclust_service.domain.transition import IllegalTransition, Transition, next_state
 
 TABLES = [
     (SESSION_TRANSITIONS, SessionState),

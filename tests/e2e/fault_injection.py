@@ -28,8 +28,8 @@ from fedclust import __version__, rounds, simulate
 from fedclust.definition import plan_of, read_definition
 from fedclust.methods.registry import METHODS
 from fedclust.rounds import Plan
-from fedclust.schema.points import Points
 from fedclust.schema.size_bands import size_band
+from fedclust.schema.task import Points
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock

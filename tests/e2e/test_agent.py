@@ -12,7 +12,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import Site, simulate
-from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
+from fedclust.cli.agent import Agent, AgentEntries, AgentEntry
 from fedclust.client.http import ConnectionOptions, Http
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState

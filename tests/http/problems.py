@@ -2,7 +2,7 @@
 
 import httpx
 
-from fedclust.wire.problems import CATALOGUE, Problem
+from fedclust.wire.errors import CATALOGUE, Problem
 
 #: What senders write where it does not belong, and no answer repeats.
 MARK = "Zx9SecretValueZx9"

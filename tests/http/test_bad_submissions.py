@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedclust.wire import codec
-from fedclust.wire.problems import Problem
+from fedclust.wire.errors import Problem
 from fedclust.wire.submissions import BINARY, JSON
 
 from .conftest import Running

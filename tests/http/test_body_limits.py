@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import body_limits
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http import bodies
 
 LEAVES = st.one_of(
     st.none(),
@@ -38,9 +38,9 @@ def values(tree: Any) -> int:
 
 
 def refuses(body: bytes, most: int, monkeypatch: pytest.MonkeyPatch) -> bool:
-    monkeypatch.setattr(body_limits, "MAX_MSGPACK_VALUES", most)
+    monkeypatch.setattr(bodies, "MAX_MSGPACK_VALUES", most)
     try:
-        body_limits.check_msgpack_size(body)
+        bodies.check_msgpack_size(body)
     except Refusal:
         return True
     return False
@@ -65,18 +65,18 @@ def test_the_limits_are_those_of_the_bodies_that_are_due() -> None:
     feature = {"name": "a" * 9, "unit": "mg", "lower": 0.0, "upper": 1.0, "kind": "numeric"}
     feature |= {"levels": None, "transform": "none", "weight": 1.0}
     session = {"features": [feature] * 10_000, "sites": ["site"] * 10_000, "config": {}}
-    body_limits.check_json_size(json.dumps(session).encode())
+    bodies.check_json_size(json.dumps(session).encode())
     body = b'{"payload":{"means":[' + b"[" + b"-1.2345678901234567," * 1_677_000 + b"1]]}}"
     assert 31 * 2**20 < len(body) <= 32 * 2**20
-    body_limits.check_json_size(body, body_limits.MAX_JSON_NUMBERS)
-    body_limits.check_msgpack_size(msgpack.packb({"payload": {"means": body}}))
+    bodies.check_json_size(body, bodies.MAX_JSON_NUMBERS)
+    bodies.check_msgpack_size(msgpack.packb({"payload": {"means": body}}))
 
 
 @given(TREES.map(lambda tree: json.dumps(tree, default=str)))
 def test_json_of_distinct_keys_is_let_through(text: str) -> None:
-    body_limits.check_repeated_keys(text.encode())
+    bodies.check_repeated_keys(text.encode())
 
 
 @given(st.binary(max_size=200))
 def test_bytes_that_are_no_json_are_left_to_the_parser(body: bytes) -> None:
-    body_limits.check_repeated_keys(body.replace(b":", b""))
+    bodies.check_repeated_keys(body.replace(b":", b""))

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedclust.wire.problems import Problem
+from fedclust.wire.errors import Problem
 from fedclust_service.http import protocol
 from support.clock import ManualClock
 from support.local_coordinator import local_coordinator

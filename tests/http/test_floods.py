@@ -14,12 +14,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedclust.wire.problems import Problem
+from fedclust.wire.errors import Problem
 from fedclust.wire.submissions import JSON
 from fedclust_service import server
 from fedclust_service.connections import RESERVED_DESCRIPTORS
 from fedclust_service.http import app, docs, middleware
-from fedclust_service.http.budgets import Budget
+from fedclust_service.http.middleware import Budget
 from support.api_caller import ApiCaller
 from support.certificates import Authority
 from support.clock import ManualClock

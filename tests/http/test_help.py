@@ -7,7 +7,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from fedclust_service.http import help_pages
+from fedclust_service.http import docs
 from support.local_coordinator import local_coordinator
 
 
@@ -27,7 +27,7 @@ def visitor(
 ) -> Iterator[httpx.Client]:
     """Return a client of a coordinator with or without a built site."""
     built = request.getfixturevalue("site") if request.param else tmp_path / "absent"
-    monkeypatch.setattr(help_pages, "_SITE", built)
+    monkeypatch.setattr(docs, "_SITE", built)
     with local_coordinator(tmp_path) as local:
         visitor = local.http()
         visitor.post("/ui/sign-in", data={"token": local.operator_token})

@@ -20,8 +20,8 @@ from fedclust.rounds import outcomes, resampling
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.wire import codec
+from fedclust.wire.errors import CATALOGUE, PREFIX, Problem
 from fedclust.wire.models import Participation, Receipt, ResultDocument, SessionCreate, TaskResponse
-from fedclust.wire.problems import CATALOGUE, PREFIX, Problem
 from fedclust.wire.submissions import BINARY, JSON, read_submission, read_submission_head
 from fedclust_service.http.routes import api_routes
 from method_bodies import SITE, record_methods

@@ -16,7 +16,7 @@ from fedclust.result.tables import centroid_table
 from fedclust.wire import codec
 from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import CSV, negotiate
 from support.api_caller import FEATURES
 from support.clock import ManualClock

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import sign_in_rate
-from fedclust_service.http.sign_in_rate import SignInRate
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http import sign_in
+from fedclust_service.http.sign_in import SignInRate
 
 SECONDS = 300
 
@@ -65,7 +65,7 @@ def test_an_ipv6_network_counts_as_one_address(address: str, other: str, togethe
 
 
 def test_only_so_many_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sign_in_rate, "_COUNTS", 3)
+    monkeypatch.setattr(sign_in, "_COUNTS", 3)
     rate = SignInRate(Watch())
     for _ in range(10):
         rate.failed("192.0.2.1", "")

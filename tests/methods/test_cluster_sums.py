@@ -9,8 +9,8 @@ from fedclust.methods.common import kmeans_rounds as module
 from fedclust.methods.common.kmeans_rounds import check_sizes, cluster_sums
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Points
 from support.points import config_of
 
 

@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.methods.common.convergence import Judgement, judge
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
+from fedclust.methods.common.kmeans_rounds import Judgement, judge
+from fedclust.schema.run_config import Policy, RunConfig
 
 
 def _config(*roster: str, quorum: int | None = None) -> RunConfig:

@@ -14,13 +14,12 @@ from fedclust.definition import DefinitionError, check_definition, freeze
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.registry import METHODS
-from fedclust.numeric.gower import N_CELLS, MedianRule
-from fedclust.numeric.modes import ModeRule
+from fedclust.numeric.distances import N_CELLS, MedianRule, ModeRule
 from fedclust.result.session_terms import SessionTerms
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.schema.scaling import declared_space, gamma_of
 from fedclust.schema.task import SiteTask
 from fedclust.wire.models import SessionCreate

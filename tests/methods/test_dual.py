@@ -14,10 +14,9 @@ from fedclust import rounds
 from fedclust.rounds import Plan
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rule
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points
-from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done
+from fedclust.schema.run_config import Policy
+from fedclust.schema.task import Contribution, Done, Points
 from fedclust_dual import METHOD, server
 from fedclust_dual.config import Config
 from fedclust_dual.messages import multiplier_digest

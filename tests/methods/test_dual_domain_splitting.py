@@ -11,7 +11,7 @@ from fedclust import rounds
 from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust_dual import METHOD
 from fedclust_dual.config import Config
 from fedclust_dual.domain_splitting import (

@@ -9,15 +9,14 @@ from pydantic import ValidationError
 from fedclust.local.simulate import simulate
 from fedclust.methods import fkm
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.convergence import Judgement
+from fedclust.methods.common.kmeans_rounds import Judgement
 from fedclust.methods.fkm import DefaultConfig, PaperConfig
 from fedclust.numeric import weighted_kmeans
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.schema.task import Contribution, Done, Next, Points, SiteTask
 from support.points import answer_task, check_answer, config_of, weighted
 from support.site_rows import agreement
 

@@ -16,9 +16,8 @@ from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points, row_points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.schema.task import Contribution, Done, Next, Points, SiteTask, row_points
 from support.driven import drive, plan_for
 from support.points import answer_task, check_answer, config_of
 from support.site_rows import agreement, breast_cancer, pooled

@@ -13,8 +13,7 @@ from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import Policy, RunConfig
 from fedclust.schema.task import Contribution, Next, SiteTask
 from support.driven import drive
 from support.points import answer_task, check_answer, config_of, weighted

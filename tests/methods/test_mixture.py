@@ -13,8 +13,6 @@ from sklearn.mixture import GaussianMixture
 
 from fedclust import simulate
 from fedclust.methods.mixture import METHOD, State
-from fedclust.methods.mixture.artificial import draw_persons
-from fedclust.methods.mixture.loss import loss_warning
 from fedclust.methods.mixture.model import (
     Classes,
     Config,
@@ -22,6 +20,8 @@ from fedclust.methods.mixture.model import (
     Partition,
     PartitionTask,
     Weighted,
+    draw_persons,
+    loss_warning,
 )
 from fedclust.numeric.random import site_rng
 from fedclust.rounds.site import check_method_task
@@ -30,9 +30,8 @@ from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Next, SiteTask
+from fedclust.schema.task import Contribution, Next, Points, SiteTask
 from support.points import answer_task, check_answer, config_of, of_rows
 
 FloatArray = NDArray[np.float64]

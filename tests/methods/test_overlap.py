@@ -17,10 +17,8 @@ from fedclust.rounds.preparation import SiteMoments
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.schema.run_config import Policy, RunConfig
+from fedclust.schema.task import Contribution, Done, Next, Points, SiteTask, row_points
 from support.driven import site_step
 from support.points import answer_task, check_answer, config_of
 from support.site_rows import agreement

@@ -30,10 +30,8 @@ from fedclust.rounds import Plan, evaluation, evidence
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.options import MAX_FOUND_CLUSTERS
-from fedclust.schema.points import Points, row_points
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import SiteTask
+from fedclust.schema.run_config import MAX_FOUND_CLUSTERS, RunConfig
+from fedclust.schema.task import Points, SiteTask, row_points
 from support.driven import site_step
 from support.points import answer_task, config_of
 

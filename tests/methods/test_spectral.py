@@ -18,10 +18,8 @@ from fedclust.rounds.site import check_method_task
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Done, SiteTask
+from fedclust.schema.run_config import Policy, RunConfig
+from fedclust.schema.task import Contribution, Done, Points, SiteTask, row_points
 from support.points import answer_task, check_answer, config_of
 from support.site_rows import breast_cancer
 

@@ -10,7 +10,7 @@ from fedclust.methods.spectral import AnchorPart, AnchorsTask, Config, EigenTask
 from fedclust.rounds import Plan
 from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.schema.task import SiteTask
 from support.driven import data_of, site_step
 

@@ -17,9 +17,8 @@ from fedclust.result.figures.tree import cut_height, places
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points, row_points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, SiteTask
+from fedclust.schema.task import Contribution, Points, SiteTask, row_points
 from fedclust.wire.codec import encode_model
 from fedclust.wire.errors import UsageError
 from support.points import answer_task, config_of

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust.protection.cohort import CohortRefused
-from fedclust.protection.fingerprints import person_keys, row_ids
+from fedclust.protection.cohort import CohortRefused, person_keys, row_ids
 from fedclust.protection.table import TooFewPersons, find_neighbours, form_table
 from support.cohorts import SECRET, Memory, given_groups, persons, sources_of
 

@@ -12,9 +12,8 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedclust.protection.cohort import CohortRefused
+from fedclust.protection.cohort import CohortRefused, person_keys
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.fingerprints import person_keys
 from support.cohorts import SECRET, Memory, Released, groups_of
 
 P = 3

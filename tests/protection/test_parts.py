@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedclust.protection import groups
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.parts import embed_persons, embed_presence, find_parts
+from fedclust.protection.groups import embed_persons, embed_presence, find_parts
 from support import reference_table as reference
 from support.cohorts import Memory, given_groups
 

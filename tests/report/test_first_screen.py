@@ -15,7 +15,7 @@ from fedclust.result.overview import frame, text_overview
 from fedclust.result.page import html
 from fedclust.result.tables import counts_text, csv_text
 from fedclust.schema.encoding import Column
-from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.result import CloudComparison
 from support.drawings import check_drawing, words_of
 from support.outcome_results import DIED, RELAPSE, outcome_facts
 from support.results import facts_of

@@ -20,12 +20,19 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.methods_text import bibtex, cited, entries, methods_text
 from fedclust.result.page import html
-from fedclust.schema.evidence import CloudComparison, SiteDifferences, Stability
 from fedclust.schema.feature import Feature
-from fedclust.schema.options import MethodOptions
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.policy import Policy
-from fedclust.schema.result import Bounds, Likelihood, Quality, Result, SweepEntry
+from fedclust.schema.result import (
+    Bounds,
+    CloudComparison,
+    Likelihood,
+    Quality,
+    Result,
+    SiteDifferences,
+    Stability,
+    SweepEntry,
+)
+from fedclust.schema.run_config import MethodOptions, Policy
 from fedclust.wire.models import Definition
 from support import results
 from support.definitions import definition

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedclust import simulate
-from fedclust.result.placement import find_outside
+from fedclust.result.predictions import find_outside
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import ClusterProfile

@@ -10,7 +10,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.methods_text import methods_text
 from fedclust.result.page import sections, site_sentences
 from fedclust.result.tables import json_text
-from fedclust.schema.evidence import SiteDifferences
+from fedclust.schema.result import SiteDifferences
 from support.results import PROVENANCE
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])

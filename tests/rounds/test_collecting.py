@@ -17,7 +17,7 @@ from fedclust.rounds.collecting import (
     Wait,
     decide_round,
 )
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 
 #: ``fail_after_s`` of a policy that names none.
 WEEK = timedelta(days=7)

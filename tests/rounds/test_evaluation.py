@@ -14,9 +14,8 @@ from fedclust.methods.common.finalize import raw_result
 from fedclust.rounds import evaluation
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution
+from fedclust.schema.task import Contribution, Points
 from support.points import config_of, of_rows, repeated, weighted
 from support.site_rows import pooled
 

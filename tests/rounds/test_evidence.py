@@ -10,8 +10,7 @@ from fedclust import rounds, simulate
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.rounds.record_cells import cluster_records
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.points import Points
-from fedclust.schema.task import Contribution, Done, Next
+from fedclust.schema.task import Contribution, Done, Next, Points
 from support.driven import site_step
 
 SITES = ("berlin", "oslo", "porto", "riga")

@@ -21,11 +21,9 @@ from fedclust.rounds import evaluation
 from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
-from fedclust.schema.points import Points
-from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution
+from fedclust.schema.run_config import Policy, RunConfig
+from fedclust.schema.task import Contribution, Points
 from fedclust.wire import codec
 
 HAS = {"a": [0, 1, 2], "b": [1, 2, 3], "c": [0, 2, 3]}

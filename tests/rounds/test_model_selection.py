@@ -8,9 +8,8 @@ import pytest
 from fedclust.rounds.coordinator import report_recommended
 from fedclust.rounds.model_selection import choose, cloud_sentences, sole_choice, start_agreement
 from fedclust.rounds.resolution import FINER
-from fedclust.schema.evidence import CloudComparison
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Result, SweepEntry
+from fedclust.schema.result import CloudComparison, Result, SweepEntry
 
 
 def test_starts_agree_at_the_clusters_there_are() -> None:

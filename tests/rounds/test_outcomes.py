@@ -14,9 +14,8 @@ from fedclust.rounds import outcomes
 from fedclust.rounds.outcomes import OutcomesPayload, OutcomesSitePart
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Outcome
-from fedclust.schema.points import row_points
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next, SiteTask
+from fedclust.schema.task import Contribution, Done, Next, SiteTask, row_points
 from support.definitions import session_request
 from support.driven import site_step
 

@@ -14,10 +14,8 @@ from fedclust.rounds.site_points import complete_points
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points, row_points
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, SiteSide, SiteTask
+from fedclust.schema.run_config import Policy, RunConfig
+from fedclust.schema.task import Contribution, Points, SiteSide, SiteTask, row_points
 from support.points import config_of, repeated, weighted
 
 TASK = SiteTask(preparation.NAME, preparation.PreparationTask())

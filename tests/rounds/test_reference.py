@@ -12,8 +12,8 @@ from fedclust.protection.table import form_table
 from fedclust.rounds import reference
 from fedclust.rounds.record_cells import RecordCells, find_cells
 from fedclust.rounds.reference import compare_with_cloud
-from fedclust.schema.evidence import CloudComparison
-from fedclust.schema.points import Points, row_points
+from fedclust.schema.result import CloudComparison
+from fedclust.schema.task import Points, row_points
 from support import few_clouds
 
 pytestmark = pytest.mark.usefixtures("all_clouds")

@@ -25,8 +25,8 @@ from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rule
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
-from fedclust.schema.policy import Policy
 from fedclust.schema.result import ClusterProfile, Result
+from fedclust.schema.run_config import Policy
 from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
 from fedclust.wire import codec
 from support.driven import data_of, drive, plan_for, site_step

@@ -11,10 +11,9 @@ from fedclust.methods.common.kmeans_rounds import Cells, local_kmeans
 from fedclust.numeric.agreement import cramers_v
 from fedclust.rounds import column_differences, preparation
 from fedclust.rounds.column_differences import differing_columns
-from fedclust.schema.evidence import SiteDifferences
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import row_points
-from fedclust.schema.task import Contribution
+from fedclust.schema.result import SiteDifferences
+from fedclust.schema.task import Contribution, row_points
 from support.points import config_of
 
 CENTRES = np.array([[0.0, 0.0, 4.0, 4.0], [4.0, 0.0, 0.0, 4.0], [0.0, 4.0, 4.0, 0.0]])

@@ -9,7 +9,7 @@ from fedclust.rounds.site_points import complete_points, released_points, scaled
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points, row_points, total_variances
+from fedclust.schema.task import Points, row_points, total_variances
 from support.points import config_of, of_rows, repeated, weighted
 
 

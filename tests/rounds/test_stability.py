@@ -11,7 +11,7 @@ from fedclust.numeric.random import server_rng
 from fedclust.rounds import stability
 from fedclust.rounds.record_cells import PooledCells
 from fedclust.rounds.stability import found_again, resampled_models, summarise
-from fedclust.schema.evidence import Stability
+from fedclust.schema.result import Stability
 
 CENTRES = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
 

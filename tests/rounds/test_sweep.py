@@ -18,9 +18,8 @@ from fedclust.schema import errors
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import Policy, RunConfig
 from fedclust.schema.task import Contribution, Done, SiteSide
 from fedclust.wire.codec import encode_model
 from support import driven

@@ -17,7 +17,7 @@ from fedclust.schema.encoding import (
     undone,
 )
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.schema.scaling import declared_space, own_bounds, standard_scale
 from support.method_variants import TRIED
 

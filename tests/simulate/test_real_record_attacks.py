@@ -19,8 +19,7 @@ from fedclust.protection.table import form_table
 from fedclust.rounds import Plan
 from fedclust.rounds.site_points import released_points
 from fedclust.schema.encoding import Space
-from fedclust.schema.points import Points, row_points
-from fedclust.schema.task import SiteTask
+from fedclust.schema.task import Points, SiteTask, row_points
 from support.definitions import session_request
 from support.driven import site_step
 

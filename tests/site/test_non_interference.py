@@ -25,8 +25,7 @@ from fedclust import errors, rounds
 from fedclust.protection.cohort import Cohort
 from fedclust.rounds import outcomes
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
-from fedclust.schema.task import Contribution, Count, Next
+from fedclust.schema.task import Contribution, Count, Next, Points
 from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import compute_answer, count_persons

@@ -14,7 +14,7 @@ from sqlalchemy import Connection, text
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.domain.audit_chain import FIRST, Head
 from fedclust_service.store import Store, Tx
-from fedclust_service.usecases.audit.trail import VerificationStep, verify_audit, verify_trail
+from fedclust_service.usecases.audit import VerificationStep, verify_audit, verify_trail
 from fedclust_service.usecases.core import CoordinatorCore
 from support.clock import ManualClock
 from support.databases import in_turn

@@ -17,7 +17,7 @@ import os, signal, sys
 from datetime import UTC, datetime
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.submission import Submission
+from fedclust_service.domain.round import Submission
 from fedclust_service.store import Store
 
 url, when, session_id, round_id = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])

@@ -10,10 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.protection import groups
-from fedclust.protection.cohort import Cohort, Unions
+from fedclust.protection.cohort import Cohort, Unions, person_keys, row_ids
 from fedclust.protection.columns import SourceColumn, TableColumn
-from fedclust.protection.fingerprints import person_keys, row_ids
-from fedclust.protection.parts import Parts, one_part
+from fedclust.protection.groups import Parts, one_part
 from fedclust.protection.recognition import PersonSource, Recognition
 from fedclust.protection.update import Change, update_cohort
 

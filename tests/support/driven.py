@@ -18,10 +18,9 @@ from fedclust.rounds import Plan
 from fedclust.rounds.outcomes import OutcomesPayload
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
-from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Count, Next, SiteTask
+from fedclust.schema.run_config import Policy
+from fedclust.schema.task import Contribution, Count, Next, Points, SiteTask
 
 
 def plan_for(

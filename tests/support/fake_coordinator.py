@@ -21,7 +21,7 @@ from fedclust.rounds import EngineState
 from fedclust.schema.task import Contribution, Done
 from fedclust.site import Site
 from fedclust.wire import codec, models
-from fedclust.wire.problems import CONTENT_TYPE, problem
+from fedclust.wire.errors import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_submission, read_submission_head
 from support.driven import count_of, data_of, site_step
 from support.purpose import PURPOSE

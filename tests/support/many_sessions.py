@@ -15,7 +15,7 @@ from sqlalchemy import Table, func, insert, select
 
 from fedclust.definition import canonical, freeze
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import SessionCreate
 from fedclust_service.store import Store, Tx, tables

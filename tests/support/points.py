@@ -10,10 +10,8 @@ from fedclust.schema.encoding import Space
 from fedclust.schema.feature import Feature
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import SiteSide, SiteTask
+from fedclust.schema.run_config import Policy, RunConfig
+from fedclust.schema.task import Points, SiteSide, SiteTask
 from support.driven import data_of, plan_for
 
 

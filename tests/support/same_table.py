@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from fedclust.protection import groups
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import choose_nearer, find_middles, group_members
-from fedclust.protection.parts import one_part
+from fedclust.protection.groups import one_part
 from fedclust.schema.feature import Feature
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.prepare import SiteRows, draft_table

@@ -6,11 +6,15 @@ from typing import Any
 
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust_service.domain.access import Principal, Role, Token
-from fedclust_service.domain.round import Addressee, Round, RoundState
-from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
-from fedclust_service.domain.sign_in import SignIn
-from fedclust_service.domain.study import Study
-from fedclust_service.domain.submission import Submission
+from fedclust_service.domain.round import Addressee, Round, RoundState, Submission
+from fedclust_service.domain.session import (
+    Participation,
+    ParticipationState,
+    Session,
+    SessionState,
+    Study,
+)
+from fedclust_service.domain.tokens import SignIn
 from fedclust_service.store import Store, Tx
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)

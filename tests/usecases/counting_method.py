@@ -16,9 +16,8 @@ from fedclust.numeric.arrays import FloatVector
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Model
-from fedclust.schema.options import MethodOptions
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import MethodOptions, RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Phase, SiteSide, SiteTask, Task
 
 NAME = "counting"

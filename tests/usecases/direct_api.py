@@ -18,14 +18,13 @@ import pytest
 
 from fedclust import rounds
 from fedclust.schema.feature import Feature
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.wire import codec
 from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo, TableHeads
 from fedclust.wire.submissions import BINARY, JSON, write_submission
 from fedclust_service.clock import StoreClock
-from fedclust_service.domain.access import Actor, Role
+from fedclust_service.domain.access import Actor, Refusal, Role
 from fedclust_service.domain.notification import Outgoing
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys

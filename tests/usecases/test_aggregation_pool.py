@@ -22,7 +22,7 @@ from fedclust.wire.models import SessionCreate
 from fedclust.wire.submissions import payload_bytes
 from fedclust_service.store import StoreUnavailable
 from fedclust_service.usecases import aggregation_pool as module
-from fedclust_service.usecases import driver, sessions, unit_of_work, waiting_rounds
+from fedclust_service.usecases import driver, sessions, unit_of_work
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
     Finished,
@@ -258,7 +258,7 @@ def test_the_shortest_is_taken_first_and_none_waits_for_ever(
     direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(rounds, "aggregation_seconds", lambda plan, *_: float(plan.options.width))
-    waiting = waiting_rounds.WaitingRounds(direct.co)
+    waiting = driver.WaitingRounds(direct.co)
     ids = {}
 
     def order() -> list[str]:

@@ -13,7 +13,7 @@ from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.usecases import admin
 from fedclust_service.usecases.attention import BACKED_UP
-from fedclust_service.usecases.audit.trail import record_command
+from fedclust_service.usecases.audit import record_command
 from usecases.direct_api import OPERATOR, DirectApi
 
 

@@ -14,8 +14,7 @@ from sqlalchemy.exc import OperationalError
 
 from fedclust.wire.models import TokenCreate
 from fedclust.wire.submissions import BINARY
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal, Role
 from fedclust_service.store import Store, StoreUnavailable, Tx
 from fedclust_service.usecases import principals, submissions
 from fedclust_service.usecases.submissions import Body, Submitted

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.usecases import admin, participation, rounds, sessions, sweeper
 from support.clock import ManualClock
 from usecases.direct_api import ANALYST, LIMITS, OPERATOR, SITES, DirectApi, site

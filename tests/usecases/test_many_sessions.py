@@ -4,7 +4,7 @@ from pathlib import Path
 
 from fedclust_service.domain.access import AuditSearch
 from fedclust_service.usecases import admin, sessions, studies
-from fedclust_service.usecases.audit.trail import verify_audit
+from fedclust_service.usecases.audit import verify_audit
 from fedclust_service.usecases.sessions import list_completed
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.many_sessions import SITES, fill, session_name

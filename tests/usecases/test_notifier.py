@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from fedclust_service.store import Store
-from fedclust_service.usecases.notifier import Notifier
+from fedclust_service.usecases.core import Notifier
 from support.clock import ManualClock
 from support.timeouts import TIMEOUT_S
 from usecases.direct_api import LIMITS, DirectApi

@@ -9,15 +9,15 @@ import pytest
 from fedclust import rounds
 from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import server_version
-from fedclust.schema.session_display import session_fields
+from fedclust.schema.display import session_fields
 from fedclust.wire.models import Consents, ParticipationInfo, TaskRefusal
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.store import Tx
 from fedclust_service.usecases import participation, sessions
 from fedclust_service.usecases import rounds as round_cases
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import plan_for
-from fedclust_service.usecases.stored_round import load_round
+from fedclust_service.usecases.driver import load_round
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from usecases import counting_method

@@ -8,8 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from fedclust.wire.models import PrincipalCreate, PrincipalPatch, TokenCreate
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal, Role
 from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token
 from fedclust_service.usecases import principals as use
 from support.clock import ManualClock

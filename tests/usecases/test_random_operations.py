@@ -18,7 +18,7 @@ import pytest
 from fedclust.wire import codec
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import SessionPatch, TaskRefusal
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.usecases import participation, rounds, sessions

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fedclust_service.usecases.receipts import list_receipts
+from fedclust_service.usecases.submissions import list_receipts
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from usecases.direct_api import DirectApi, site
 

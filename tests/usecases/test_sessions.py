@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from fedclust.methods.registry import METHODS
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.wire.models import SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.usecases import participation, sessions

@@ -7,10 +7,8 @@ from datetime import timedelta
 import pytest
 
 from fedclust.wire.models import PrincipalCreate, PrincipalPatch, TokenCreate
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.sign_in import CookieText, parse_cookie
-from fedclust_service.domain.tokens import SecretKeys
+from fedclust_service.domain.access import Refusal, Role
+from fedclust_service.domain.tokens import CookieText, SecretKeys, parse_cookie
 from fedclust_service.usecases import principals, sessions
 from fedclust_service.usecases import sign_ins as use
 from fedclust_service.usecases.events import EventBatch, read_events

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fedclust.wire.models import SiteTableInfo, TableAcceptance, TableHeads
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.usecases import participation, site_tables
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.timeouts import TIMEOUT_S

@@ -7,7 +7,7 @@ import pytest
 
 from fedclust.wire.codec import sha256
 from fedclust.wire.submissions import BINARY, JSON, write_submission
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.usecases import participation, sessions
 from support.clock import ManualClock
 from usecases import counting_method

@@ -11,7 +11,7 @@ import pytest
 from fedclust import errors
 from fedclust.definition import DefinitionError
 from fedclust.schema.errors import MethodFailure, RuleViolation
-from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
+from fedclust.wire.errors import CATALOGUE, FieldError, Problem, problem
 
 
 def classes() -> dict[str, type[errors.FedclustError]]:

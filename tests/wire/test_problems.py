@@ -6,7 +6,7 @@ from pydantic import ValidationError
 from fedclust.definition.study import StudyCreate
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model
-from fedclust.wire.problems import CATALOGUE, FieldError, Problem, problem
+from fedclust.wire.errors import CATALOGUE, FieldError, Problem, problem
 
 
 def test_a_problem_document_comes_back_as_it_was() -> None:

@@ -10,7 +10,7 @@ from fedclust.cli.console import conclude, err, print_json, show, show_list, wri
 from fedclust.cli.output_files import check_outputs, is_token, write
 from fedclust.cli.session_file import checked, slug
 from fedclust.client import Kind
-from fedclust.client.field_names import FieldNames
+from fedclust.client.session_request import FieldNames
 from fedclust.schema.model import EmailAddress
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import PrincipalInfo, TableId, TokenIssued

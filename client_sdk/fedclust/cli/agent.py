@@ -1,16 +1,19 @@
 """``fedclust agent``: one process that answers all sessions a site has consented to, for weeks."""
 
+from __future__ import annotations
+
 import contextlib
 import signal
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated
+from typing import Annotated, Literal, TypeAlias
 
 import typer
+from pydantic import Field
 
 from fedclust.cli import options as o
-from fedclust.cli.agent_worker import Agent, AgentEntries, AgentEntry
 from fedclust.cli.console import (
     ProgressLine,
     conclude,
@@ -20,14 +23,306 @@ from fedclust.cli.console import (
     show_list,
     timestamp,
 )
-from fedclust.cli.help_text import epilog
-from fedclust.cli.output_files import check_outputs
+from fedclust.cli.options import epilog
+from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.client import Client
-from fedclust.site import Site
+from fedclust.data.live_line import SLOW_S, rows_read
+from fedclust.data.mapping import OnRead
+from fedclust.schema.model import Model
+from fedclust.schema.times import Timestamp
+from fedclust.site import Progress, Site
+from fedclust.site.consent import ConsentRequest
+from fedclust.site.data_sources import SessionSource
 from fedclust.site.notifications import SiteNotifier
+from fedclust.site.prepare import table_options
 from fedclust.site.settings import read_settings
-from fedclust.site.state import SiteState
+from fedclust.site.state import SiteState, StateDocument
+from fedclust.wire import errors
 from fedclust.wire.errors import ConsentDeclined
+from fedclust.wire.models import Sha256
+
+#: Seconds between two readings of the list, with and without a person who waits.
+_LOOK_S, _SOON_S = 5.0, 0.5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 10.0, 600.0
+#: Seconds between two lines about rows that are read.
+_READ_S = 60.0
+
+State = Literal["waiting", "done", "ended", "failing"]
+_OVER = ("done", "ended")
+
+
+class AgentEntry(SessionSource):
+    """A session that the agent answers, with the hash of the definition consented to.
+
+    ``resolved`` gives a registered source as it is now, changed by this entry's options.
+    """
+
+    coordinator: str
+    site: str
+    session: str
+    definition_sha256: Sha256
+    consented_at: Timestamp
+    state: State = "waiting"
+    said: str = ""
+
+    def asks_the_same(self, other: AgentEntry) -> bool:
+        """Whether two entries are equal except for their state."""
+        return self == other.model_copy(update={"state": self.state, "said": self.said})
+
+
+_Entries: TypeAlias = tuple[AgentEntry, ...]
+
+
+class _AgentList(Model):
+    entries: Annotated[_Entries, Field(max_length=100_000)] = ()
+
+
+class AgentEntries:
+    """The list of entries in a site's state; several processes may change it."""
+
+    def __init__(self, state: SiteState) -> None:
+        self.state = state
+        self._list = StateDocument(state, "agent", _AgentList)
+
+    def read(self) -> _Entries:
+        """Return all entries, in the order in which they were added."""
+        return self._list.read().entries
+
+    def put(self, entry: AgentEntry) -> None:
+        """Add an entry, or replace the session's."""
+        self._change(lambda known: [*_without(known, entry.session), entry])
+
+    def drop(self, session: str) -> None:
+        """Remove a session's entry; UsageError where there is none."""
+        if all(each.session != session for each in self.read()):
+            raise errors.UsageError(
+                f"{session} was not handed to the agent: fedclust agent list shows which"
+            )
+        self._change(lambda known: _without(known, session))
+
+    def note(self, entry: AgentEntry, state: State, said: str) -> None:
+        """Record the state of an entry, unless the entry was replaced meanwhile."""
+        noted, asked = {"state": state, "said": said}, (entry.session, entry.definition_sha256)
+        self._change(
+            lambda known: [
+                each.model_copy(update=noted)
+                if (each.session, each.definition_sha256) == asked
+                else each
+                for each in known
+            ]
+        )
+
+    def _change(self, change: Callable[[_Entries], Iterable[AgentEntry]]) -> None:
+        self._list.update(lambda known: _AgentList(entries=tuple(change(known.entries))))
+
+
+def _without(known: _Entries, session: str) -> list[AgentEntry]:
+    return [each for each in known if each.session != session]
+
+
+class _TakenBack(Exception):
+    """The entry was removed or replaced: its thread ends without another answer."""
+
+
+class Agent:
+    """Answer every waiting entry, each in its own thread with its own connection.
+
+    ``connect`` returns a new :class:`Site`, ``tell`` takes a line of text for people.
+    """
+
+    def __init__(
+        self,
+        entries: AgentEntries,
+        connect: Callable[[], Site],
+        tell: Callable[[str], None],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._entries, self._connect, self._tell = entries, connect, tell
+        self._monotonic = monotonic
+        self._threads: dict[str, threading.Thread] = {}
+        #: By failed session: when to try again, and the last pause in seconds.
+        self._again: dict[str, tuple[float, float]] = {}
+        #: By running session: what a person must fix before it ends.
+        self._warnings: dict[str, str] = {}
+        self._over = False
+        self._complaint = ""
+
+    def run(
+        self, stopping: threading.Event, *, until_done: bool = False, look_s: float = _LOOK_S
+    ) -> None:
+        """Serve until ``stopping`` is set, or with ``until_done`` until nothing is left.
+
+        The threads are not joined: the next run sends what they had written, and nothing else.
+        """
+        state = self._entries.state
+        try:
+            lock = state.lock("agent")
+        except errors.StateLocked:
+            raise errors.StateLocked(f"another agent runs with {state.directory} already") from None
+        try:
+            while not stopping.is_set():
+                waiting = self._waiting()
+                for entry in waiting or ():
+                    self._start(entry)
+                if until_done and waiting == [] and not self._threads:
+                    return
+                # With until_done a person waits, so look more often.
+                stopping.wait(min(look_s, _SOON_S) if until_done else look_s)
+        finally:
+            # Remaining threads print nothing more: standard error may be closing.
+            self._over = True
+            lock.release()
+
+    def _waiting(self) -> list[AgentEntry] | None:
+        """Return the entries to answer; None while the list cannot be read."""
+        try:
+            waiting = [each for each in self._entries.read() if each.state not in _OVER]
+        except errors.StateError as error:
+            # Running sessions continue.
+            if str(error) != self._complaint:
+                self._tell(str(error))
+            self._complaint = str(error)
+            return None
+        self._complaint = ""
+        names = {each.session for each in waiting}
+        for past in self._threads.keys() - names:
+            if not self._threads[past].is_alive():
+                del self._threads[past]
+                self._again.pop(past, None)
+                self._warnings.pop(past, None)
+        return waiting
+
+    def _start(self, entry: AgentEntry) -> None:
+        thread = self._threads.get(entry.session)
+        due, _ = self._again.get(entry.session, (0.0, 0.0))
+        if (thread is not None and thread.is_alive()) or self._monotonic() < due:
+            return
+        # A daemon thread: a wait of weeks must not keep the process from ending.
+        thread = threading.Thread(target=self._serve, args=(entry,), daemon=True)
+        self._threads[entry.session] = thread
+        thread.start()
+
+    def _serve(self, entry: AgentEntry) -> None:
+        """Take part in one session; an error affects only this session."""
+        try:
+            self._take_part(entry)
+        except _TakenBack:
+            self._again.pop(entry.session, None)
+            self._out(f"{entry.session}: taken back; nothing more is sent")
+        except errors.ApprovalNeeded as error:
+            # It continues once somebody approves.
+            self._pause(entry, str(error))
+        except errors.NotFound:
+            self._say(
+                entry,
+                "ended",
+                "the coordinator has no such session for this site; its analyst may have deleted "
+                "it. Nothing more is sent",
+            )
+        except (errors.SessionError, errors.ConsentError) as error:
+            # The session is over for this site, or its definition was not consented to.
+            self._say(entry, "ended", str(error))
+        except errors.FedclustError as error:
+            self._pause(entry, str(error))
+        except Exception as error:
+            # The message of an unexpected error may contain a value of the data.
+            self._pause(entry, f"unexpected {type(error).__name__}")
+
+    def _take_part(self, entry: AgentEntry) -> None:
+        labels_out, result_out = entry.outputs
+        with self._connect() as site:
+            if (site.url, site.name) != (entry.coordinator, entry.site):
+                raise errors.UsageError(
+                    f"handed to the agent of {entry.site} at {entry.coordinator}: run that agent"
+                )
+            self._warnings.pop(entry.session, None)
+            source = entry.resolved()
+            try:
+                outputs = (labels_out, is_labels), (result_out, is_result)
+                check_outputs(outputs, source.files)
+            except errors.UsageError as error:
+                # There is time to fix this: outputs are written at the end of the session.
+                self._warnings[entry.session] = f"{error}: fix this before the session ends"
+                self._out(f"{entry.session}: {self._warnings[entry.session]}")
+            result = site.participate(
+                entry.session,
+                source.rows(self._tell_rows(entry)),
+                **source.row_options,
+                **table_options(entry),
+                consent=lambda request: _consented(entry, request),
+                on_progress=lambda event: self._progress(entry, event),
+            )
+        write_outputs(result, labels_out, result_out, source.id_column)
+        self._say(entry, "done", f"completed: {len(result.cluster_centers_)} clusters")
+
+    def _tell_rows(self, entry: AgentEntry) -> OnRead:
+        """Return a function that prints a line a minute while rows are read."""
+        due: float | None = None
+
+        def tell(source: str, done: int, total: int | None) -> None:
+            nonlocal due
+            now = self._monotonic()
+            if due is None:
+                due = now + SLOW_S
+            elif done and now >= due:
+                due = now + _READ_S
+                self._out(f"{entry.session}: {rows_read(source, done, total)}")
+
+        return tell
+
+    def _progress(self, entry: AgentEntry, event: Progress) -> None:
+        if event.event in ("waiting", "computing"):
+            self._check_entry(entry)
+        # The session works again, unless it is computing or writing that fails.
+        if event.event not in ("joined", "computing", "done") and entry.session in self._again:
+            del self._again[entry.session]
+            self._note(entry, "waiting", "continues")
+        if event.event in ("joined", "sent", "sent again", "refused"):
+            place = "" if event.round is None else f"round {event.round} "
+            said, warning = f"{place}{event.event}", self._warnings.get(entry.session)
+            self._note(entry, "waiting", f"{said}; {warning}" if warning else said)
+            self._out(f"{entry.session}: {said}")
+
+    def _check_entry(self, entry: AgentEntry) -> None:
+        """Raise _TakenBack if the entry was removed or replaced."""
+        try:
+            known = self._entries.read()
+        except errors.StateError:
+            return  # Reported already; the entry may still be there.
+        if not any(each.asks_the_same(entry) for each in known):
+            raise _TakenBack
+
+    def _pause(self, entry: AgentEntry, said: str) -> None:
+        _, last = self._again.get(entry.session, (0.0, 0.0))
+        pause = min(max(2.0 * last, _FIRST_PAUSE_S), _LONGEST_PAUSE_S)
+        self._again[entry.session] = (self._monotonic() + pause, pause)
+        self._say(entry, "failing", f"{said}; next try in {pause:.0f} s")
+
+    def _say(self, entry: AgentEntry, state: State, said: str) -> None:
+        self._note(entry, state, said)
+        self._out(f"{entry.session}: {said}")
+
+    def _note(self, entry: AgentEntry, state: State, said: str) -> None:
+        try:
+            self._entries.note(entry, state, said)
+        except errors.StateError as error:
+            # For example a full disk. Work that is not noted is repeated, and sent only once.
+            self._out(f"{entry.session}: {error}")
+
+    def _out(self, text: str) -> None:
+        if not self._over:
+            self._tell(text)
+
+
+def _consented(entry: AgentEntry, request: ConsentRequest) -> bool:
+    if request.definition_sha256 != entry.definition_sha256:
+        raise errors.ConsentDeclined(
+            f"session {entry.session} has another definition than this site consented to: its "
+            "analyst deleted it and created another one. Nothing was sent. To consent to the new "
+            f"one: fedclust agent add {entry.session} --data FILE"
+        )
+    return True
+
 
 #: Seconds for which a look for notifications waits for a coordinator that is away.
 _NOTIFY_PATIENCE_S = 10.0

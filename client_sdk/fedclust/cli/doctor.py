@@ -18,7 +18,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, out, show
-from fedclust.cli.help_text import exit_code
+from fedclust.cli.options import exit_code
 from fedclust.client import Client, require_protocol
 from fedclust.client.http import Http, tls_context
 from fedclust.data import load

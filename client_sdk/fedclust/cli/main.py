@@ -28,7 +28,7 @@ from fedclust.cli import (
     study,
 )
 from fedclust.cli.console import err, flush_out, show, tell_retries, tell_warning
-from fedclust.cli.help_text import EPILOG, Version, exit_code
+from fedclust.cli.options import EPILOG, Version, exit_code
 from fedclust.wire import errors
 
 app = typer.Typer(

@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they are turned into.
+"""Options that several commands share, what they are turned into, and the end of every help.
 
 A parameter whose type is a dataclass stands for the fields of that class: each is an option of the
 command. Those of :class:`Persons`, :class:`Reading` and :class:`Connection` come last in its help.
@@ -11,13 +11,13 @@ import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
 from fedclust.cli.console import JSON
-from fedclust.cli.help_text import epilog
 from fedclust.cli.output_files import Output, is_labels, is_result
 from fedclust.cli.session_file import slug
 from fedclust.client import Client
@@ -28,7 +28,70 @@ from fedclust.data.secret_files import refuse_address
 from fedclust.site import Site
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import RowOptions, table_options
+from fedclust.wire import errors
 from fedclust.wire.errors import UsageError
+
+EXIT_CODES: tuple[tuple[type[errors.FedclustError], int], ...] = (
+    (errors.UsageError, 2),
+    (errors.DataError, 3),
+    (errors.ConsentError, 4),
+    # Refused by the coordinator, and the same kind of mistake as one that is found here.
+    (errors.ConsentMissing, 4),
+    (errors.ConsentMismatch, 4),
+    (errors.DisclosureRefused, 9),
+    (errors.RequestTimeout, 6),
+    (errors.TooManyRequests, 6),
+    (errors.Unavailable, 6),
+    (errors.CoordinatorError, 5),
+    (errors.TransportError, 6),
+    (errors.SessionError, 7),
+    (errors.StateError, 8),
+    (errors.DisclosureError, 9),
+)
+#: What a proxy in between answers for a coordinator that it does not reach.
+_NO_ANSWER = frozenset({502, 504})
+EXIT_MEANINGS: dict[int, str] = {
+    0: "done",
+    1: "unexpected",
+    2: "usage",
+    3: "data",
+    4: "no consent",
+    5: "refused by the coordinator",
+    6: "unreachable, busy or TLS",
+    7: "session failed, cancelled or left",
+    8: "the site's state",
+    9: "disclosure check",
+    130: "interrupted",
+}
+EPILOG = "Exit codes: " + ", ".join(f"{n} {said}" for n, said in EXIT_MEANINGS.items()) + "."
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"fedclust {version('fedclust')}")
+        raise typer.Exit
+
+
+#: The option of the command itself.
+Version = Annotated[
+    bool,
+    typer.Option(
+        "--version", callback=_print_version, is_eager=True, help="Print the version and exit."
+    ),
+]
+
+
+def epilog(*lines: str) -> str:
+    """Return examples and the exit codes; ``\\b`` stops the lines from being joined."""
+    return "\n\n".join(["\b\n" + "\n".join(["Examples:", *(f"  {t}" for t in lines)]), EPILOG])
+
+
+def exit_code(error: errors.FedclustError) -> int:
+    """Return the code that a command ends with."""
+    if isinstance(error, errors.CoordinatorError) and error.status in _NO_ANSWER:
+        return 6
+    return next(code for kind, code in EXIT_CODES if isinstance(error, kind))
+
 
 #: How long a command that a person waits for is repeated: a coordinator restarts within it.
 PATIENCE_S: Final = 15.0

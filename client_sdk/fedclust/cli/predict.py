@@ -1,9 +1,15 @@
 """``fedclust predict``: the cluster of new patients, in a table or typed on the command line."""
 
-from collections import Counter
-from pathlib import Path
-from typing import Annotated
+from __future__ import annotations
 
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
 import typer
 
 from fedclust.cli import options as o
@@ -11,11 +17,213 @@ from fedclust.cli.console import ProgressLine, conclude, err, print_json, show, 
 from fedclust.cli.output_files import check_outputs, is_labels, write_predictions
 from fedclust.cli.result_output import warn_unlabelled
 from fedclust.cli.session_options import OneK
-from fedclust.cli.typed_patient import TypedPatient
 from fedclust.data.advice import count_repeated, repeated_text
-from fedclust.result.predictions import Predictions
+from fedclust.result.drawing import short
+from fedclust.result.facts import Cluster, ClusterColumn
+from fedclust.result.figures.profile import gaps_of
+from fedclust.result.first_screen import in_words
+from fedclust.result.predictions import CLOSE, DETAILS, Predictions
 from fedclust.result.session_result import SessionResult
+from fedclust.schema.encoding import encode_features, undone
+from fedclust.schema.feature import Feature
 from fedclust.wire.errors import UsageError
+
+_TRUTH = {"0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0, "false": 0.0, "true": 1.0}
+_MISSING = ("", "na", "nan", "null", "none", ".")
+
+
+@dataclass(frozen=True)
+class TypedPatient:
+    """A patient, the result, and what the result says of the patient.
+
+    Attributes
+    ----------
+    model : SessionResult
+    values : dict of str to (float or None)
+        By feature: a number, 0 or 1, or the place of a level; None where missing.
+    found : Predictions
+        Of this one row.
+    """
+
+    model: SessionResult
+    values: dict[str, float | None]
+    found: Predictions
+
+    @classmethod
+    def read(cls, model: SessionResult, texts: Sequence[str]) -> TypedPatient:
+        """Read FEATURE=VALUE texts and place the patient; UsageError says what is wrong."""
+        if model.rule == "method":
+            raise UsageError(
+                f"a result of {model.definition.algorithm} with these options places no single "
+                "patient: its centroids alone do not tell the cluster. A site that took part "
+                "labels its own rows"
+            )
+        values = _read_values(model.features, texts)
+        raw = []
+        for feature in model.features:
+            value = values[feature.name]
+            if feature.kind == "categorical":
+                raw.append(np.array([-1 if value is None else int(value)]))
+                continue
+            number = math.nan if value is None else value
+            if feature.transform != "none":
+                # As in a table: values below the bound may have no logarithm.
+                number = max(number, feature.lower or 0.0) if value is not None else number
+            raw.append(np.array([number]))
+        held = [name for name, value in values.items() if value is not None]
+        if model.definition.policy.missing != "mask":
+            held = list(values)
+        elif not held:
+            raise UsageError("give at least one value: --value FEATURE=VALUE")
+        return cls(model, values, model.place(encode_features(model.features, raw), held))
+
+    @property
+    def cluster(self) -> Cluster | None:
+        """The patient's cluster; None without a label."""
+        k = int(self.found.labels[0])
+        return None if k < 0 else self.model.clusters[k]
+
+    @property
+    def missing(self) -> list[str]:
+        """The features without a value."""
+        return [name for name, value in self.values.items() if value is None]
+
+    def facts(self) -> dict[str, Any]:
+        """Return the answer for a program."""
+        (row,) = self.found.rows()
+        outside = int(self.found.outside[0])
+        return {
+            **dict(zip(DETAILS, row, strict=True)),
+            "outside": None if outside < 0 else bool(outside),
+            "why": list(self.found.why[0]),
+            "close": bool(self.found.close[0]),
+            "missing": self.missing,
+        }
+
+    def lines(self) -> Mapping[str, str]:
+        """Return the answer in words, by subject."""
+        cluster = self.cluster
+        if cluster is None:
+            return {"cluster": "none", "missing": self._missing_text()}
+        persons = "" if cluster.size is None else f" ({cluster.size} persons over all sites)"
+        label, last = self.model.labels[cluster.number], len(self.model.clusters) - 1
+        return {
+            "cluster": f"{label} of 0 to {last}{persons}",
+            "its persons": in_words(cluster),
+            "typical values": self._typical_text(cluster),
+            "margin": self._margin_text(),
+            "outside": self._outside_text(cluster),
+            "missing": self._missing_text(),
+        }
+
+    def _typical_text(self, cluster: Cluster) -> str:
+        values = ", ".join(gaps_of(cluster)) if cluster.sets_apart else ""
+        about = "about " * self.model.of_groups
+        return values and f"{values}; brackets: {about}so many SD from all"
+
+    def _margin_text(self) -> str:
+        margin, second = float(self.found.margin[0]), int(self.found.second[0])
+        if second < 0:
+            return "there is no other cluster"
+        label = self.model.labels[second]
+        if margin < CLOSE:
+            return f"{margin:.2f}: close to cluster {label}, read both"
+        return f"{margin:.2f}: clear, the next is cluster {label}"
+
+    def _outside_text(self, cluster: Cluster) -> str:
+        outside = int(self.found.outside[0])
+        if outside < 0:
+            return "not known: the session measured no profile of this cluster"
+        if not outside:
+            return "no: like the persons that the model saw"
+        return "yes: " + "; ".join(self._why_text(name, cluster) for name in self.found.why[0])
+
+    def _why_text(self, name: str, cluster: Cluster) -> str:
+        """Return a value that lies outside, and what the cluster has instead."""
+        feature = next(each for each in self.model.features if each.name == name)
+        value = self.values[name] or 0.0
+        entry = next(each for each in cluster.entries if each.column.feature == name)
+        if feature.kind == "categorical":
+            return f"{name} {(feature.levels or ())[int(value)]}, which hardly anybody had"
+        if feature.kind == "binary":
+            return f"{name} {'yes' if value else 'no'}, which hardly anybody had"
+        unit = f" {feature.unit}" if feature.unit else ""
+        lower, upper = feature.lower, feature.upper
+        if lower is not None and value < lower:
+            return f"{name} {value:g}{unit} is below the bound of {lower:g}"
+        if upper is not None and value > upper:
+            return f"{name} {value:g}{unit} is above the bound of {upper:g}"
+        usual = self._range_text(cluster.number, entry)
+        return f"{name} {value:g}{unit}, far from this cluster's {entry.measure} {usual}"
+
+    def _range_text(self, k: int, entry: ClusterColumn) -> str:
+        """Return a mean; where it is not of groups also what lies within one SD of it."""
+        profile, j = self.model.result.profile, self.model.columns.index(entry.column)
+        usual = short(entry.mean)
+        if profile is None or self.model.of_groups:
+            return usual
+        spread = profile.estimated_deviations[k]
+        ends = undone(self.model.columns, profile.means[k] + np.array([[-1.0], [1.0]]) * spread)
+        return f"{usual} (within one SD: {' to '.join(map(short, ends[:, j].tolist()))})"
+
+    def _missing_text(self) -> str:
+        if not self.missing:
+            return ""
+        names, rule = ", ".join(self.missing), self.model.definition.policy.missing
+        if rule == "drop":
+            return f"{names}: this model gives no cluster without them"
+        if rule == "mask":
+            return f"{names}: left out, the other features decide"
+        return "; ".join(map(self._imputed_text, self.missing))
+
+    def _imputed_text(self, name: str) -> str:
+        columns, impute = self.model.columns, self.model.result.impute
+        places = [j for j, column in enumerate(columns) if column.feature == name]
+        known = np.zeros(len(columns)) if impute is None else impute
+        value, first = float(undone(columns, known[None, :])[0, places[0]]), columns[places[0]]
+        if first.block is not None:
+            return f"{name}: counts as the shares of its levels in all sites' records"
+        if first.kind == "binary":
+            return f"{name}: counts as {100 * value:.0f} %, the share of all sites' records"
+        unit = f" {first.unit}" if first.unit else ""
+        return f"{name}: counts as {short(value)}{unit}, the mean of all sites' records"
+
+
+def _read_values(features: Sequence[Feature], texts: Sequence[str]) -> dict[str, float | None]:
+    known = {feature.name: feature for feature in features}
+    values: dict[str, float | None] = dict.fromkeys(known)
+    for text in texts:
+        name, mark, typed = (part.strip() for part in text.partition("="))
+        if not mark:
+            raise UsageError(f"--value {text}: write FEATURE=VALUE, for example age=63")
+        if name not in known:
+            raise UsageError(f"the model has no feature {name!r}: it has {', '.join(known)}")
+        if values[name] is not None:
+            raise UsageError(f"--value gives {name} twice")
+        values[name] = None if typed.lower() in _MISSING else _value(known[name], typed)
+    return values
+
+
+def _value(feature: Feature, typed: str) -> float:
+    """Return a typed value: a number, 0 or 1, or the place of a level."""
+    if feature.kind == "categorical":
+        levels = feature.levels or ()
+        if typed not in levels:
+            raise UsageError(f"{feature.name} is one of {', '.join(levels)}")
+        return float(levels.index(typed))
+    if feature.kind == "binary":
+        if typed.lower() not in _TRUTH:
+            raise UsageError(f"{feature.name} is 1 (yes) or 0 (no)")
+        return _TRUTH[typed.lower()]
+    try:
+        number = float(typed)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        unit = f" in {feature.unit}" if feature.unit else ""
+        raise UsageError(f"{feature.name} is a number{unit}, with a decimal point")
+    return number
+
 
 app = typer.Typer(rich_markup_mode=None)
 

@@ -31,13 +31,13 @@ from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import OneK, SessionOptions, WorthOptions, read_time
 from fedclust.cli.session_screen import (
+    Watcher,
     late_first,
     risk_of_exclusion,
     session_row,
     show_session,
 )
-from fedclust.cli.watch import Watcher
-from fedclust.client.field_names import FieldNames
+from fedclust.client.session_request import FieldNames
 from fedclust.definition import unbounded
 from fedclust.result.ro_crate import check_license
 from fedclust.result.session_result import SessionResult
@@ -46,8 +46,8 @@ from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.schema.feature import clustered
 from fedclust.schema.states import SessionState
 from fedclust.wire import codec, errors
+from fedclust.wire.errors import problem
 from fedclust.wire.models import Definition, SessionCreate, SessionPatch
-from fedclust.wire.problems import problem
 
 app = o.group("Define sessions, watch them and get their results; for analysts and operators.")
 

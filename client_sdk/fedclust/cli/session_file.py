@@ -7,8 +7,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedclust.cli.console import err, show
-from fedclust.client.field_names import FieldNames
-from fedclust.client.session_request import read_model
+from fedclust.client.session_request import FieldNames, read_model
 from fedclust.definition import check_definition
 from fedclust.definition.json_text import read_json
 from fedclust.schema.field_names import SLUG_RULE

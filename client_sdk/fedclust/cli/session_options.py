@@ -11,8 +11,7 @@ from fedclust.cli import options as o
 from fedclust.cli.console import err, show
 from fedclust.cli.session_file import read_object, source_name
 from fedclust.client import Client
-from fedclust.client.field_names import FieldNames
-from fedclust.client.session_request import declare, dropped_text, inherit, read_model
+from fedclust.client.session_request import FieldNames, declare, dropped_text, inherit, read_model
 from fedclust.definition import check_definition
 from fedclust.definition.study import SessionOfStudy, StudyCreate, complete
 from fedclust.schema import times

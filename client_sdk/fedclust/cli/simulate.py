@@ -17,7 +17,7 @@ from fedclust.cli.output_files import (
 from fedclust.cli.result_output import script_facts, show_result
 from fedclust.cli.session_file import read_definition_file
 from fedclust.cli.session_options import Clusters, read_clusters
-from fedclust.client.field_names import FieldNames
+from fedclust.client.session_request import FieldNames
 from fedclust.data import Dataset
 from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading

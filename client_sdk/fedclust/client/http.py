@@ -28,6 +28,7 @@ from pydantic import ValidationError
 
 from fedclust.wire.errors import (
     CoordinatorUnreachable,
+    Problem,
     ProtocolError,
     ProxyError,
     TLSError,
@@ -35,7 +36,6 @@ from fedclust.wire.errors import (
     UsageError,
     from_problem,
 )
-from fedclust.wire.problems import Problem
 
 #: Called with each part of an answer as it arrives.
 Take = Callable[[bytes], object]

@@ -18,8 +18,8 @@ from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
+from fedclust.schema.task import Points
 
 #: The cell of each person (n,) or row, in each of q outcomes: (n, q).
 CellArray: TypeAlias = NDArray[np.int8]

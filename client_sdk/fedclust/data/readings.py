@@ -20,7 +20,7 @@ from fedclust.numeric.array_types import FloatArray
 from fedclust.protection.table import ProtectedTable
 from fedclust.rounds.site_points import released_points
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points
+from fedclust.schema.task import Points
 from fedclust.wire.errors import DataError
 
 #: If this share of the persons is outside the bounds, the unit is probably wrong.

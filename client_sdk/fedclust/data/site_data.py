@@ -13,8 +13,8 @@ from fedclust.data.table import LabelRows, Table, load
 from fedclust.numeric.array_types import IntArray
 from fedclust.protection.table import ProtectedTable, TooFewPersons, form_by_blocks
 from fedclust.rounds import Plan
-from fedclust.schema.points import Points, row_points
 from fedclust.schema.scaling import own_bounds
+from fedclust.schema.task import Points, row_points
 
 
 def session_rows(

@@ -24,12 +24,10 @@ from fedclust.schema.feature import (
     outcomes_of,
 )
 from fedclust.schema.field_names import field_errors, unknown_name_message
-from fedclust.schema.options import MethodOptions
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import MethodOptions, Policy, RunConfig
 from fedclust.wire.codec import canonical_json, sha256
+from fedclust.wire.errors import FieldError
 from fedclust.wire.models import PURPOSE_CHARACTERS, Definition, SessionCreate
-from fedclust.wire.problems import FieldError
 
 #: Levels of one categorical feature. Each is a column in every answer, and a group releases the
 #: counts of few of them.

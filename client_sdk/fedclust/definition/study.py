@@ -9,11 +9,11 @@ from fedclust.schema.display import brief
 from fedclust.schema.feature import Declared
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model, Slug
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.schema.times import Timestamp
 from fedclust.wire.codec import canonical_json
+from fedclust.wire.errors import FieldError
 from fedclust.wire.models import PURPOSE_CHARACTERS, Line, Purpose, SessionCreate
-from fedclust.wire.problems import FieldError
 
 
 class StudyDefaults(Model):

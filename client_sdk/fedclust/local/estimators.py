@@ -36,7 +36,7 @@ from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
 from fedclust.result.predictions import Predictions
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.feature import clustered
-from fedclust.schema.json_value import json_value
+from fedclust.schema.model import json_value
 from fedclust.site import Site
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire.errors import DataError

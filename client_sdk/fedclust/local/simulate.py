@@ -41,12 +41,10 @@ from fedclust.schema.field_names import (
     unknown_field_message,
     unknown_name_message,
 )
-from fedclust.schema.json_value import json_value
-from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points
-from fedclust.schema.policy import Policy
+from fedclust.schema.model import Memory, Model, json_value
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Count, Done, Next, SiteTask, Task
+from fedclust.schema.run_config import Policy
+from fedclust.schema.task import Contribution, Count, Done, Next, Points, SiteTask, Task
 from fedclust.wire import codec
 from fedclust.wire.errors import DataError
 from fedclust.wire.models import Definition, SessionCreate

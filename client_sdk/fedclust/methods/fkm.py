@@ -20,14 +20,15 @@ import numpy as np
 from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import (
     Cells,
     CellsTask,
+    Judgement,
     Steps,
     cluster_sums,
     disclosures,
+    judge,
     local_starts,
 )
 from fedclust.methods.common.options import (

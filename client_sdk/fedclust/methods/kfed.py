@@ -48,7 +48,6 @@ from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points, row_points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
@@ -57,10 +56,12 @@ from fedclust.schema.task import (
     Done,
     Next,
     Phase,
+    Points,
     SiteSide,
     SiteTask,
     Task,
     payloads_of,
+    row_points,
 )
 
 # --- Options --------------------------------------------------------------------------------------

@@ -11,20 +11,25 @@ The start is ``given``, or (``cells``) the weighted k-means of all sites' cell m
 from collections.abc import Sequence
 from typing import Literal
 
-from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import raw_result
-from fedclust.methods.common.given_start import StartOptions, check_given_centroids, given_centroids
 from fedclust.methods.common.kmeans_rounds import (
     CELLS,
     STEP,
     CellsTask,
+    Judgement,
     StepTask,
     best_centroids,
     collect_cells,
     combine_steps,
+    judge,
     local_starts,
 )
-from fedclust.methods.common.options import Tolerance
+from fedclust.methods.common.options import (
+    StartOptions,
+    Tolerance,
+    check_given_centroids,
+    given_centroids,
+)
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.random import server_rng

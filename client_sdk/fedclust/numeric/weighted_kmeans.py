@@ -25,8 +25,7 @@ from fedclust.numeric.canonical import (
     tolerant_argmax,
     tolerant_argmin,
 )
-from fedclust.numeric.distances import ROW_BLOCK, nearest_tie_offsets
-from fedclust.numeric.modes import CentroidRule, keep_means
+from fedclust.numeric.distances import ROW_BLOCK, CentroidRule, keep_means, nearest_tie_offsets
 from fedclust.numeric.threads import one_thread
 from fedclust.numeric.ward import affordable_points, ward_means
 

@@ -21,14 +21,12 @@ Reading order. Each module starts with the rule that it enforces. A column is a 
 file's values), a ``TableColumn`` (how it is released) and a ``PinnedColumn`` (what was released).
 
 1. ``columns``: what a group releases of a column
-2. ``parts``: who may be grouped with whom where values are missing, and how large groups are
-3. ``groups``: groups of at least p persons; who waits
-4. ``table``: the released records
-5. ``cohort``: what a site remembers of its persons and releases
-6. ``unions``: unions of groups for a larger p
-7. ``update``: newcomers and new columns of a file
-8. ``recognition``: which cohort a file belongs to; whether its persons are the known ones
-9. ``fingerprints``: keyed hashes of ids and values
-10. ``message_checks``: checks on messages, made by the site and the coordinator
-11. ``outcome_counts``: outcomes, which are counted with noise
+2. ``groups``: who may be grouped with whom where values are missing; groups of at least p
+   persons; who waits
+3. ``table``: the released records
+4. ``cohort``: what a site remembers of its persons and releases; keyed hashes of ids and values
+5. ``update``: newcomers and new columns of a file; unions of groups for a larger p
+6. ``recognition``: which cohort a file belongs to; whether its persons are the known ones
+7. ``message_checks``: checks on messages, made by the site and the coordinator
+8. ``outcome_counts``: outcomes, which are counted with noise
 """

@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from fedclust.protection.cohort import Cohort, CohortRefused
+from fedclust.protection.cohort import Cohort, CohortRefused, person_keys
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.fingerprints import person_keys
 
 #: Each call starts a pass over a source. A block is the ids of persons and their columns, the same
 #: in each block.

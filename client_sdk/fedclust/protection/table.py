@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.microaggregation import to_integers, value_order
 from fedclust.protection.columns import SourceColumn, TableColumn
-from fedclust.protection.groups import Newcomers
-from fedclust.protection.parts import embed_persons
+from fedclust.protection.groups import Newcomers, embed_persons
 
 #: Nearest other groups are searched for at most this many groups, spread over the table.
 _SAMPLE = 500

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.feature import Declaration, Feature, clustered
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.schema.scaling import gamma_of
 
 _UNITS = {

@@ -26,15 +26,21 @@ from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import write_atomically
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
-from fedclust.result.placement import goes_by_distance, label_by_distance, place
-from fedclust.result.predictions import Predictions
+from fedclust.result.predictions import Predictions, goes_by_distance, label_by_distance, place
 from fedclust.result.result_file import ResultFile, Rule, rule_text
 from fedclust.schema.display import short_repr
-from fedclust.schema.evidence import CloudComparison, SiteDifferences, Stability
 from fedclust.schema.feature import Feature, clustered
 from fedclust.schema.model import Memory
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import HistoryEntry, Quality, Result, SweepEntry
+from fedclust.schema.result import (
+    CloudComparison,
+    HistoryEntry,
+    Quality,
+    Result,
+    SiteDifferences,
+    Stability,
+    SweepEntry,
+)
 from fedclust.schema.task import SiteTask
 from fedclust.wire.errors import ProtocolError, UsageError, writing
 from fedclust.wire.models import Definition, ResultDocument

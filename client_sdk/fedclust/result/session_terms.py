@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from fedclust import rounds
 from fedclust.definition import canonical, plan_of
-from fedclust.numeric.gower import N_CELLS as N_PARTS
+from fedclust.numeric.distances import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.privacy_loss import ALLOWANCE, guesses
 from fedclust.result.wording import named_values, outcome_details, variable_text

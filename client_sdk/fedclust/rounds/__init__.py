@@ -14,13 +14,17 @@ from fedclust.rounds.stage import EngineState
 from fedclust.rounds.stages import (
     CLOSING_PHASES,
     MAX_COUNT,
+    TaskCommon,
+    TaskSpace,
     all_phases,
     check,
     most_rounds,
     phase,
     possible_phases,
+    read_task,
+    task_document,
+    write_task,
 )
-from fedclust.rounds.tasks import TaskCommon, TaskSpace, read_task, task_document, write_task
 from fedclust.rounds.workload import aggregation_seconds, check_workload
 
 __all__ = [

@@ -8,7 +8,7 @@ from datetime import timedelta
 from enum import StrEnum
 from typing import TypeAlias
 
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.schema.task import Contribution, Phase
 
 

@@ -42,19 +42,24 @@ from fedclust.numeric.arrays import (
     IntMatrix,
     IntVector,
 )
-from fedclust.numeric.distances import ROW_BLOCK, masked_squared_distances, nearest_centroid
-from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower, own_dissimilarities
+from fedclust.numeric.distances import (
+    ROW_BLOCK,
+    gower_dissimilarities,
+    masked_squared_distances,
+    nearest_by_gower,
+    nearest_centroid,
+    own_dissimilarities,
+)
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
 from fedclust.protection.message_checks import check_counts, check_empty, check_means, check_shapes
 from fedclust.rounds.resolution import resolution_warning
 from fedclust.schema.display import first_few
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
-from fedclust.schema.points import Points, total_variances
 from fedclust.schema.result import ClusterProfile, FinalModel, Quality, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, scaled_bounds
-from fedclust.schema.task import CentroidTask, Contribution, payloads_of
+from fedclust.schema.task import CentroidTask, Contribution, Points, payloads_of, total_variances
 
 _SLACK = 1e-9
 #: A mean of records stands for that of the persons as far as the two differ by at most so many

@@ -38,9 +38,8 @@ from fedclust.rounds.sweep import (
     with_clusterings,
 )
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.evidence import CloudComparison, SiteDifferences
 from fedclust.schema.model import Model
-from fedclust.schema.result import HistoryEntry, Result
+from fedclust.schema.result import CloudComparison, HistoryEntry, Result, SiteDifferences
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, centroid_rule
 from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, payloads_of

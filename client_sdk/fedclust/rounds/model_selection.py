@@ -22,8 +22,7 @@ import numpy as np
 from fedclust.numeric.agreement import adjusted_rand_index, contingency_table
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmin, tolerant_argsort
-from fedclust.numeric.distances import nearest_centroid
-from fedclust.numeric.modes import CentroidRule, keep_means
+from fedclust.numeric.distances import CentroidRule, keep_means, nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import restart_count, single_start_centroids
 from fedclust.rounds.resolution import FINER

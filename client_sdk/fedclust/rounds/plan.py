@@ -12,9 +12,7 @@ from fedclust.schema.encoding import Column, Space, columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.method import AnyMethod
-from fedclust.schema.options import MethodOptions
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import MethodOptions, Policy, RunConfig
 
 #: Of the rounds that all methods share: preparation, evidence, resampling, outcomes, and what joins
 #: several K. Raised when their tasks, payloads, state or arithmetic change.

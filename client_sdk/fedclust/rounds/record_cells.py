@@ -17,9 +17,9 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.message_checks import check_counts, check_shapes
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
+from fedclust.schema.task import Points
 
 #: Cells of each site: as many as the landmarks of ``spectral``.
 N_CELLS = 60

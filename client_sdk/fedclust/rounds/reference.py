@@ -22,14 +22,13 @@ from typing import NamedTuple
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.numeric.distances import nearest_centroid, squared_distances
-from fedclust.numeric.modes import CentroidRule, keep_means
+from fedclust.numeric.distances import CentroidRule, keep_means, nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
 from fedclust.rounds.record_cells import MOST_VALUES, N_CELLS, RecordCells, cluster_records
-from fedclust.schema.evidence import CloudComparison
+from fedclust.schema.result import CloudComparison
 
 __all__ = ["compare_with_cloud"]
 

@@ -35,13 +35,11 @@ from fedclust.rounds.sweep import (
     with_history,
 )
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.evidence import Stability
 from fedclust.schema.model import Model
-from fedclust.schema.points import Points
-from fedclust.schema.result import Result
+from fedclust.schema.result import Result, Stability
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
-from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, payloads_of
+from fedclust.schema.task import Contribution, Phase, Points, SiteSide, SiteTask, Task, payloads_of
 
 NAME = "resampling"
 _NOT_COMPARED = (

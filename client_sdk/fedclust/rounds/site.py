@@ -28,11 +28,10 @@ from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.method import AnyMethod, Probabilities
 from fedclust.schema.model import Memory, Model, Tree
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
-from fedclust.schema.task import CentroidTask, Count, Phase, SiteSide, SiteTask
+from fedclust.schema.task import CentroidTask, Count, Phase, Points, SiteSide, SiteTask
 
 #: No number of an honest task is larger: sums of squares over the largest values that a site reads
 #: (1e50) and the most persons (1e11). Its own square, added up over all persons, is still finite.

@@ -16,8 +16,8 @@ from fedclust.protection.table import within_shares
 from fedclust.schema.encoding import Space, columns_of, transformed
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.points import Points
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Points
 
 
 def released_points(

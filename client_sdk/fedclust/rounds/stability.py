@@ -23,11 +23,11 @@ import numpy as np
 
 from fedclust.numeric.agreement import consensus, jaccard_by_cluster
 from fedclust.numeric.array_types import FloatArray, IntArray
-from fedclust.numeric.modes import CentroidRule, keep_means
+from fedclust.numeric.distances import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.rounds.record_cells import PooledCells
-from fedclust.schema.evidence import Stability
+from fedclust.schema.result import Stability
 
 #: Random starts of each model, in addition to a farthest-first start.
 _RESTARTS = 10

@@ -22,9 +22,8 @@ from fedclust.rounds.stage import EngineState
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory, Model, Tree
-from fedclust.schema.options import MethodOptions
 from fedclust.schema.result import HistoryEntry, Result
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import MethodOptions, RunConfig
 from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import (
     Contribution,

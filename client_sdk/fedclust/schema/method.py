@@ -13,9 +13,8 @@ from typing_extensions import TypeVar
 
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.options import MethodOptions
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import MethodOptions, RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Phase, Task
 
 OptionsT = TypeVar("OptionsT", bound=MethodOptions)

@@ -1,9 +1,12 @@
-"""The base of everything that is stored or travels, and the types of its simplest fields."""
+"""The base of everything that is stored or travels, its simplest fields, and its JSON."""
 
 import re
 import unicodedata
+from collections.abc import Mapping
+from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from pydantic_core import PydanticCustomError
 
@@ -79,3 +82,20 @@ class Model(BaseModel):
         shown = [name for name, field in type(self).model_fields.items() if field.repr]
         fields = [(name, getattr(self, name)) for name in shown]
         return [(name, value) for name, value in fields if value is not None]
+
+
+def json_value(value: Any) -> Any:
+    """Return mappings, sequences, arrays, times and models as JSON has them."""
+    if isinstance(value, Model):
+        return value.model_dump(mode="json", exclude_unset=True)
+    if isinstance(value, Mapping):
+        return {str(key): json_value(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, datetime):
+        return value.isoformat()
+    if isinstance(value, (list, tuple, range)):
+        return [json_value(item) for item in value]
+    return value

@@ -6,11 +6,9 @@ from dataclasses import replace
 import numpy as np
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.numeric.gower import MedianRule
-from fedclust.numeric.modes import CentroidRule, ModeRule, keep_means
+from fedclust.numeric.distances import CentroidRule, MedianRule, ModeRule, keep_means
 from fedclust.schema.encoding import Column, Space, blocks_of
-from fedclust.schema.policy import Policy
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import Policy, RunConfig
 
 #: Standard deviations below this multiple of |mean| are rounding noise of a constant feature.
 CONSTANT = 1024 * float(np.finfo(np.float64).eps)

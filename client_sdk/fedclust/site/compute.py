@@ -21,14 +21,18 @@ from fedclust.rounds import Plan, outcomes
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.feature import Outcome
 from fedclust.schema.model import Memory
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
-from fedclust.schema.task import Count
+from fedclust.schema.task import Count, Points
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire import codec
-from fedclust.wire.errors import DisclosureError, ProtocolError, TaskRefused, VersionUnsupported
+from fedclust.wire.errors import (
+    DisclosureError,
+    ProtocolError,
+    TaskRefused,
+    VersionUnsupported,
+    problem,
+)
 from fedclust.wire.models import SessionInfo, TaskDocument
-from fedclust.wire.problems import problem
 from fedclust.wire.submissions import write_submission
 
 

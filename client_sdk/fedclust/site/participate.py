@@ -30,8 +30,8 @@ from fedclust.site.progress import Preview, Progress, SessionStatus, SessionWork
 from fedclust.site.session_run import SessionRun
 from fedclust.site.state import SiteState
 from fedclust.wire import errors
+from fedclust.wire.errors import problem
 from fedclust.wire.models import SessionEntry
-from fedclust.wire.problems import problem
 from fedclust.wire.submissions import BINARY, JSON
 
 _FIRST_CONTACT_S = 30.0

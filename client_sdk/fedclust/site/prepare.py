@@ -38,16 +38,15 @@ from fedclust.data.table import IdMap, canonical_bytes, read_id_map
 from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
 from fedclust.numeric.array_types import BoolArray
-from fedclust.protection.cohort import Cohort
+from fedclust.protection.cohort import Cohort, row_ids
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.fingerprints import row_ids
 from fedclust.protection.recognition import PersonBlocks, PersonSource, Recognition
 from fedclust.protection.table import TooFewPersons
 from fedclust.rounds import VERSION, Plan
 from fedclust.schema.feature import Feature, Outcome
-from fedclust.schema.points import Points
 from fedclust.schema.size_bands import size_band
 from fedclust.schema.states import ENDED
+from fedclust.schema.task import Points
 from fedclust.site.allowance import Question, points_of
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import CohortStore, Draft, table_heads

@@ -16,12 +16,12 @@ from pydantic import (
 )
 
 from fedclust.schema import states
+from fedclust.schema.display import session_fields, session_row
 from fedclust.schema.errors import TaskRule
 from fedclust.schema.feature import Declared
 from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible
-from fedclust.schema.policy import Policy
 from fedclust.schema.result import Result
-from fedclust.schema.session_display import session_fields, session_row
+from fedclust.schema.run_config import Policy
 from fedclust.schema.task import Disclosure
 from fedclust.schema.times import Timestamp
 from fedclust.wire.codec import CONTENT_TYPE, canonical_json, decode

@@ -9,8 +9,8 @@ from fedclust.schema.field_names import UnknownField, field_errors
 from fedclust.schema.model import Model
 from fedclust.schema.task import Phase
 from fedclust.wire import codec
+from fedclust.wire.errors import FieldError
 from fedclust.wire.models import SubmissionHead, read_reply
-from fedclust.wire.problems import FieldError
 
 JSON = "application/json"
 BINARY = codec.CONTENT_TYPE

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 
-from fedclust_service.domain.session import ParticipationState, SessionState
-from fedclust_service.domain.transition import Transition
+from fedclust_service.domain.session import ParticipationState, SessionState, Transition
 
 
 class RoundState(StrEnum):
@@ -115,3 +114,22 @@ def status_of(
     if answered:
         return TaskStatus.ANSWERED
     return TaskStatus.WORK if current is RoundState.COLLECTING else TaskStatus.WAITING
+
+
+@dataclass(frozen=True)
+class Submission:
+    """A stored answer.
+
+    ``sha256`` and ``size`` are those of the body as it was sent. ``payload`` is the canonical
+    binary form of its contents; it is None for an empty answer and after scrubbing.
+    """
+
+    session_id: int
+    round_id: int
+    site: str
+    phase: str
+    sha256: str
+    size: int
+    empty: bool
+    received_at: datetime
+    payload: bytes | None

@@ -1,10 +1,48 @@
-"""A session and the sites that take part in it: states, and transitions as a table."""
+"""A session, its study and the sites that take part in it: states, transitions as a table."""
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
+from typing import TypeVar
 
-from fedclust_service.domain.transition import Transition
+
+@dataclass(frozen=True)
+class Study:
+    """A study. It never changes.
+
+    ``definition`` is the canonical JSON of the fields that its creator sent, ``definition_sha256``
+    its hash. ``created_by`` is the creator's key.
+    """
+
+    id: int
+    name: str
+    definition: bytes
+    definition_sha256: str
+    created_by: str
+    created_at: datetime
+
+
+S = TypeVar("S", bound=StrEnum)
+
+
+class IllegalTransition(RuntimeError):
+    """A change of state that no row allows: a defect of the caller, not a user's mistake."""
+
+
+@dataclass(frozen=True)
+class Transition:
+    """One allowed change of state. ``why`` labels the arrow in the docs' diagram."""
+
+    source: StrEnum
+    target: StrEnum
+    why: str
+
+
+def next_state(table: tuple[Transition, ...], source: S, target: S) -> S:
+    """Return ``target`` if the table has a row for the change; IllegalTransition otherwise."""
+    if not any(row.source == source and row.target == target for row in table):
+        raise IllegalTransition(f"{type(source).__name__}: {source.value} -> {target.value}")
+    return target
 
 
 class SessionState(StrEnum):

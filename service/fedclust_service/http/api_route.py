@@ -1,10 +1,15 @@
-"""The class of the API's routes: FastAPI's, with this API's limits and order of checks."""
+"""The class of the API's routes: FastAPI's, with this API's limits and order of checks.
 
-from collections.abc import Callable, Coroutine, Sequence
+Also what FastAPI does not know about a route: the problems that it answers with, headers, and
+entity tags, one for each representation, compared with If-None-Match (RFC 9110).
+"""
+
+import hashlib
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from enum import Enum
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, Request
+from fastapi import APIRouter, Header, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from pydantic import BaseModel
@@ -12,10 +17,36 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import Response
 
 from fedclust.schema.field_names import unknown_name_message
-from fedclust.wire.submissions import JSON
+from fedclust.wire.errors import CONTENT_TYPE as PROBLEM
+from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.http.bodies import json_body, media_type, parse
 from fedclust_service.http.dependencies import actor_of
-from fedclust_service.http.describe import problem_response
+
+#: Where an operation names its problems until `docs/openapi/description.py` describes them.
+PROBLEMS = "x-problems"
+BINARY_CONTENT = {"schema": {"type": "string", "format": "binary"}}
+
+
+def refusals(*slugs: str) -> dict[str, Any]:
+    """Return a route's ``openapi_extra``: its problems besides those of every route."""
+    return {PROBLEMS: slugs}
+
+
+def headers(texts: dict[str, str]) -> dict[str, Any]:
+    """Return the part of a response that describes its headers, given their texts by name."""
+    schema = {"type": "string"}
+    described = {name: {"description": text, "schema": schema} for name, text in texts.items()}
+    return {"headers": described}
+
+
+def ref(schema: str) -> dict[str, str]:
+    """Return a reference to a schema of ``openapi.json``."""
+    return {"$ref": f"#/components/schemas/{schema}"}
+
+
+def problem_response(description: str) -> dict[str, Any]:
+    """Return a response that is a problem document."""
+    return {"description": description, "content": {PROBLEM: {"schema": ref("Problem")}}}
 
 
 class ApiRoute(APIRoute):
@@ -106,3 +137,48 @@ def api_router(prefix: str = "", *, tags: list[str | Enum]) -> APIRouter:
     """Return a router of such routes."""
     other = problem_response("Any other problem of the catalogue.")
     return APIRouter(prefix=prefix, tags=tags, route_class=ApiRoute, responses={"default": other})
+
+
+#: What distinguishes the tags of one task in its representations.
+_TASK_SUFFIX = {JSON: "json", BINARY: "msgpack"}
+_TAG = headers({"ETag": "Of exactly this representation."})
+#: The ``responses`` of routes with an ETag.
+TAGGED: dict[int | str, dict[str, Any]] = {
+    200: _TAG,
+    304: {"description": "The client has it.", **_TAG},
+}
+#: Only for the API's description: the functions below read the headers, which may be repeated.
+IfNoneMatch = Annotated[
+    str | None, Header(alias="If-None-Match", description="The last ETag; `*` stands for any.")
+]
+
+
+def tagged(request: Request, response: Response) -> Response:
+    """Add the strong ETag of a response's bytes; 304 if the client has them already."""
+    tag = f'"{hashlib.sha256(bytes(response.body)).hexdigest()}"'
+    response.headers["ETag"] = tag
+    if not {tag, "*"} & _listed(request):
+        return response
+    kept = {name: response.headers[name] for name in ("ETag", "Vary") if name in response.headers}
+    return Response(status_code=304, headers=kept)
+
+
+def task_tags(digest: str, media: Iterable[str] = _TASK_SUFFIX) -> str:
+    """Return the ETags of a task's representations.
+
+    They are weak: a task with another ``progress`` has the same ones.
+    """
+    return ", ".join(f'W/"{digest}-{_TASK_SUFFIX[each]}"' for each in media)
+
+
+def known_tasks(request: Request, media: str) -> set[str]:
+    """Return the digests of If-None-Match whose tags belong to one representation, and ``*``."""
+    end = f'-{_TASK_SUFFIX[media]}"'
+    tags = _listed(request)
+    return {tag[1 : -len(end)] for tag in tags if tag.endswith(end)} | ({"*"} & tags)
+
+
+def _listed(request: Request) -> set[str]:
+    """Return the entity tags of If-None-Match, without their weak marks."""
+    tags = ",".join(request.headers.getlist("if-none-match")).split(",")
+    return {tag.strip().removeprefix("W/") for tag in tags} - {""}

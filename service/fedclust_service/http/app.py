@@ -11,14 +11,12 @@ from starlette.responses import Response
 
 from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http import docs, help_pages, problems, ui
-from fedclust_service.http.budgets import Budget, Budgets
-from fedclust_service.http.dependencies import Service
-from fedclust_service.http.middleware import EdgeMiddleware
-from fedclust_service.http.request_context import context_of
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http import docs, problems, ui
+from fedclust_service.http.dependencies import Service, context_of
+from fedclust_service.http.middleware import Budget, Budgets, EdgeMiddleware
 from fedclust_service.http.routes import api_routes
-from fedclust_service.http.sign_in_rate import SignInRate
+from fedclust_service.http.sign_in import SignInRate
 from fedclust_service.http.ui.errors import show_http_error, show_refusal
 from fedclust_service.metrics import Metrics
 from fedclust_service.settings import Settings
@@ -56,9 +54,9 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     app.state.service = Service(coordinator, settings, metrics, threads)
     app.state.sign_in_rate = SignInRate()
     app.router.routes.append(ui.PAGES)
-    site = help_pages.site_folder()
+    site = docs.site_folder()
     app.state.has_help = site is not None
-    app.router.routes.extend(help_pages.routes(site))
+    app.router.routes.extend(docs.help_routes(site))
     budgets = Budgets(
         # A quarter of the connections stays free for requests that are answered at once.
         wait=Budget(settings.waits_per_token, max(1, connections.most * 3 // 4), _WAIT_RETRY_S),

@@ -1,4 +1,4 @@
-"""Dependencies of the routes: the coordinator, the settings, the caller."""
+"""Dependencies of the routes: the coordinator, the settings, the caller, the request's context."""
 
 import asyncio
 import contextvars
@@ -11,15 +11,49 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Path, Query, Request, params
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
+from starlette.requests import HTTPConnection
+from starlette.types import Scope
 
-from fedclust_service.domain.access import PERMISSIONS, SLUG, Actor, require
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import PERMISSIONS, SLUG, Actor, Refusal, require
 from fedclust_service.domain.session import SessionState
-from fedclust_service.http.request_context import context_of
 from fedclust_service.metrics import Metrics
 from fedclust_service.settings import Settings
 from fedclust_service.usecases import principals
 from fedclust_service.usecases.coordinator import Coordinator
+
+_KEY = "fedclust.context"
+
+
+@dataclass
+class RequestContext:
+    """One request. ``actor`` is its caller, once known."""
+
+    request_id: str
+    #: Whether the request is a HEAD; routes see a GET.
+    head: bool = False
+    actor: Actor | None = None
+    #: The template of the page's address, where FastAPI does not know the route.
+    page: str | None = None
+    #: Whether the answer is a stream, whose duration depends on its reader.
+    stream: bool = False
+    #: Counts the request among those that wait; False if too many do.
+    may_wait: Callable[[], bool] = lambda: False
+
+    def identify(self, actor: Actor) -> None:
+        """Note who sent the request."""
+        self.actor = actor
+
+
+def attach_context(scope: Scope, context: RequestContext) -> None:
+    """Store a context in a request's scope."""
+    scope[_KEY] = context
+
+
+def context_of(request: HTTPConnection) -> RequestContext:
+    """Return the request's context."""
+    context: RequestContext = request.scope[_KEY]
+    return context
+
 
 T = TypeVar("T")
 

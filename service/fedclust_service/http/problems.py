@@ -10,10 +10,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from fedclust.wire import problems
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.dependencies import actor_of
-from fedclust_service.http.request_context import context_of
+from fedclust.wire.errors import CONTENT_TYPE, FieldError, Problem, problem
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http.dependencies import actor_of, context_of
 
 log = structlog.get_logger(__name__)
 
@@ -34,13 +33,13 @@ def not_found() -> Refusal:
 
 
 def respond(
-    problem: problems.Problem, request_id: str, headers: Mapping[str, str] | None = None
+    problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
 ) -> Response:
     """Return a problem document as a response."""
     document = problem.model_copy(update={"request_id": request_id})
     body = document.model_dump_json(exclude_none=True)
     sent = {"Cache-Control": "no-store", **(headers or {})}
-    return Response(body, problem.status, sent, media_type=problems.CONTENT_TYPE)
+    return Response(body, problem.status, sent, media_type=CONTENT_TYPE)
 
 
 def refused(refusal: Refusal, request_id: str) -> Response:
@@ -51,7 +50,7 @@ def refused(refusal: Refusal, request_id: str) -> Response:
     return respond(refusal.to_problem(), request_id, headers)
 
 
-def invalid(errors: list[problems.FieldError]) -> Refusal:
+def invalid(errors: list[FieldError]) -> Refusal:
     """Return the refusal of a body that does not fit its model."""
     if any(item.rule == "json_invalid" for item in errors):
         return Refusal("malformed-request", "The body is not valid JSON.", errors)
@@ -70,7 +69,7 @@ def refuse_parameters(request: Request, error: Exception) -> Refusal:
     if any(item["loc"][:1] == ("path",) for item in items):
         return not_found()
     errors = [
-        problems.FieldError(
+        FieldError(
             pointer="".join(f"/{part}" for part in item["loc"][1:]),
             rule=str(item["type"]),
             message=str(item["msg"]),
@@ -87,7 +86,7 @@ def answer_http_error(request: Request, error: Exception) -> Response:
         allow = {"Allow": ", ".join(allowed_methods(request))}
         if request.method == "OPTIONS":
             return Response(status_code=204, headers=allow)
-        document = problems.problem("method-not-allowed", f"Use one of: {allow['Allow']}.")
+        document = problem("method-not-allowed", f"Use one of: {allow['Allow']}.")
         return respond(document, request_id, allow)
     if status == 404:
         return refused(not_found(), request_id)

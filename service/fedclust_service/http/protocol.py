@@ -11,7 +11,7 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from fedclust.wire import problems
+from fedclust.wire import errors
 from fedclust_service.connections import Connections
 
 #: Longest request line and headers together, in bytes.
@@ -122,11 +122,11 @@ class Protocol(H11Protocol):
             slug, detail = "headers-too-large", f"Send at most {MAX_HEAD} bytes of headers."
         else:
             slug, detail = "malformed-request", "This is not HTTP/1.1: check address and port."
-        problem = problems.problem(slug, detail)
+        problem = errors.problem(slug, detail)
         problem.request_id = secrets.token_hex(8)
         body = problem.model_dump_json(exclude_none=True).encode()
         headers = [
-            ("Content-Type", problems.CONTENT_TYPE),
+            ("Content-Type", errors.CONTENT_TYPE),
             ("Content-Length", str(len(body))),
             ("Cache-Control", "no-store"),
             ("Fedclust-Request-Id", problem.request_id),

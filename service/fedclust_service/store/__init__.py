@@ -27,8 +27,12 @@ from fedclust_service.store.errors import (
 )
 from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult
-from fedclust_service.store.rounds import DueRound, RoundChanges, RoundView, WaitingRound
-from fedclust_service.store.site_views import SiteView
-from fedclust_service.store.store import Store, TxMetrics
-from fedclust_service.store.submissions import StoredReceipt
-from fedclust_service.store.tx import Tx
+from fedclust_service.store.rounds import (
+    DueRound,
+    RoundChanges,
+    RoundView,
+    SiteView,
+    StoredReceipt,
+    WaitingRound,
+)
+from fedclust_service.store.store import Store, Tx, TxMetrics

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from fedclust.durable_files import reason, sync_directory
 from fedclust_service.store import engine as engines
+from fedclust_service.store.engine import serving_lock
 from fedclust_service.store.errors import (
     NotOurDatabase,
     StoreError,
@@ -24,7 +25,6 @@ from fedclust_service.store.errors import (
     UrlRefused,
     sqlite_fault,
 )
-from fedclust_service.store.lock import serving_lock
 
 _BUSY_S = 30.0
 #: Of a database's files, its own included.

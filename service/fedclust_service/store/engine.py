@@ -8,6 +8,11 @@ each commit durable, ``secure_delete`` overwrites deleted payloads.
 PostgreSQL: Writers run at READ COMMITTED and lock the session's row first, so that every later
 statement sees what the previous holder committed. Readers run at REPEATABLE READ, read-only: all
 their statements see one snapshot.
+
+A lock that lets only one process serve an SQLite file.
+
+The lock is on ``<database>.lock``, because SQLite locks the database itself. The operating system
+drops the lock when the process ends; the file stays.
 """
 
 import contextlib
@@ -22,8 +27,8 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
-from fedclust.durable_files import reason
-from fedclust_service.store.errors import Unwritable, UrlRefused
+from fedclust.durable_files import FileLock, LockHeld, reason
+from fedclust_service.store.errors import StoreLocked, Unwritable, UrlRefused
 
 POOL_TIMEOUT_S = 30
 #: Connections that stay open; under load four times as many more are made.
@@ -202,3 +207,21 @@ def empty_log(file: Path) -> bool:
     except sqlite3.Error:
         return False
     return bool(busy == 0)
+
+
+def serving_lock(database: Path) -> FileLock:
+    """Return a held lock next to a database file; StoreLocked or Unwritable."""
+    if database.exists() and database.stat().st_nlink > 1:
+        # SQLite names its log after the file: through each name it would write another log.
+        raise Unwritable(f"{database} is a hard link: copy it, then remove the other names")
+    lock = FileLock(database.with_name(database.name + ".lock"))
+    try:
+        lock.acquire()
+    except LockHeld:
+        raise StoreLocked(
+            f"another process serves {database}; stop it first, or use PostgreSQL, which several "
+            "processes can serve"
+        ) from None
+    except OSError as error:
+        raise Unwritable(f"cannot open {lock.path}: {reason(error)}") from None
+    return lock

@@ -13,6 +13,7 @@ from sqlalchemy.exc import DBAPIError
 
 from fedclust_service.store import engine as engines
 from fedclust_service.store import tables
+from fedclust_service.store.engine import serving_lock
 from fedclust_service.store.errors import (
     UPGRADE_COMMAND,
     NotOurDatabase,
@@ -21,7 +22,6 @@ from fedclust_service.store.errors import (
     SchemaOlder,
     translate,
 )
-from fedclust_service.store.lock import serving_lock
 
 if TYPE_CHECKING:
     from alembic.config import Config

@@ -1,15 +1,17 @@
-"""Operators, analysts, sites and their tokens."""
+"""Operators, analysts, sites; their tokens and sign-ins; what was accepted of sites' tables."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import bindparam, exists, select, tuple_, update
+from sqlalchemy import ColumnElement, bindparam, exists, select, tuple_, update
 
 from fedclust_service.domain.access import Principal, Role, Token
+from fedclust_service.domain.site_table import SiteTable
+from fedclust_service.domain.tokens import SignIn
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Part, Repository, select_parts, split
+from fedclust_service.store._sql import Ending, Part, Repository, select_parts, split
 
 _P, _T = tables.principals.c, tables.tokens.c
 TOKEN, PRINCIPAL = Part(Token, list(_T)), Part(Principal, list(_P))
@@ -157,3 +159,121 @@ class Tokens(Repository):
 def _owned(row: Sequence[Any]) -> tuple[Token, Principal]:
     token, owner = split(row, TOKEN, PRINCIPAL)
     return token, owner
+
+
+_S = tables.sign_ins.c
+_SIGN_IN = Part(SignIn, list(_S))
+# This runs with every request of a page. Building a statement costs more than running it.
+_SIGNED_IN = (
+    select_parts(_SIGN_IN, TOKEN, PRINCIPAL)
+    .join(tables.tokens, _T.id == _S.token_id)
+    .join(tables.principals, _P.id == _T.principal_id)
+    .where(_S.id == bindparam("id"))
+)
+
+
+class SignIns(Ending):
+    """Sign-ins, by their id: the public part."""
+
+    ended = _S.ends_at
+
+    def add(self, new: SignIn) -> None:
+        """Store a sign-in; AlreadyExists when the id is taken."""
+        self._insert(tables.sign_ins, vars(new), ("id",))
+
+    def with_owner(self, sign_in_id: str) -> tuple[SignIn, Token, Principal] | None:
+        """Return a sign-in, even one that has ended, with its token and principal."""
+        row = self._all(_SIGNED_IN, id=sign_in_id).one_or_none()
+        if row is None:
+            return None
+        shown, token, owner = split(row, _SIGN_IN, TOKEN, PRINCIPAL)
+        return shown, token, owner
+
+    def open(self, role: Role, name: str, now: datetime, used_after: datetime) -> Sequence[SignIn]:
+        """Return a principal's sign-ins that have not ended and whose tokens are valid.
+
+        Only those that were used later than ``used_after``. Newest first.
+        """
+        query = (
+            select(tables.sign_ins)
+            .join(tables.tokens, _T.id == _S.token_id)
+            .join(tables.principals, _P.id == _T.principal_id)
+            .where(_P.role == role, _P.name == name, _P.disabled.is_(False))
+            .where(_T.revoked_at.is_(None), _T.expires_at > now)
+            .where(_S.ended_at.is_(None), _S.ends_at > now, _S.last_used_at > used_after)
+            .order_by(_S.created_at.desc(), _S.id)
+        )
+        return self._list(SignIn, query)
+
+    def touch_used(self, sign_in_id: str, at: datetime) -> None:
+        """Record when a sign-in was last used; the time never moves backwards."""
+        one = update(tables.sign_ins).where(_S.id == sign_in_id, _S.last_used_at < at)
+        self._all(one.values(last_used_at=at))
+
+    def end(self, sign_in_id: str, at: datetime) -> bool:
+        """End a sign-in; False if there is none or it was ended before."""
+        return self._end(_S.id == sign_in_id, at) == 1
+
+    def end_all(self, role: Role, name: str, at: datetime) -> None:
+        """End all sign-ins of a principal."""
+        own = (
+            select(_T.id)
+            .join(tables.principals, _P.id == _T.principal_id)
+            .where(_P.role == role, _P.name == name)
+        )
+        self._end(_S.token_id.in_(own), at)
+
+    def end_every(self, at: datetime) -> int:
+        """End the sign-ins of all principals; return how many had not ended by then."""
+        return self._end(_S.ends_at > at, at)
+
+    def _end(self, which: ColumnElement[bool], at: datetime) -> int:
+        rows = update(tables.sign_ins).where(which, _S.ended_at.is_(None))
+        return self._all(rows.values(ended_at=at)).rowcount
+
+
+_ST = tables.site_tables.c
+_LOCK_SITE = (
+    select(_P.id)
+    .where(_P.role == Role.SITE, _P.name == bindparam("site"))
+    .with_for_update(key_share=True)
+)
+_OF_SITE = select(tables.site_tables).where(_ST.site == bindparam("site"))
+_ONE = _OF_SITE.where(_ST.table_id == bindparam("table_id"))
+_ANY = select(exists().where(_ST.site == bindparam("site")))
+
+
+class SiteTables(Repository):
+    """The protected tables of sites."""
+
+    def lock(self, site: str) -> None:
+        """Let other transactions that lock the same site wait until this one ends.
+
+        A transaction that writes the tables of a site takes this lock before it reads them.
+        """
+        self._all(_LOCK_SITE, site=site).all()
+
+    def get(self, site: str, table_id: str) -> SiteTable | None:
+        """Return what was accepted of a table; None if the site has not used it."""
+        return self._one(SiteTable, _ONE, site=site, table_id=table_id)
+
+    def any(self, site: str) -> bool:
+        """Whether the site has used a table."""
+        return bool(self._all(_ANY, site=site).scalar_one())
+
+    def list(self, site: str, limit: int, after: str | None = None) -> Sequence[SiteTable]:
+        """Return at most ``limit`` tables of a site by id, after the id ``after``."""
+        query = _OF_SITE.order_by(_ST.table_id).limit(limit)
+        if after is not None:
+            query = query.where(_ST.table_id > after)
+        return self._list(SiteTable, query, site=site)
+
+    def put(self, table: SiteTable) -> None:
+        """Write what was accepted of a table, in place of what was accepted before."""
+        if self._insert_unless_there(tables.site_tables, vars(table), ("site", "table_id")):
+            return
+        one = update(tables.site_tables).where(
+            _ST.site == table.site, _ST.table_id == table.table_id
+        )
+        values = {"number": table.number, "head": table.head, "accepted_at": table.accepted_at}
+        self._all(one.values(**values))

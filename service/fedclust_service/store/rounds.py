@@ -1,7 +1,10 @@
-"""Rounds, the sites they address, and the lease of the process that aggregates one.
+"""Rounds and what sites answer in them, and the lease of the process that aggregates one.
 
 Every change of a round's state is a compare-and-set: if several processes try the same step at
-once, one gets True and the others get False.
+once, one gets True and the others get False. What every request of a site reads, its token, session
+and round, is read in one statement.
+
+The statements are built once: building a statement costs more than running it.
 """
 
 from collections.abc import Sequence
@@ -10,10 +13,13 @@ from datetime import datetime
 from typing import Any, NamedTuple, TypedDict, Unpack
 
 from sqlalchemy import (
+    ColumnElement,
     Executable,
+    FromClause,
     Select,
     and_,
     bindparam,
+    delete,
     func,
     insert,
     literal,
@@ -23,14 +29,115 @@ from sqlalchemy import (
 )
 
 from fedclust.rounds.collecting import Turnout
-from fedclust_service.domain.round import Addressee, Round, RoundState
-from fedclust_service.domain.session import ParticipationState, SessionState
-from fedclust_service.domain.submission import Submission
+from fedclust.wire.codec import sha256
+from fedclust_service.domain.access import Principal, Token
+from fedclust_service.domain.round import Addressee, Round, RoundState, Submission
+from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import tables
-from fedclust_service.store._sql import Part, Repository
-from fedclust_service.store.submissions import SUMMARY
+from fedclust_service.store._sql import Part, Repository, select_parts, split
+from fedclust_service.store.errors import DataDamaged
+from fedclust_service.store.principals import PRINCIPAL, TOKEN
 
-_R, _A = tables.rounds.c, tables.addressees.c
+_R, _A, _S = tables.rounds.c, tables.addressees.c, tables.submissions.c
+_NOT_IN_SUMMARY = {"id", "payload", "payload_sha256"}
+_SUMMARY = [column for column in _S if column.name not in _NOT_IN_SUMMARY]
+#: The columns of an answer without its payload.
+SUMMARY = [*_SUMMARY, literal(None).label("payload")]
+_IN_ROUND = _S.round_id == bindparam("round_id")
+_ONE = select(*SUMMARY).where(_IN_ROUND, _S.site == bindparam("site"))
+_OF_ROUND = select(*_SUMMARY, _S.payload, _S.payload_sha256).where(_IN_ROUND).order_by(_S.site)
+_RECEIPTS = (
+    select(*SUMMARY, _S.payload.is_not(None).label("kept"), _R.number)
+    .join(tables.rounds, _R.id == _S.round_id)
+    .where(_S.session_id == bindparam("session_id"), _S.site == bindparam("site"))
+    .order_by(_R.number)
+)
+
+
+class StoredReceipt(NamedTuple):
+    """A site's answer without its payload, its round's number, and whether the payload is kept."""
+
+    round: int
+    answer: Submission
+    payload_kept: bool
+
+
+class Submissions(Repository):
+    """Submissions: at most one for each round and site."""
+
+    def insert(self, submission: Submission) -> bool:
+        """Store an answer; return False and write nothing if the site has one in that round.
+
+        ConstraintViolated if the round does not address the site.
+        """
+        values = {**vars(submission), "payload_sha256": _hash_of(submission.payload)}
+        return self._insert_unless_there(tables.submissions, values, ("round_id", "site"))
+
+    def get(self, round_id: int, site: str) -> Submission | None:
+        """Return one site's answer with its payload; DataDamaged if the payload's hash differs."""
+        return self._one(_intact, _OF_ROUND.where(_S.site == site), round_id=round_id)
+
+    def summary(self, round_id: int, site: str) -> Submission | None:
+        """Return one site's answer, without its payload."""
+        return self._one(Submission, _ONE, round_id=round_id, site=site)
+
+    def list(self, round_id: int) -> Sequence[Submission]:
+        """Return a round's answers with their payloads, sorted by site. Raises as `get`."""
+        return self._list(_intact, _OF_ROUND, round_id=round_id)
+
+    def summaries(
+        self, *, session_id: int | None = None, round_id: int | None = None
+    ) -> Sequence[Submission]:
+        """Return the answers of a session, of a round or of both, without payloads.
+
+        They are sorted by round and site. ValueError if neither is given.
+        """
+        if session_id is None and round_id is None:
+            raise ValueError("summaries are of a session or of a round")
+        query = select(*SUMMARY).order_by(_S.round_id, _S.site)
+        if session_id is not None:
+            query = query.where(_S.session_id == session_id)
+        if round_id is not None:
+            query = query.where(_S.round_id == round_id)
+        return self._list(Submission, query)
+
+    def receipts(
+        self, session_id: int, site: str, limit: int, after: int | None = None
+    ) -> Sequence[StoredReceipt]:
+        """Return at most ``limit`` answers of a site by round, after the round number ``after``."""
+        query = _RECEIPTS if after is None else _RECEIPTS.where(_R.number > after)
+        return self._list(_receipt, query.limit(limit), session_id=session_id, site=site)
+
+    def scrub(self, session_id: int, at: datetime) -> int:
+        """Delete a session's payloads and engine states; hashes, sizes and receipts stay.
+
+        Returns the number of deleted payloads. On SQLite the freed pages are overwritten, and the
+        write-ahead log is emptied after the commit.
+        """
+        held, sessions = _S.session_id == session_id, tables.sessions
+        payloads = update(tables.submissions).where(held, _S.payload.is_not(None))
+        gone = self._all(payloads.values(payload=None, payload_sha256=None)).rowcount
+        self._all(delete(tables.states).where(tables.states.c.session_id == session_id))
+        self._all(update(sessions).where(sessions.c.id == session_id).values(scrubbed_at=at))
+        self._pending.scrubbed = True
+        return gone
+
+
+def _hash_of(payload: bytes | None) -> str | None:
+    return None if payload is None else sha256(payload)
+
+
+def _intact(*, payload_sha256: str | None, **columns: Any) -> Submission:
+    """Return a row's answer; DataDamaged if the payload's hash differs."""
+    if payload_sha256 != _hash_of(columns["payload"]):
+        raise DataDamaged("submission", columns["site"])
+    return Submission(**columns)
+
+
+def _receipt(*, number: int, kept: bool, **columns: Any) -> StoredReceipt:
+    return StoredReceipt(number, Submission(**columns), kept)
+
+
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_holder": None, "lease_expires_at": None}
 
 
@@ -277,7 +384,6 @@ _LAST_SECONDS = (
     .order_by(_R.number.desc())
     .limit(1)
 )
-_S = tables.submissions.c
 _EFFORT = select(
     func.count(), func.coalesce(func.sum(_S.size), 0), _LAST_SECONDS.scalar_subquery()
 ).where(_S.round_id == bindparam("id"))
@@ -290,3 +396,95 @@ def _by(token: str) -> dict[str, Any]:
 
 #: A round, a site's part of its task, and the site's answer, as joined rows have them.
 ROUND_PARTS = (Part(Round, list(_R)), Part(Addressee, list(_A)), Part(Submission, SUMMARY))
+
+
+class SiteView(NamedTuple):
+    """A session as one site sees it: its participation and one round."""
+
+    session: Session
+    own: Participation | None
+    round: RoundView | None
+
+
+class TokenView(NamedTuple):
+    """A token, its owner, and the session as the owner sees it."""
+
+    token: Token
+    owner: Principal
+    seen: SiteView | None
+
+
+_SEEN = (
+    Part(Session, list(tables.sessions.c)),
+    Part(Participation, list(tables.participations.c)),
+    *ROUND_PARTS,
+)
+_OWNED = (TOKEN, PRINCIPAL, *_SEEN)
+
+
+def _with_round(start: FromClause, site: ColumnElement[str], *, latest: bool) -> FromClause:
+    """Join a site's participation and a round, by number or the latest."""
+    s, p, r = tables.sessions, tables.participations, tables.rounds
+    a, answers = tables.addressees, tables.submissions
+    every = r.alias()
+    newest = select(func.max(every.c.number)).where(every.c.session_id == s.c.id)
+    number = newest.scalar_subquery() if latest else bindparam("number")
+    return (
+        start.outerjoin(p, and_(p.c.session_id == s.c.id, p.c.site == site))
+        .outerjoin(r, and_(r.c.session_id == s.c.id, r.c.number == number))
+        .outerjoin(a, and_(a.c.round_id == r.c.id, a.c.site == site))
+        .outerjoin(answers, and_(answers.c.round_id == r.c.id, answers.c.site == site))
+    )
+
+
+def _by_token(*, latest: bool) -> Select[Any]:
+    t, o, s = tables.tokens, tables.principals, tables.sessions
+    known = t.join(o, o.c.id == t.c.principal_id).outerjoin(s, s.c.name == bindparam("session"))
+    joined = _with_round(known, o.c.name, latest=latest)
+    return select_parts(*_OWNED).select_from(joined).where(t.c.id == bindparam("token"))
+
+
+def _by_name(*, latest: bool) -> Select[Any]:
+    s = tables.sessions
+    joined = _with_round(s, bindparam("site"), latest=latest)
+    return select_parts(*_SEEN).select_from(joined).where(s.c.name == bindparam("session"))
+
+
+_BY_TOKEN = {latest: _by_token(latest=latest) for latest in (True, False)}
+_BY_NAME = {latest: _by_name(latest=latest) for latest in (True, False)}
+_LOCK = select(tables.sessions.c.id).where(tables.sessions.c.name == bindparam("session"))
+_LOCK = _LOCK.with_for_update(key_share=True)
+
+
+class SiteViews(Repository):
+    """Reads what sites ask for. ``number`` None means the latest round."""
+
+    def by_token(self, token_id: str, name: str, number: int | None = None) -> TokenView | None:
+        """Return a token with its owner, and the session as a site with the owner's name sees it.
+
+        None if there is no such token. Revoked and expired tokens are found too.
+        """
+        query = _BY_TOKEN[number is None]
+        row = self._all(query, token=token_id, session=name, number=number).one_or_none()
+        if row is None:
+            return None
+        token, owner, *seen = split(row, *_OWNED)
+        return TokenView(token, owner, _seen(*seen))
+
+    def by_name(
+        self, name: str, site: str, number: int | None = None, *, lock: bool = False
+    ) -> SiteView | None:
+        """Return a session as a site sees it; ``lock`` locks it as `Sessions.lock` does."""
+        if lock and not self._sqlite:
+            # A separate statement: rows joined to a row that had to wait for its lock may be
+            # outdated. On SQLite a write transaction has excluded all others since it began.
+            self._all(_LOCK, session=name)
+        query = _BY_NAME[number is None]
+        row = self._all(query, session=name, site=site, number=number).one_or_none()
+        return None if row is None else _seen(*split(row, *_SEEN))
+
+
+def _seen(session: Any, own: Any, *in_round: Any) -> SiteView | None:
+    if session is None:
+        return None
+    return SiteView(session, own, None if in_round[0] is None else RoundView(*in_round))

@@ -1,4 +1,7 @@
-"""Open the database; begin, repeat and count all transactions."""
+"""Open the database; begin, repeat and count all transactions.
+
+A transaction is a `Tx`: its repositories work in it.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,9 @@ from fedclust.durable_files import FileLock
 from fedclust_service.clock import StoreClock
 from fedclust_service.store import engine as engines
 from fedclust_service.store import migrate as migrations
+from fedclust_service.store._sql import Pending
+from fedclust_service.store.audit import APPEND, Audit, AuditChain
+from fedclust_service.store.engine import serving_lock
 from fedclust_service.store.errors import (
     DatabaseDamaged,
     SchemaMissing,
@@ -34,9 +40,49 @@ from fedclust_service.store.errors import (
 )
 from fedclust_service.store.health import Health
 from fedclust_service.store.listen import Listener, announce
-from fedclust_service.store.lock import serving_lock
+from fedclust_service.store.notifications import Notifications
+from fedclust_service.store.overview import OverviewQueries
+from fedclust_service.store.principals import Principals, SignIns, SiteTables, Tokens
+from fedclust_service.store.results import Results, States
+from fedclust_service.store.rounds import Rounds, SiteViews, Submissions
+from fedclust_service.store.sessions import Participations, Sessions, Studies
 from fedclust_service.store.tables import SCHEMA_REVISION
-from fedclust_service.store.tx import Tx
+
+
+class Tx:
+    """The repositories of one transaction. MUST NOT be kept beyond the function it was given to.
+
+    ``now`` is when this attempt began, by the store's clock. Everything it writes has this time.
+    """
+
+    def __init__(self, connection: Connection, now: datetime) -> None:
+        self._connection = connection
+        self.now = now
+        self.pending = Pending(now)
+        on = connection, self.pending
+        self.principals = Principals(*on)
+        self.tokens = Tokens(*on)
+        self.sign_ins = SignIns(*on)
+        self.studies = Studies(*on)
+        self.sessions = Sessions(*on)
+        self.participations = Participations(*on)
+        self.site_tables = SiteTables(*on)
+        self.rounds = Rounds(*on)
+        self.site_views = SiteViews(*on)
+        self.submissions = Submissions(*on)
+        self.states = States(*on)
+        self.results = Results(*on)
+        self.audit = Audit(*on)
+        self.chain = AuditChain(*on)
+        self.overview = OverviewQueries(*on)
+        self.notifications = Notifications(*on)
+
+    def write_audit(self) -> None:
+        """Write the appended entries of the audit trail in one statement, before the commit."""
+        if self.pending.audit:
+            self._connection.execute(APPEND, self.pending.audit)
+            self.pending.audit.clear()
+
 
 log = logging.getLogger(__name__)
 

@@ -39,12 +39,10 @@ from sqlalchemy.types import TypeEngine
 from fedclust.wire.codec import canonical_json
 from fedclust_service.domain.access import AuditEntry, Principal, Token
 from fedclust_service.domain.notification import Notification
-from fedclust_service.domain.round import Addressee, Round
-from fedclust_service.domain.session import Participation, Session
-from fedclust_service.domain.sign_in import SignIn
+from fedclust_service.domain.round import Addressee, Round, Submission
+from fedclust_service.domain.session import Participation, Session, Study
 from fedclust_service.domain.site_table import SiteTable
-from fedclust_service.domain.study import Study
-from fedclust_service.domain.submission import Submission
+from fedclust_service.domain.tokens import SignIn
 
 SCHEMA_REVISION = "0001"
 """The migration that makes exactly these tables: Alembic's head (a test compares)."""

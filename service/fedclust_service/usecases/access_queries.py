@@ -1,9 +1,12 @@
-"""Load sessions, participations and rounds as far as the actor may see them."""
+"""What the actor may see: sessions, participations and rounds, lists of them, and their cursors."""
 
 import re
-from collections.abc import Iterable
-from typing import TypedDict
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypedDict, TypeVar
 
+from pydantic import BaseModel
+
+from fedclust.wire.models import Page
 from fedclust_service.domain.access import (
     SLUG,
     Actor,
@@ -11,9 +14,9 @@ from fedclust_service.domain.access import (
     Role,
     absent,
     sees_session,
+    wrong_field,
 )
-from fedclust_service.domain.session import Participation, ParticipationState, Session
-from fedclust_service.domain.study import Study
+from fedclust_service.domain.session import Participation, ParticipationState, Session, Study
 from fedclust_service.store import Tx
 
 #: Both databases can store numbers up to this one.
@@ -99,3 +102,52 @@ def joined(participations: Iterable[Participation]) -> tuple[Participation, ...]
 def joined_sites(participations: Iterable[Participation]) -> tuple[str, ...]:
     """Return the sites that take part, in the order of ``participations``."""
     return tuple(each.site for each in joined(participations))
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def show(model: type[M], record: object, **others: Any) -> M:
+    """Return what a model shows of a record: the fields of the same names, and ``others``."""
+    names = model.model_fields.keys() - others.keys()
+    return model(**{name: getattr(record, name) for name in names}, **others)
+
+
+R = TypeVar("R")
+T = TypeVar("T")
+#: The most items that a caller gets on a page.
+MAX_PAGE = 200
+
+
+def read_cursor(cursor: str | None, read: Callable[[str], T]) -> T | None:
+    """Read a list's cursor; Refusal ``invalid`` if no list gave it out."""
+    if cursor is None:
+        return None
+    try:
+        return read(cursor)
+    except ValueError:
+        why, detail = "not a cursor of this list", "Begin the list again without a cursor."
+        raise wrong_field("/cursor", "cursor", why, detail) from None
+
+
+def page_of(rows: Sequence[R], limit: int, key: str, show: Callable[[R], T]) -> Page[Any]:
+    """Return a page that shows the first ``limit`` rows, of which the list asked for one more.
+
+    ``key`` is the attribute that continues the list as a cursor.
+    """
+    further = str(getattr(rows[limit - 1], key)) if len(rows) > limit else None
+    return Page(items=tuple(map(show, rows[:limit])), next=further)
+
+
+def row_number(cursor: str) -> int:
+    """Read a cursor that is a row's number."""
+    if not (cursor.isascii() and cursor.isdigit() and len(cursor) <= 10):
+        raise ValueError("not a number")
+    return min(int(cursor), MAX_ROW_NUMBER)
+
+
+def name_in_list(cursor: str) -> str:
+    """Read a cursor that is a name."""
+    if not is_slug(cursor):
+        raise ValueError("not a name")
+    return cursor

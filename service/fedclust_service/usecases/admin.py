@@ -15,19 +15,17 @@ from fedclust.result.provenance import server_version
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
-from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, require
+from fedclust_service.domain.access import Actor, AuditEntry, AuditSearch, Refusal, require
 from fedclust_service.domain.overview import Attention
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.store import StoreError, Tx
 from fedclust_service.store import backup as copies
+from fedclust_service.usecases.access_queries import page_of, read_cursor, row_number, show
 from fedclust_service.usecases.attention import (
     BACKED_UP,
     find_attention,
     last_about_database,
 )
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.paging import page_of, read_cursor, row_number
-from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
 
 _COPYING = threading.Lock()

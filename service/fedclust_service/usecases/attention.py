@@ -4,11 +4,10 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from fedclust.definition import DefinitionError
-from fedclust_service.domain.access import AuditEntry, AuditSearch
+from fedclust_service.domain.access import AuditEntry, AuditSearch, Refusal
 from fedclust_service.domain.overview import Attention
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.store import DataDamaged, Tx
-from fedclust_service.usecases.session_start import unsuitable
+from fedclust_service.usecases.round_lifecycle import unsuitable
 
 FAILED_FOR = timedelta(days=7)
 EXPIRING_IN = timedelta(days=14)

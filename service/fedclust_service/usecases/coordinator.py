@@ -6,12 +6,12 @@ from dataclasses import dataclass, field
 
 from fedclust_service.background import BackgroundThread
 from fedclust_service.store import Listener
-from fedclust_service.usecases.audit.sealer import Sealer
+from fedclust_service.usecases.audit import Sealer
 from fedclust_service.usecases.core import CoordinatorCore
 from fedclust_service.usecases.driver import Driver
-from fedclust_service.usecases.group_commit import GroupCommit
-from fedclust_service.usecases.notification_sender import AT_ONCE, NotificationSender
+from fedclust_service.usecases.notifications import AT_ONCE, NotificationSender
 from fedclust_service.usecases.sweeper import Sweeper
+from fedclust_service.usecases.unit_of_work import GroupCommit
 
 #: Each thread gets at least this long to end, even if the others used up the time.
 _LEAST_S = 0.1

@@ -4,7 +4,7 @@ import functools
 
 import structlog
 
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.store import DataDamaged, StoreBusy, StoreError, StoreUnavailable, Unwritable
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.round_lifecycle import fail_damaged

@@ -11,7 +11,7 @@ from fedclust.definition import DefinitionError, plan_of, read_definition
 from fedclust.rounds import Plan
 from fedclust.wire import codec
 from fedclust.wire.models import Definition
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.domain.session import Participation, Session
 from fedclust_service.store import DataDamaged
 

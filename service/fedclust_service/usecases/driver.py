@@ -15,21 +15,30 @@ import functools
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from threading import Event
 from typing import Any
 
 import structlog
 
+from fedclust import rounds
 from fedclust.definition import DefinitionError
 from fedclust.result.provenance import platform_of
 from fedclust.rounds import Plan
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
-from fedclust_service.domain.round import ROUND_TRANSITIONS, FailureReason, Round, RoundState
-from fedclust_service.domain.session import Session, SessionState
-from fedclust_service.domain.transition import next_state
-from fedclust_service.store import DataDamaged, StoreError, StoreFault, Tx, WaitingRound
+from fedclust_service.domain.round import (
+    ROUND_TRANSITIONS,
+    FailureReason,
+    Round,
+    RoundState,
+    Submission,
+)
+from fedclust_service.domain.session import Session, SessionState, next_state
+from fedclust_service.store import DataDamaged, Store, StoreError, StoreFault, Tx, WaitingRound
+from fedclust_service.usecases.access_queries import joined_sites
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
     Failure,
@@ -37,6 +46,7 @@ from fedclust_service.usecases.aggregation import (
     Job,
     Opening,
     Raised,
+    StoredAnswer,
     aggregate_round,
 )
 from fedclust_service.usecases.aggregation_pool import (
@@ -46,18 +56,128 @@ from fedclust_service.usecases.aggregation_pool import (
     ProcessLost,
 )
 from fedclust_service.usecases.core import AggregationEnd, CoordinatorCore, set_apart, survived
-from fedclust_service.usecases.definitions import plan_for
+from fedclust_service.usecases.definitions import masks_of, plan_for, silent_sites, smallest_p
 from fedclust_service.usecases.round_lifecycle import (
     FAILURE_MESSAGES,
+    check_tasks,
     end_session,
     fail_damaged,
     fail_session,
     hold_session,
     open_round,
 )
-from fedclust_service.usecases.stored_round import StoredRound, load_round
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit
-from fedclust_service.usecases.waiting_rounds import WaitingRounds
+
+#: The pause between two answers that are sent to a process.
+_PAUSE_S = 0.001
+
+
+@dataclass(frozen=True)
+class StoredRound:
+    """A round's answers, without payloads if they are read one by one, and every site's p."""
+
+    round_id: int
+    answers: Sequence[Submission]
+    ps: Mapping[str, int]
+
+    def answer(self, full: Submission) -> StoredAnswer:
+        """Return an answer for the aggregation; DataDamaged if its payload is gone."""
+        if full.empty is not (full.payload is None):
+            raise DataDamaged("submission", full.site)
+        return StoredAnswer(full.site, self.ps[full.site], full.payload)
+
+    def one_by_one(self, store: Store, stopping: Event) -> Iterator[StoredAnswer]:
+        """Yield the answers of a long round, with a pause after each for other requests.
+
+        Reading holds the interpreter's lock. A pause lets waiting threads wake up; releasing the
+        lock for a moment does not.
+        """
+        for each in self.answers:
+            read = functools.partial(_read_answer, self.round_id, each.site)
+            yield self.answer(store.read("driver.load_one", read))
+            stopping.wait(_PAUSE_S)
+
+
+def load_round(
+    tx: Tx, plan: Plan, session: Session, current: Round, *, whole: bool
+) -> tuple[Job, StoredRound]:
+    """Read a round; unless ``whole``, without payloads."""
+    check_tasks(current, tx.rounds.addressees(current.id))
+    participations = tx.participations.list(session.id)
+    job = Job(
+        session=session.name,
+        definition=session.definition,
+        number=current.number,
+        phase=current.phase,
+        state=tx.states.get(session.id, current.number - 1),
+        roster=joined_sites(participations),
+        masks=masks_of(plan, participations),
+        silent=silent_sites(plan, participations),
+    )
+    smallest = plan.policy.min_group_size
+    ps = {each.site: smallest_p(smallest, each) for each in participations}
+    read = tx.submissions.list if whole else tx.submissions.summaries
+    return job, StoredRound(current.id, read(round_id=current.id), ps)
+
+
+def _read_answer(round_id: int, site: str, tx: Tx) -> Submission:
+    found = tx.submissions.get(round_id, site)
+    if found is None:
+        raise LookupError("an answer is gone")
+    return found
+
+
+#: Reading so many bytes holds up this process for a second, whatever is computed from them.
+_BYTES_PER_S = 50_000_000
+
+
+class WaitingRounds:
+    """Estimates each waiting round once. For one thread at a time."""
+
+    def __init__(self, co: CoordinatorCore) -> None:
+        self._co = co
+        #: The rounds that waited at the last look: since when, and how long each takes.
+        self._known: dict[int, tuple[datetime, float]] = {}
+
+    def in_order(self, now: datetime) -> list[tuple[WaitingRound, bool]]:
+        """Return the waiting rounds, each with whether a process of the pool aggregates it.
+
+        The shortest comes first. What a round has waited counts as if it took that much less,
+        so none waits for ever.
+        """
+        waiting, known = self._co.store.read("driver.look", lambda tx: self._look(tx, now))
+        self._known = known
+        ordered = sorted(
+            (each for each in waiting if each.id in known),
+            key=lambda each: known[each.id][1] - (now - known[each.id][0]).total_seconds(),
+        )
+        above_s, after = self._co.limits.pooled_above_s, self._co.limits.pooled_after
+        return [(each, known[each.id][1] > above_s or each.attempts >= after) for each in ordered]
+
+    def _look(
+        self, tx: Tx, now: datetime
+    ) -> tuple[Sequence[WaitingRound], dict[int, tuple[datetime, float]]]:
+        waiting, known = tx.rounds.waiting(now), {}
+        for each in waiting:
+            with set_apart("driver", each.id):
+                known[each.id] = self._known.get(each.id) or (now, _estimate(tx, each))
+        return waiting, known
+
+
+def _estimate(tx: Tx, waiting: WaitingRound) -> float:
+    """Return how long the session's last round of this phase took, or what the engine expects."""
+    count, n_bytes, measured = tx.rounds.effort(waiting)
+    if measured is not None:
+        return max(measured, n_bytes / _BYTES_PER_S)
+    session = tx.sessions.get_by_id(waiting.session_id)
+    if session is None:
+        return 0.0
+    try:
+        return rounds.aggregation_seconds(plan_for(session), waiting.phase, count, n_bytes)
+    except (DataDamaged, DefinitionError):
+        # It fails at once, where it is aggregated.
+        return 0.0
+
 
 log = structlog.get_logger(__name__)
 #: A round that takes longer in a thread than expected keeps other short ones waiting for so long.

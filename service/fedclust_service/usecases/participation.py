@@ -10,30 +10,28 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import server_version
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.size_bands import band_limits
+from fedclust.wire.errors import FieldError
 from fedclust.wire.models import Participation as JoinRequest
 from fedclust.wire.models import ParticipationInfo, TaskRefusal
-from fedclust.wire.problems import FieldError
-from fedclust_service.domain.access import Actor, absent
-from fedclust_service.domain.refusal import Refusal, broken_rule, wrong_field
+from fedclust_service.domain.access import Actor, Refusal, absent, broken_rule, wrong_field
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import (
     PARTICIPATION_TRANSITIONS,
     Participation,
     ParticipationState,
     Session,
+    next_state,
 )
-from fedclust_service.domain.transition import next_state
 from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases.access_queries import (
     is_slug,
     own_session,
     session_for,
+    show,
 )
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
-from fedclust_service.usecases.round_lifecycle import update_round
-from fedclust_service.usecases.session_start import start_if_complete
-from fedclust_service.usecases.shown import show
+from fedclust_service.usecases.round_lifecycle import start_if_complete, update_round
 from fedclust_service.usecases.site_tables import record_heads, refuse_other_table
 from fedclust_service.usecases.unit_of_work import UnitOfWork, writes
 

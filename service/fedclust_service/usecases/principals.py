@@ -20,19 +20,24 @@ from fedclust.wire.models import (
 from fedclust_service.domain.access import (
     Actor,
     Principal,
+    Refusal,
     Role,
     Token,
     absent,
     require,
     sees_account_details,
 )
-from fedclust_service.domain.refusal import Refusal
 from fedclust_service.domain.tokens import TokenText, new_token, parse_token
 from fedclust_service.store import SiteView, Store, Tx
-from fedclust_service.usecases.access_queries import is_part_of_slug, is_slug
+from fedclust_service.usecases.access_queries import (
+    is_part_of_slug,
+    is_slug,
+    name_in_list,
+    page_of,
+    read_cursor,
+    show,
+)
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.paging import name_in_list, page_of, read_cursor
-from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit, reads, writes
 
 T = TypeVar("T")

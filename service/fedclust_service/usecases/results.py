@@ -6,12 +6,13 @@ from fedclust.wire import codec
 from fedclust.wire.models import AuditHead, ProvenanceEntry, ResultDocument
 from fedclust_service.domain.access import (
     Actor,
+    Refusal,
     reads_result,
     require,
     sees_answer_details,
     visible_result,
+    wrong_field,
 )
-from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.store import StoredResult, Tx
 from fedclust_service.usecases.access_queries import session_for

@@ -4,20 +4,22 @@ from collections.abc import Sequence
 
 from fedclust.rounds.collecting import Wait
 from fedclust.wire.models import Page, RoundInfo, RoundSite
-from fedclust_service.domain.access import Actor, absent, sees_answer_details
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.round import Addressee, Round, RoundState
+from fedclust_service.domain.access import Actor, Refusal, absent, sees_answer_details
+from fedclust_service.domain.round import Addressee, Round, RoundState, Submission
 from fedclust_service.domain.session import Session
-from fedclust_service.domain.submission import Submission
 from fedclust_service.store import Tx
-from fedclust_service.usecases.access_queries import session_for
-from fedclust_service.usecases.paging import page_of, read_cursor, row_number
+from fedclust_service.usecases.access_queries import (
+    page_of,
+    read_cursor,
+    row_number,
+    session_for,
+    show,
+)
 from fedclust_service.usecases.round_lifecycle import (
     decide_stored_round,
     rules_of,
     update_round,
 )
-from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import UnitOfWork, reads, writes
 
 

@@ -33,31 +33,44 @@ from fedclust.wire.models import (
 from fedclust_service.domain.access import (
     Actor,
     AuditSearch,
+    Refusal,
     Role,
     require,
     sees_account_details,
+    wrong_field,
 )
 from fedclust_service.domain.overview import Attendance, Presence
-from fedclust_service.domain.refusal import Refusal, wrong_field
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
-from fedclust_service.domain.study import Study
+from fedclust_service.domain.session import (
+    Participation,
+    ParticipationState,
+    Session,
+    SessionState,
+    Study,
+)
 from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases import notifications, results
 from fedclust_service.usecases.access_queries import (
     deleted_before,
     is_slug,
     joined,
+    page_of,
+    read_cursor,
+    row_number,
     session_for,
+    show,
     visible_to,
 )
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
-from fedclust_service.usecases.paging import page_of, read_cursor, row_number
-from fedclust_service.usecases.round_lifecycle import end_session, resume_session, update_round
-from fedclust_service.usecases.session_start import begin, unsuitable
-from fedclust_service.usecases.shown import show
+from fedclust_service.usecases.round_lifecycle import (
+    begin,
+    end_session,
+    resume_session,
+    unsuitable,
+    update_round,
+)
 from fedclust_service.usecases.studies import completed, require_registered
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads, writes
 

@@ -9,10 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
-from fedclust_service.domain.access import Actor, Principal, Token
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.domain.sign_in import CookieText, SignIn, new_cookie, parse_cookie
-from fedclust_service.domain.tokens import parse_token
+from fedclust_service.domain.access import Actor, Principal, Refusal, Token
+from fedclust_service.domain.tokens import CookieText, SignIn, new_cookie, parse_cookie, parse_token
 from fedclust_service.store import Tx
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.principals import (

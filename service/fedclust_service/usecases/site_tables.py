@@ -2,13 +2,11 @@
 
 from fedclust.wire.models import Page, SiteTableInfo, TableAcceptance
 from fedclust.wire.models import Participation as JoinRequest
-from fedclust_service.domain.access import Actor, Role, absent, sees_tables
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Actor, Refusal, Role, absent, sees_tables
 from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
 from fedclust_service.store import Tx
-from fedclust_service.usecases.paging import name_in_list, page_of, read_cursor
+from fedclust_service.usecases.access_queries import name_in_list, page_of, read_cursor, show
 from fedclust_service.usecases.principals import principal_named
-from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.unit_of_work import Detail, UnitOfWork, reads, writes
 
 _WHERE = "on another machine, in another state directory or in a newer backup"

@@ -6,20 +6,27 @@ from pydantic import ValidationError
 from fedclust.definition import DefinitionError
 from fedclust.definition.study import StudyCreate, StudyInfo, check_study, complete
 from fedclust.wire import codec
+from fedclust.wire.errors import FieldError
 from fedclust.wire.models import Page, SessionCreate
-from fedclust.wire.problems import FieldError
-from fedclust_service.domain.access import Actor, Role, require, sees_whole_study
-from fedclust_service.domain.refusal import Refusal, wrong_field
-from fedclust_service.domain.study import Study
+from fedclust_service.domain.access import (
+    Actor,
+    Refusal,
+    Role,
+    require,
+    sees_whole_study,
+    wrong_field,
+)
+from fedclust_service.domain.session import Study
 from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases.access_queries import (
     deleted_before,
     is_slug,
+    read_cursor,
+    row_number,
     study_for,
     visible_to,
 )
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.paging import read_cursor, row_number
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads, writes
 
 log = structlog.get_logger(__name__)

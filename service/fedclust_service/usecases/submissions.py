@@ -1,4 +1,4 @@
-"""The answer that a site submits to a round: checked and stored exactly once."""
+"""What a site submits to a round, checked and stored exactly once; its receipts."""
 
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -8,27 +8,32 @@ from fedclust import rounds
 from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
+from fedclust.schema.times import Timestamp
 from fedclust.wire import codec
-from fedclust.wire.models import Receipt
+from fedclust.wire.models import Page, Receipt
 from fedclust.wire.submissions import (
     SubmissionError,
     payload_bytes,
     read_submission,
     read_submission_head,
 )
-from fedclust_service.domain.access import Actor, require
-from fedclust_service.domain.refusal import Refusal, broken_rule, wrong_field
-from fedclust_service.domain.round import Addressee, Round, RoundState, TaskStatus
+from fedclust_service.domain.access import Actor, Refusal, broken_rule, require, wrong_field
+from fedclust_service.domain.round import Addressee, Round, RoundState, Submission, TaskStatus
 from fedclust_service.domain.session import Participation, Session, SessionState
-from fedclust_service.domain.submission import Submission
-from fedclust_service.store import RoundView, SiteView, Tx
+from fedclust_service.store import RoundView, SiteView, StoredReceipt, Tx
+from fedclust_service.usecases.access_queries import (
+    own_session,
+    page_of,
+    read_cursor,
+    row_number,
+    show,
+)
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import plan_or_refuse, smallest_p
 from fedclust_service.usecases.principals import read_as_site
 from fedclust_service.usecases.round_lifecycle import check_tasks, update_round
-from fedclust_service.usecases.shown import show
 from fedclust_service.usecases.tasks import TaskView, own_view, site_view, view_without_task
-from fedclust_service.usecases.unit_of_work import UnitOfWork
+from fedclust_service.usecases.unit_of_work import UnitOfWork, reads
 
 
 @dataclass(frozen=True)
@@ -276,3 +281,31 @@ def _submitted(
     ):
         view = None
     return Submitted(receipt, created, view)
+
+
+class ReceiptEntry(Model):
+    """One of the site's submissions. ``scrubbed``: its contents are deleted; it may be empty."""
+
+    round: int
+    phase: str
+    received_at: Timestamp
+    size: int
+    sha256: str
+    empty: bool
+    scrubbed: bool
+
+
+@reads("receipt.read", "receipt.list")
+def list_receipts(
+    tx: Tx, actor: Actor, session: str, limit: int = 50, cursor: str | None = None
+) -> Page[ReceiptEntry]:
+    """List the site's submissions in a session by round, without payloads (sites)."""
+    after = read_cursor(cursor, row_number)
+    found, _ = own_session(tx, actor, session)
+    rows = tx.submissions.receipts(found.id, actor.name, limit + 1, after)
+    return page_of(rows, limit, "round", _entry)
+
+
+def _entry(stored: StoredReceipt) -> ReceiptEntry:
+    scrubbed = not (stored.payload_kept or stored.answer.empty)
+    return show(ReceiptEntry, stored.answer, round=stored.round, scrubbed=scrubbed)

@@ -10,11 +10,11 @@ import structlog
 from fedclust.definition import DefinitionError
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
-from fedclust_service.domain import sign_in
 from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
 from fedclust_service.domain.round import FailureReason, RoundState
 from fedclust_service.domain.session import Session, SessionState
+from fedclust_service.domain.tokens import SIGN_IN_KEPT_FOR
 from fedclust_service.store import DataDamaged, DueRound, Ending, Tx, Unwritable
 from fedclust_service.usecases import notifications
 from fedclust_service.usecases.core import CoordinatorCore, set_apart, survived
@@ -145,7 +145,7 @@ def tidy(co: CoordinatorCore) -> None:
             commit(co, "sweep.token", functools.partial(_warn, token, owner))
     if co.clock.settled:
         _remove(co, "sweep.notifications", lambda tx: tx.notifications, now - KEPT_FOR)
-        _remove(co, "sweep.sign_ins", lambda tx: tx.sign_ins, now - sign_in.KEPT_FOR)
+        _remove(co, "sweep.sign_ins", lambda tx: tx.sign_ins, now - SIGN_IN_KEPT_FOR)
 
 
 def _remove(co: CoordinatorCore, name: str, rows: Callable[[Tx], Ending], before: datetime) -> None:

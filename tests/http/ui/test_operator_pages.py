@@ -11,12 +11,12 @@ from typing import get_args
 import pytest
 
 from fedclust_service.domain.overview import Attention, AttentionKind
-from fedclust_service.http import help_pages
+from fedclust_service.http import docs
 from fedclust_service.http.ui import audit_pages, overview_pages
 from fedclust_service.http.ui.address import account_path
 from fedclust_service.http.ui.rendering import ENVIRONMENT
 from fedclust_service.store.backup import restore
-from fedclust_service.usecases.audit.trail import verify_audit
+from fedclust_service.usecases.audit import verify_audit
 from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
@@ -51,7 +51,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
     clock, folder = ManualClock(), tmp_path_factory.mktemp("operators")
     (folder / "index.html").write_text("the documentation", "utf-8")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(help_pages, "_SITE", folder)
+        patch.setattr(docs, "_SITE", folder)
         with local_coordinator(folder, clock=clock) as local:
             yield Place(local, clock)
 

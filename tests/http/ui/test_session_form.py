@@ -21,7 +21,7 @@ from fedclust.definition.study import (
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.wire.models import Definition, SessionCreate
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.ui.schema_fields import option_fields
 from fedclust_service.http.ui.session_form import MOST_ROWS, SessionForm

@@ -11,11 +11,12 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import (
     ROW_BLOCK,
+    gower_dissimilarities,
     masked_squared_distances,
+    nearest_by_gower,
     nearest_centroid,
     squared_distances,
 )
-from fedclust.numeric.gower import gower_dissimilarities, nearest_by_gower
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Probabilities
 from fedclust.schema.model import Memory

@@ -1,4 +1,10 @@
-"""Weighted k-means that several methods share: local cells, sums over clusters, Lloyd steps."""
+"""Weighted k-means that several methods share: local cells, sums over clusters, Lloyd steps.
+
+Which round's centroids were best, and when to stop: two rounds are compared over the sites that
+answered both, if these reach the quorum. A change of the roster discards the best round. A session
+has converged if ``PATIENCE`` successive comparable rounds improve the best by at most ``tol``,
+relative.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,13 +13,18 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedclust.methods.common.convergence import Judgement
 from fedclust.methods.common.finalize import no_centroids
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
-from fedclust.numeric.distances import nearest_centroid
-from fedclust.numeric.gower import MedianRule, nearest_by_gower, own_dissimilarities
-from fedclust.numeric.modes import CentroidRule, keep_means
+from fedclust.numeric.canonical import TIE_TOLERANCE
+from fedclust.numeric.distances import (
+    CentroidRule,
+    MedianRule,
+    keep_means,
+    nearest_by_gower,
+    nearest_centroid,
+    own_dissimilarities,
+)
 from fedclust.numeric.weighted_kmeans import restart_count, weighted_kmeans
 from fedclust.protection.message_checks import (
     SLACK,
@@ -26,9 +37,7 @@ from fedclust.protection.message_checks import (
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
-from fedclust.schema.options import MAX_FOUND_CLUSTERS
-from fedclust.schema.points import Points
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import MAX_FOUND_CLUSTERS, RunConfig
 from fedclust.schema.scaling import centroid_rule, median_rule, scaled_bounds
 from fedclust.schema.size_bands import check_not_above
 from fedclust.schema.task import (
@@ -36,11 +45,95 @@ from fedclust.schema.task import (
     Contribution,
     Disclosure,
     Phase,
+    Points,
     SiteSide,
     SiteTask,
     payloads_of,
     with_payload,
 )
+
+#: Comparable rounds without improvement after which a session ends.
+PATIENCE = 2
+
+
+class Judged(Model):
+    """A round's centroids and their cost at each site that answered.
+
+    The cost is None for a site that answered empty. Such a round is compared at this site only
+    with a round in which it answered empty, too.
+    """
+
+    centroids: FloatMatrix
+    costs: dict[str, float | None]
+
+
+class Judgement(Model):
+    """The best round so far: part of a method's state.
+
+    Attributes
+    ----------
+    roster : tuple of str
+        Sites that the next round addresses.
+    best : Judged or None
+        The best round since the last change of the roster.
+    stale : int
+        Comparable rounds since the last improvement.
+    """
+
+    roster: tuple[str, ...] = ()
+    best: Judged | None = None
+    stale: int = 0
+
+    @property
+    def converged(self) -> bool:
+        """Whether the best round has stopped improving."""
+        return self.stale >= PATIENCE
+
+
+def judge(
+    judgement: Judgement,
+    centroids: FloatArray,
+    costs: Mapping[str, float | None],
+    config: RunConfig,
+    tol: float,
+) -> Judgement:
+    """Return the judgement after one more round.
+
+    Parameters
+    ----------
+    judgement : Judgement
+    centroids : (K, d) float64
+        What the sites assigned their points to.
+    costs : mapping of site to float or None
+        Of every site that answered.
+    config : RunConfig
+        ``roster``: the sites that the next round addresses.
+    tol : float
+        Relative improvement below which a round counts as no improvement.
+    """
+    judged = Judged(centroids=centroids, costs=dict(sorted(costs.items())))
+    quorum = config.policy.quorum or len(config.roster)
+    if judgement.roster != config.roster:
+        judgement = Judgement(roster=config.roster)
+    best = judgement.best
+    if best is None:
+        # No later round could be compared with one that too few sites of the roster answered.
+        present = sum(site in judged.costs for site in config.roster)
+        return judgement if present < quorum else Judgement(roster=config.roster, best=judged)
+    shared = [
+        site
+        for site, cost in judged.costs.items()
+        if site in best.costs and (cost is None) == (best.costs[site] is None)
+    ]
+    if len(shared) < quorum:
+        return judgement
+    before = sum(best.costs[site] or 0.0 for site in shared)
+    now = sum(judged.costs[site] or 0.0 for site in shared)
+    # A cost may be negative: -1 times a log-likelihood is.
+    stale = 0 if now < before - abs(before) * max(tol, TIE_TOLERANCE) else judgement.stale + 1
+    better = now < before - abs(before) * TIE_TOLERANCE
+    return Judgement(roster=config.roster, best=judged if better else best, stale=stale)
+
 
 #: Points per step: they stay in the second-level cache.
 _CACHE_POINTS = 4096

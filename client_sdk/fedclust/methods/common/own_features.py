@@ -26,8 +26,8 @@ from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.schema.encoding import feature_names
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
-from fedclust.schema.points import Points, total_variances
 from fedclust.schema.run_config import RunConfig
+from fedclust.schema.task import Points, total_variances
 
 
 @dataclass(frozen=True)

@@ -17,18 +17,17 @@ from typing import Literal
 
 import numpy as np
 
-from fedclust.methods.common.convergence import Judgement, judge
 from fedclust.methods.common.finalize import merge_equal_centroids, no_centroids, raw_result
-from fedclust.methods.common.given_start import check_given_centroids, given_centroids
 from fedclust.methods.common.kmeans_rounds import (
     CELLS,
     CellsTask,
+    Judgement,
     collect_cells,
     disclosures,
+    judge,
     local_starts,
 )
-from fedclust.methods.mixture.artificial import draw_persons
-from fedclust.methods.mixture.loss import loss_warning
+from fedclust.methods.common.options import check_given_centroids, given_centroids
 from fedclust.methods.mixture.model import (
     NUMBER,
     YES_NO,
@@ -43,8 +42,10 @@ from fedclust.methods.mixture.model import (
     check_partition,
     check_weighted,
     column_kinds,
+    draw_persons,
     expect,
     log_densities,
+    loss_warning,
     maximize,
     posterior,
     weighted_sums,
@@ -60,7 +61,6 @@ from fedclust.schema.encoding import blocks_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points
 from fedclust.schema.result import Likelihood, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
@@ -69,6 +69,7 @@ from fedclust.schema.task import (
     Done,
     Next,
     Phase,
+    Points,
     SiteSide,
     SiteTask,
     Task,

@@ -52,7 +52,6 @@ from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Model
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import (
@@ -61,6 +60,7 @@ from fedclust.schema.task import (
     Done,
     Next,
     Phase,
+    Points,
     SiteSide,
     SiteTask,
     Task,

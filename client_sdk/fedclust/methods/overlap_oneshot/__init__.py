@@ -61,11 +61,20 @@ from fedclust.protection.message_checks import check_shape, check_shapes
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.points import Points, total_variances
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import scaled_bounds
-from fedclust.schema.task import Contribution, Done, Phase, SiteSide, SiteTask, Task, payloads_of
+from fedclust.schema.task import (
+    Contribution,
+    Done,
+    Phase,
+    Points,
+    SiteSide,
+    SiteTask,
+    Task,
+    payloads_of,
+    total_variances,
+)
 
 # --- Options --------------------------------------------------------------------------------------
 

@@ -35,7 +35,7 @@ from fedclust.methods.common.own_features import (
 )
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argsort
-from fedclust.schema.options import MAX_FOUND_CLUSTERS
+from fedclust.schema.run_config import MAX_FOUND_CLUSTERS
 
 #: The least distance, relative to the range. Chosen, not measured: without it the mean of 1 / d^2
 #: over one or two shared features is unbounded.

@@ -62,15 +62,14 @@ from fedclust.protection.message_checks import check_empty, check_shapes
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
-from fedclust.schema.options import MethodOptions
-from fedclust.schema.points import Points
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import RunConfig
+from fedclust.schema.run_config import MethodOptions, RunConfig
 from fedclust.schema.task import (
     Contribution,
     Done,
     Next,
     Phase,
+    Points,
     SiteSide,
     SiteTask,
     Task,

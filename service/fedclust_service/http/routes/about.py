@@ -18,7 +18,7 @@ from fedclust_service.http.dependencies import (
 )
 from fedclust_service.http.problems import not_found
 from fedclust_service.usecases import principals
-from fedclust_service.usecases.shown import show
+from fedclust_service.usecases.access_queries import show
 
 router = api_router(tags=["about"])
 

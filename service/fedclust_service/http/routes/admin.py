@@ -7,7 +7,7 @@ from fastapi import Query, Request
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import SLUG, AuditSearch
-from fedclust_service.http.api_route import api_router
+from fedclust_service.http.api_route import api_router, refusals
 from fedclust_service.http.dependencies import (
     NAME,
     ActorOf,
@@ -16,7 +16,6 @@ from fedclust_service.http.dependencies import (
     LimitOf,
     service_of,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.usecases import admin
 
 router = api_router(prefix="/v1/admin", tags=["admin"])

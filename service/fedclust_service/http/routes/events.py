@@ -12,17 +12,17 @@ from starlette.responses import Response, StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from fedclust.wire.models import AuditHead
-from fedclust_service.domain.refusal import Refusal, wrong_field
+from fedclust_service.domain.access import Refusal, wrong_field
 from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
     SessionName,
     bearer_token,
+    context_of,
     service_of,
 )
-from fedclust_service.http.request_context import context_of
-from fedclust_service.usecases.audit import trail
+from fedclust_service.usecases import audit
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.events import Event, EventBatch, read_events
 from fedclust_service.usecases.principals import authenticate_again
@@ -174,4 +174,4 @@ def get_audit_head(
     (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail was rewritten
     or cut. The answer contains only the hash.
     """
-    return trail.head_at(co, actor, number)
+    return audit.head_at(co, actor, number)

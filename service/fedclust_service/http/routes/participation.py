@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Participation, ParticipationInfo
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import NO_CONTENT, api_router
+from fedclust_service.http.api_route import NO_CONTENT, api_router, refusals
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -14,7 +14,6 @@ from fedclust_service.http.dependencies import (
     SiteName,
     allowed,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.usecases import participation
 
 router = api_router(prefix="/v1/sessions/{session}/participation", tags=["participation"])

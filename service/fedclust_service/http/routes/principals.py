@@ -14,7 +14,7 @@ from fedclust.wire.models import (
     TokenIssued,
 )
 from fedclust_service.domain.access import Actor, Role
-from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before
+from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
     NAME,
     ActorOf,
@@ -24,7 +24,6 @@ from fedclust_service.http.dependencies import (
     TokenId,
     allowed,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.usecases import principals
 
 #: A token with the usual term, for a request without a body.

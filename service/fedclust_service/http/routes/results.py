@@ -8,11 +8,16 @@ from starlette.responses import Response
 from fedclust.result.tables import centroid_table
 from fedclust.wire.models import ResultDocument
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.http.api_route import api_router
+from fedclust_service.http.api_route import (
+    BINARY_CONTENT,
+    TAGGED,
+    IfNoneMatch,
+    api_router,
+    refusals,
+    tagged,
+)
 from fedclust_service.http.bodies import CSV, negotiate, reply_as
 from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
-from fedclust_service.http.describe import BINARY_CONTENT, refusals
-from fedclust_service.http.etags import TAGGED, IfNoneMatch, tagged
 from fedclust_service.usecases import results
 
 router = api_router(tags=["results"])

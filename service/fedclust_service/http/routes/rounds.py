@@ -1,7 +1,7 @@
 """Rounds without payloads: who answered, who is late, why a round ended."""
 
 from fedclust.wire.models import Page, RoundInfo
-from fedclust_service.http.api_route import api_router
+from fedclust_service.http.api_route import api_router, refusals
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -10,7 +10,6 @@ from fedclust_service.http.dependencies import (
     RoundNumber,
     SessionName,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.usecases import rounds
 
 router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])

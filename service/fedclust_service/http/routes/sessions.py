@@ -7,7 +7,7 @@ from starlette.responses import Response
 from fedclust.definition.study import SessionRequest
 from fedclust.wire.models import Page, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before
+from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -18,7 +18,6 @@ from fedclust_service.http.dependencies import (
     StudyOf,
     allowed,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.usecases import sessions
 
 router = api_router(prefix="/v1/sessions", tags=["sessions"])

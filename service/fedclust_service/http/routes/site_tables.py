@@ -6,7 +6,7 @@ from fastapi import Path
 
 from fedclust.wire.models import TABLE_ID, Page, SiteTableInfo, TableAcceptance
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import api_router
+from fedclust_service.http.api_route import api_router, refusals
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -15,7 +15,6 @@ from fedclust_service.http.dependencies import (
     SiteName,
     allowed,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.usecases import site_tables
 
 router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])

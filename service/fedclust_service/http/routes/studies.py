@@ -7,7 +7,7 @@ from starlette.responses import Response
 from fedclust.definition.study import StudyCreate, StudyInfo
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, same_before
+from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
     ActorOf,
     CoordinatorOf,
@@ -16,7 +16,6 @@ from fedclust_service.http.dependencies import (
     StudyName,
     allowed,
 )
-from fedclust_service.http.describe import refusals
 from fedclust_service.usecases import studies
 
 router = api_router(prefix="/v1/studies", tags=["studies"])

@@ -10,17 +10,23 @@ from starlette.responses import Response
 
 from fedclust.wire.models import ParticipationInfo, SubmissionReceipt, TaskRefusal
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.domain.access import Actor
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.api_route import api_router
+from fedclust_service.domain.access import Actor, Refusal
+from fedclust_service.http.api_route import (
+    BINARY_CONTENT,
+    api_router,
+    headers,
+    ref,
+    refusals,
+    task_tags,
+)
 from fedclust_service.http.bodies import (
     AUDIT_HEAD_HEADER,
+    check_repeated_keys,
     either_body,
     negotiate,
     reply_as,
     with_audit_head,
 )
-from fedclust_service.http.body_limits import check_repeated_keys
 from fedclust_service.http.dependencies import (
     CoordinatorOf,
     RoundNumber,
@@ -28,12 +34,10 @@ from fedclust_service.http.dependencies import (
     allowed,
     bearer,
     bearer_token,
+    context_of,
     for_site,
     service_of,
 )
-from fedclust_service.http.describe import BINARY_CONTENT, headers, ref, refusals
-from fedclust_service.http.etags import task_tags
-from fedclust_service.http.request_context import context_of
 from fedclust_service.http.routes.tasks import changed_view
 from fedclust_service.usecases import participation, submissions, tasks
 from fedclust_service.usecases.damage import TEMPORARY, DataDamaged

@@ -8,19 +8,26 @@ from fastapi import Depends, Query, Request
 from starlette.responses import Response
 
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.api_route import api_router
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http.api_route import (
+    BINARY_CONTENT,
+    IfNoneMatch,
+    api_router,
+    headers,
+    known_tasks,
+    ref,
+    refusals,
+    task_tags,
+)
 from fedclust_service.http.bodies import AUDIT_HEAD_HEADER, negotiate, reply_as, with_audit_head
 from fedclust_service.http.dependencies import (
     SessionName,
     bearer,
     bearer_token,
+    context_of,
     for_site,
     service_of,
 )
-from fedclust_service.http.describe import BINARY_CONTENT, headers, ref, refusals
-from fedclust_service.http.etags import IfNoneMatch, known_tasks, task_tags
-from fedclust_service.http.request_context import context_of
 from fedclust_service.usecases import tasks
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.tasks import TaskView

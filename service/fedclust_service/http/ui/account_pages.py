@@ -4,11 +4,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.dependencies import service_of
-from fedclust_service.http.request_context import context_of
-from fedclust_service.http.sign_in_cookie import cookie_of, delete_cookie, set_cookie
-from fedclust_service.http.sign_in_rate import SignInRate
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http.dependencies import context_of, service_of
+from fedclust_service.http.sign_in import SignInRate, cookie_of, delete_cookie, set_cookie
 from fedclust_service.http.ui.errors import OWN_PAGE
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.navigation import entries_for

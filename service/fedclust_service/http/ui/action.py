@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fedclust_service.domain.access import require
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal, require
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 
 

@@ -8,9 +8,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.request_context import context_of
-from fedclust_service.http.sign_in_cookie import cookie_of, delete_cookie
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http.dependencies import context_of
+from fedclust_service.http.sign_in import cookie_of, delete_cookie
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.rendering import HTML, POLICY, render
 

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel
 
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import parse
 
 M = TypeVar("M", bound=BaseModel)

@@ -6,7 +6,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import media_type, read_bytes
 
 #: The names and values of a posted form, in their order.

@@ -5,7 +5,7 @@ from datetime import timedelta
 from starlette.responses import Response
 
 from fedclust_service.domain.access import Role, require
-from fedclust_service.http.readiness import REASONS, faults
+from fedclust_service.http.routes.health import REASONS, faults
 from fedclust_service.http.ui.address import account_path
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.usecases import admin, principals

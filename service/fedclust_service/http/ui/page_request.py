@@ -14,11 +14,9 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from fedclust_service.domain.access import Actor
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.dependencies import Service, service_of
-from fedclust_service.http.request_context import context_of
-from fedclust_service.http.sign_in_cookie import cookie_of
+from fedclust_service.domain.access import Actor, Refusal
+from fedclust_service.http.dependencies import Service, context_of, service_of
+from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.rendering import render

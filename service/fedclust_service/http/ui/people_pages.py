@@ -17,8 +17,14 @@ from fedclust.wire.models import (
     TokenCreate,
     TokenInfo,
 )
-from fedclust_service.domain.access import SLUG, Role, absent, require, sees_account_details
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import (
+    SLUG,
+    Refusal,
+    Role,
+    absent,
+    require,
+    sees_account_details,
+)
 from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.filled_form import FilledForm, checked

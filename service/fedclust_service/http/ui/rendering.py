@@ -14,7 +14,7 @@ from starlette.responses import Response
 from fedclust.result.wording import time_text
 from fedclust.schema.times import time_span
 from fedclust_service.domain.access import Actor
-from fedclust_service.http.request_context import context_of
+from fedclust_service.http.dependencies import context_of
 from fedclust_service.http.ui.navigation import entries_for
 
 HTML = "text/html"

@@ -19,8 +19,7 @@ from fedclust.wire import codec
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import ResultDocument, SessionInfo
 from fedclust.wire.submissions import JSON
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal, wrong_field
+from fedclust_service.domain.access import Refusal, Role, wrong_field
 from fedclust_service.http.bodies import CSV
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import HTML, attachment

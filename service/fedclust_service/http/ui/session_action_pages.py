@@ -9,8 +9,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.first_screen import in_words
 from fedclust.schema.times import read_time, write_time
 from fedclust.wire.models import SessionPatch
-from fedclust_service.domain.access import Actor, absent
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Actor, Refusal, absent
 from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.filled_form import checked
 from fedclust_service.http.ui.page_request import PageRequest

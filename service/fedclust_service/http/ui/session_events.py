@@ -9,10 +9,10 @@ from collections.abc import AsyncIterator
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http.dependencies import service_of
 from fedclust_service.http.routes.events import NOTHING, Batches, read_number, stream_events
-from fedclust_service.http.sign_in_cookie import cookie_of
+from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.http.ui.page_request import open_route
 from fedclust_service.usecases.events import FOR_ALL, EventBatch, read_events
 from fedclust_service.usecases.sign_ins import signed_in_again

@@ -17,9 +17,9 @@ from fedclust.methods.registry import KMEANS, METHODS
 from fedclust.result.worth_asking import patients_text
 from fedclust.schema.feature import Declaration
 from fedclust.schema.identifiers import identifies
-from fedclust.schema.policy import Policy
+from fedclust.schema.run_config import Policy
 from fedclust.wire.models import SessionCreate
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http.ui.schema_fields import FormField, fields_of, option_fields
 
 T = TypeVar("T")

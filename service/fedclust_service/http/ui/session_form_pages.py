@@ -15,10 +15,8 @@ from fedclust.result.worth_asking import asked_of_sites, worth_lines
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON
-from fedclust_service.domain.access import require
-from fedclust_service.domain.refusal import Refusal
-from fedclust_service.http.bodies import parse
-from fedclust_service.http.body_limits import check_json_size
+from fedclust_service.domain.access import Refusal, require
+from fedclust_service.http.bodies import check_json_size, parse
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.rendering import attachment
 from fedclust_service.http.ui.session_form import ASKED, COLUMNS, SessionForm, input_id, row_fields

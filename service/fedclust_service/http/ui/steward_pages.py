@@ -9,12 +9,11 @@ from starlette.responses import Response
 from fedclust.result.session_terms import SHORT, TECHNICAL, SessionTerms
 from fedclust.schema.feature import Trajectory
 from fedclust.wire.models import Definition, SessionInfo
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.refusal import Refusal
+from fedclust_service.domain.access import Refusal, Role
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import name_element
 from fedclust_service.usecases import sessions
-from fedclust_service.usecases.receipts import list_receipts
+from fedclust_service.usecases.submissions import list_receipts
 
 #: Headings of the consent screen that the page shows above all others.
 _FIRST = {"session", "purpose"}

@@ -1,4 +1,4 @@
-"""A limit on failed attempts to sign in, by the address that they come from and the token."""
+"""The cookie of a reader who has signed in, and a limit on failed attempts to sign in."""
 
 import threading
 import time
@@ -6,7 +6,37 @@ from collections import OrderedDict, deque
 from collections.abc import Callable
 from ipaddress import IPv6Address, IPv6Network, ip_address
 
-from fedclust_service.domain.refusal import Refusal
+from starlette.requests import HTTPConnection, Request
+from starlette.responses import Response
+
+from fedclust_service.domain.access import Refusal
+
+#: A browser accepts the prefix `__Host-` only over HTTPS, and then from this host alone.
+_SECURE, _LOOPBACK = "__Host-fedclust", "fedclust"
+
+
+def _name(secure: bool) -> str:
+    return _SECURE if secure else _LOOPBACK
+
+
+def cookie_of(connection: HTTPConnection) -> str | None:
+    """Return the text of the reader's cookie, None without one."""
+    return connection.cookies.get(_name(connection.url.scheme == "https"))
+
+
+def set_cookie(request: Request, response: Response, text: str) -> None:
+    """Give the browser a cookie. It keeps it until it is closed; the coordinator ends it sooner."""
+    secure = request.url.scheme == "https"
+    response.set_cookie(
+        _name(secure), text, path="/", secure=secure, httponly=True, samesite="strict"
+    )
+
+
+def delete_cookie(request: Request, response: Response) -> None:
+    """Have the browser forget its cookie."""
+    secure = request.url.scheme == "https"
+    response.delete_cookie(_name(secure), path="/", secure=secure, httponly=True, samesite="strict")
+
 
 _FAILURES, _SECONDS = 10, 300.0
 #: The most counts that are kept, about 10 MB. Beyond it the longest unseen one is forgotten.

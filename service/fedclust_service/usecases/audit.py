@@ -1,0 +1,238 @@
+"""The audit trail from outside: one hash, the chain verified, what an operator did by hand.
+
+The sealer numbers and chains the entries that have been committed. A transaction inserts its
+entries without number and hash. Entries with higher ids can be committed earlier on PostgreSQL, and
+if each transaction chained its own, they would have to wait for one another. Therefore one thread
+of one process, which holds a lease, seals committed entries. It writes numbers, hashes and the head
+in one transaction, so a crash leaves a complete batch or none. Every process reads the sealed
+entries and wakes its event streams.
+"""
+
+import math
+import threading
+import time
+from collections.abc import Iterable
+from datetime import timedelta
+
+from fedclust.schema.model import Model
+from fedclust.wire.models import AuditHead
+from fedclust_service.background import BackgroundThread
+from fedclust_service.domain.access import Actor, AuditEntry, absent
+from fedclust_service.domain.audit_chain import Head, Verification, is_start
+from fedclust_service.store import Store, Tx
+from fedclust_service.store.audit import SealedBatch
+from fedclust_service.usecases.attention import VERIFIED, last_about_database
+from fedclust_service.usecases.core import CoordinatorCore, Notifier, survived
+from fedclust_service.usecases.unit_of_work import (
+    COORDINATOR,
+    Detail,
+    UnitOfWork,
+    commit,
+    reads,
+    writes,
+)
+
+_BATCH = 500
+#: The wait for entries that are written together with the one that woke the thread.
+_GATHER_S = 0.05
+#: A process that starts on a long trail wakes streams for this many newest entries; no stream can
+#: wait for older ones.
+_NEWEST = 10_000
+
+
+class Sealer(BackgroundThread):
+    """Runs :meth:`run_once` after each commit with entries, and at regular intervals.
+
+    ``streams`` wakes the streams of a session when an entry about it is sealed. Its versions are
+    the entries' numbers.
+    """
+
+    def __init__(self, co: CoordinatorCore) -> None:
+        super().__init__("fedclust-sealer")
+        self._co = co
+        self._heard = threading.Event()
+        #: The last sealed entry that this process knows; None before the first look.
+        self.head: Head | None = None
+        # When the last entry to seal was found.
+        self._found_at = -math.inf
+        self.streams = Notifier()
+
+    def start(self) -> None:
+        """Void the lease of a dead process, if it is certain that it is dead; start the thread."""
+        if self._co.store.single_process:
+            self._co.store.run_tx("seal.take_over", lambda tx: tx.chain.release())
+        super().start()
+
+    def head_changed(self, number: int) -> None:
+        """Read the trail now if some process sealed a head that is newer. Any thread."""
+        if self.head is None or number > self.head.number:
+            self._heard.set()
+            self._co.sealing_due.set()
+
+    def ask_to_stop(self) -> None:
+        """End all streams, and the thread after one last look. Any thread."""
+        self.streams.close()
+        super().ask_to_stop()
+        self._co.sealing_due.set()
+
+    def run_once(self) -> bool:
+        """Seal all entries in the calling thread and wake streams; False if another one seals."""
+        co = self._co
+        state = co.store.read("seal.look", lambda tx: tx.chain.state())
+        self._announce(state.head)
+        if not state.waiting:
+            return True
+        self._found_at = time.monotonic()
+        if not state.may_seal(co.holder, co.clock.now()):
+            return False
+        while True:
+            batch = co.store.run_tx("seal", self._seal)
+            if batch is None:
+                return False
+            self._announce(batch.head, batch)
+            if not batch.full:
+                return True
+
+    def _seal(self, tx: Tx) -> SealedBatch | None:
+        now = self._co.clock.now()
+        until = now + timedelta(seconds=self._co.limits.seal_lease_s)
+        return tx.chain.seal(self._co.holder, now, until, _BATCH)
+
+    def _announce(self, head: Head, batch: SealedBatch | None = None) -> None:
+        known, self.head = self.head, head
+        # Streams that began before the first look wait for numbers from 0 on.
+        after = 0 if known is None else known.number
+        if head.number <= after:
+            return
+        if batch is not None and batch.after == after:
+            changed: Iterable[tuple[str, int]] = batch.subjects.items()
+        else:
+            begin = max(after, head.number - _NEWEST)
+            changed = self._co.store.read(
+                "seal.changed", lambda tx: tx.chain.newest(begin, head.number)
+            )
+        for subject, number in changed:
+            self.streams.bump(subject, number)
+
+    def _run(self) -> None:
+        limits = self._co.limits
+        while not self._stopping.is_set():
+            self._once()
+            if self._co.sealing_due.wait(limits.seal_look_s) and not self._heard.is_set():
+                # A burst of entries is sealed in one batch, with one flush to disk.
+                rest = self._found_at + limits.seal_pause_s - time.monotonic()
+                self._stopping.wait(max(_GATHER_S, rest))
+            self._co.sealing_due.clear()
+            self._heard.clear()
+        self._once()
+        self._release()
+
+    def _once(self) -> None:
+        with survived("sealer"):
+            self.run_once()
+
+    def _release(self) -> None:
+        co = self._co
+        with survived("sealer"):
+            state = co.store.read("seal.look", lambda tx: tx.chain.state())
+            if state.lease_holder == co.holder:
+                co.store.run_tx("seal.release", lambda tx: tx.chain.release(co.holder))
+
+
+#: A step takes about 0.2 s.
+MOST_VERIFIED = 20_000
+
+
+@reads("audit.head", "audit.head")
+def head_at(tx: Tx, _: Actor, number: int) -> AuditHead:
+    """Return the hash of a sealed entry; Refusal ``not-found`` if there is no such entry."""
+    found = tx.chain.hash_of(number)
+    if found is None:
+        raise absent("sealed audit entry")
+    return AuditHead(number=number, hash=found)
+
+
+class VerificationStep(Model):
+    """One step of a verification: everything up to ``head`` is verified.
+
+    ``head`` is ``NUMBER:HASH``, from which the next step continues. ``entries`` of ``sealed`` are
+    verified. ``done``: the end was reached, or faults were found. ``holds_noted`` is null until
+    the end, or if no head was noted.
+    """
+
+    head: str
+    entries: int
+    sealed: int
+    unsealed: int
+    done: bool
+    faults: tuple[str, ...]
+    holds_noted: bool | None
+
+
+@reads("admin.read", "audit.verify_step")
+def verify_audit(
+    tx: Tx,
+    _: Actor,
+    after: Head | None = None,
+    noted: str | Head | None = None,
+    most: int = MOST_VERIFIED,
+) -> VerificationStep:
+    """Verify at most ``most`` entries after the head ``after`` (operators).
+
+    The steps together find what :func:`verify_trail` finds, up to the first step with a fault.
+    ``noted`` is a head that somebody noted elsewhere and that the chain must hold.
+    """
+    return _verify(tx, after or Head(), noted, most)
+
+
+def verify_trail(store: Store, noted: str | Head | None = None) -> VerificationStep:
+    """Verify the whole trail in one step, as :func:`verify_audit` does."""
+    return store.read("audit.verify", lambda tx: _verify(tx, Head(), noted, None))
+
+
+def _verify(tx: Tx, after: Head, noted: str | Head | None, most: int | None) -> VerificationStep:
+    run, came, held = Verification(after), 0, None
+    for entry in tx.chain.sealed(run.head.number, most):
+        run.follow(entry)
+        came += 1
+    recorded, ended = tx.chain.recorded(), most is None or came < most
+    if ended:
+        held = None if noted is None else is_start(noted) or tx.chain.holds(noted)
+        run.end(recorded, holds_noted=held is not False)
+    # A tampered head may hold anything.
+    last = recorded.number if recorded and isinstance(recorded.number, int) else 0
+    return VerificationStep(
+        head=str(run.head),
+        entries=run.head.number,
+        sealed=max(last, run.head.number),
+        unsealed=tx.chain.waiting(),
+        done=ended or bool(run.faults),
+        faults=run.faults,
+        holds_noted=held,
+    )
+
+
+@writes("admin.read", "audit.verified")
+def record_verification(uow: UnitOfWork, actor: Actor, last: VerificationStep) -> None:
+    """Record the outcome of a verification whose last step this was (operators)."""
+    found = {"entries": last.entries, "faults": len(last.faults)}
+    uow.audit(actor, VERIFIED, "database", **found)
+
+
+@reads("admin.read", "audit.verified")
+def last_verification(tx: Tx, _: Actor) -> AuditEntry | None:
+    """Return the entry about the last verification (operators)."""
+    return last_about_database(tx, VERIFIED)
+
+
+def record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> None:
+    """Record what an operator did to the database by hand, in a transaction called ``name``."""
+    commit(co, name, lambda uow: uow.audit(COORDINATOR, action, "database", **details))
+
+
+def record_command(store: Store, action: str, **details: Detail) -> None:
+    """Record what a command did with the database, from the command's process."""
+    store.run_tx(
+        "command.record",
+        lambda tx: tx.audit.append(COORDINATOR, action, "database", details, tx.now),
+    )

@@ -1,1 +1,0 @@
-"""The audit trail: sealing its entries and checking its chain."""
