@@ -481,11 +481,6 @@ def pad_cells(counts: IntArray, means: FloatArray, n_cells: int) -> Cells:
     return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))
 
 
-def local_step(task: SiteTask[StepTask], site: SiteSide) -> Step:
-    """Return a site's part of one Lloyd step from the task's centroids."""
-    return site_lloyd_step(task.common.centroids, site.points, median_rule(site.config))
-
-
 def site_lloyd_step(centroids: FloatArray, points: Points, rule: MedianRule | None = None) -> Step:
     """Return a site's part of one Lloyd step from ``centroids`` (K, d); ``rule`` is Gower's."""
     if rule is not None:
@@ -540,7 +535,9 @@ STEP: Phase = Phase(
     summary="Each site assigns its points to the nearest centroid and adds them up.",
     task=StepTask,
     payload=Step,
-    local_step=local_step,
+    local_step=lambda task, site: site_lloyd_step(
+        task.common.centroids, site.points, median_rule(site.config)
+    ),
     check=lambda task, sent, config: check_step(sent, task.common.centroids, config),
     discloses=disclosures(
         counts="K numbers: How many of your persons are nearest to each centroid.",
