@@ -231,8 +231,7 @@ class Rounds(Repository):
 
     def due(self, now: datetime) -> Sequence[DueRound]:
         """Return collecting rounds past their deadline or marked overdue, earliest first."""
-        late = _COLLECTING.where(or_(_R.deadline <= now, _R.overdue_since.is_not(None)))
-        return [DueRound(*row) for row in self._all(late.order_by(_R.deadline, _R.id))]
+        return [DueRound(*row) for row in self._all(_DUE, _now=now)]
 
     def counts(self, now: datetime) -> RoundCounts:
         """Count rounds by state, overdue ones and leased ones."""
@@ -366,7 +365,12 @@ _IN_STATE = update(tables.rounds).where(_R.id == bindparam("_id"), _R.state == b
 _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
-_COLLECTING = select(_R.id, _R.session_id, _R.number).where(_R.state == RoundState.COLLECTING)
+_DUE = (
+    select(_R.id, _R.session_id, _R.number)
+    .where(_R.state == RoundState.COLLECTING)
+    .where(or_(_R.deadline <= bindparam("_now"), _R.overdue_since.is_not(None)))
+    .order_by(_R.deadline, _R.id)
+)
 #: Rounds without the long common part of their tasks.
 LISTED = select(*(column for column in _R if column.name != "common"), literal(b"").label("common"))
 _FREE = or_(_R.lease_token.is_(None), _R.lease_expires_at <= bindparam("_now"))
