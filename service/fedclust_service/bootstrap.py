@@ -99,6 +99,12 @@ def open_coordinator(
                 for problem in METHODS.problems():
                     log.warning("method_unusable", why=problem)
             if new_key or not _has_operator(store):
+                if serving:
+                    where = settings.shown()["database_url"]
+                    made.append(
+                        f"new coordinator in {where}; if you expected an existing one, stop this "
+                        "one and check --data-dir and --database-url"
+                    )
                 token = principals.bootstrap_operator(coordinator)
     except BaseException:
         store.close()

@@ -314,20 +314,22 @@ def restore(
     from fedclust_service.bootstrap import explain_store_errors, open_coordinator, require_key
     from fedclust_service.store import backup as copies
     from fedclust_service.usecases import sign_ins
-    from fedclust_service.usecases.audit import record
+    from fedclust_service.usecases.attention import RESTORED
+    from fedclust_service.usecases.audit import record_command
 
     _only_warnings(settings)
     check_key = None if new_key else functools.partial(require_key, settings)
     with explain_store_errors(settings, "nothing was restored"):
         made = copies.restore(source, settings.store_url, check_key)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}")
+    with explain_store_errors(settings), contextlib.closing(_open_store(settings)) as store:
+        # First, so that the entry before it is the backup's last.
+        record_command(store, RESTORED, backup=made.sha256)
     with open_coordinator(settings, serving=False, new_key=new_key) as opened:
         for line in opened.lines():
             _say(line)
         with explain_store_errors(settings):
-            co = opened.coordinator
-            record(co, "restore.record", "database.restored", backup=made.sha256)
-            sign_ins.end_every(co)
+            sign_ins.end_every(opened.coordinator)
 
 
 @db.command("upgrade")

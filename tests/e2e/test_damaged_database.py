@@ -8,6 +8,7 @@ import pytest
 from fedclust_service.exit_codes import Exit
 from support.api_caller import ApiCaller
 from support.damage import overwrite, root_page
+from support.reader import Reader
 from support.server import ServerProcess, running_server, service
 from support.timeouts import TIMEOUT_S
 
@@ -60,6 +61,7 @@ def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
         path = server.data_dir / "fedclust.db"
         whole = path.read_bytes()
         server.restart()
+        reader = Reader(server.base_url, server.operator_token)
         # Behind the check at the start, before any connection has read the page.
         overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
         refused = api.request("GET", "/v1/sessions", server.operator_token)
@@ -67,6 +69,7 @@ def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
         assert refused.headers["Retry-After"]
         answer = server.get("/readyz")
         assert (answer.status_code, answer.json()["reasons"]) == (503, ["database-damaged"])
+        assert "The database is damaged, or its file was" in reader.open("/ui/overview")
         # Nothing is written from then on, wherever it would go.
         added = api.request("POST", "/v1/sites", server.operator_token, json={"name": "another"})
         assert added.status_code == 503

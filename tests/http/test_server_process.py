@@ -76,6 +76,8 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
         output = server.output()
         assert "made the data directory" in output
         assert "wrote a secret key" in output
+        new = f"new coordinator in sqlite:///{tmp_path / 'data' / 'fedclust.db'}; if you expected"
+        assert output.count(new) == 1
         assert output.count("fco_") == 1
         assert re.search(r"^listening on http://127\.0\.0\.1:\d+$", output, re.MULTILINE)
         assert server.get("/readyz").status_code == 200
@@ -89,6 +91,7 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
         server.restart()
         assert whoami(server, server.operator_token).status_code == 200
         assert server.output().count("fco_") == 1  # shown once
+        assert server.output().count("new coordinator") == 1
         server.kill()
         server.restart()
         assert whoami(server, server.operator_token).status_code == 200

@@ -12,7 +12,7 @@ from fedclust_service.domain.overview import Attention
 from fedclust_service.domain.session import SessionState
 from fedclust_service.store import tables
 from fedclust_service.usecases import admin
-from fedclust_service.usecases.attention import BACKED_UP
+from fedclust_service.usecases.attention import BACKED_UP, RESTORED
 from fedclust_service.usecases.audit import record_command
 from usecases.direct_api import OPERATOR, DirectApi
 
@@ -71,6 +71,19 @@ def test_an_old_backup_and_none(both: DirectApi, tmp_path: Path) -> None:
     assert kinds.get("backup-old") == (
         made + timedelta(days=7) if both.store.single_process else None
     )
+
+
+def test_a_restore_is_named_for_a_week_with_what_is_lost(both: DirectApi) -> None:
+    both.define()
+    last = both.clock.now()
+    both.clock.advance(86_400)
+    record_command(both.store, RESTORED, backup="f" * 64)
+    lost = f"what happened after {last:%Y-%m-%d %H:%M} UTC, the backup's last entry, is lost"
+    both.define("later")
+    both.clock.advance(7 * 86_400)
+    assert both.attention() == [("database-restored", "database", lost)]
+    both.clock.advance(1)
+    assert both.attention() == []
 
 
 def test_an_error_while_reading_leaves_no_old_snapshot(

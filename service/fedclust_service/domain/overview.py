@@ -23,6 +23,7 @@ AttentionKind: TypeAlias = Literal[
     "notification-failed",
     "backup-old",
     "audit-changed",
+    "database-restored",
     "disk-low",
 ]
 #: The most sites that are named at once.

@@ -15,10 +15,13 @@ EXPIRING_IN = timedelta(days=14)
 BACKUP_EVERY = timedelta(days=7)
 #: Less free space than this needs attention: a day of submissions of large sessions.
 LEAST_FREE_BYTES = 2**30
+#: A restored backup is named for this long.
+RESTORED_FOR = timedelta(days=7)
 #: The most items of each kind that need attention.
 MAX_CONCERNS = 50
-#: The entries of the audit trail about a backup, and about a verification of the trail.
+#: The entries of the audit trail about a backup, its restore, and a verification of the trail.
 BACKED_UP = "database.backed_up"
+RESTORED = "database.restored"
 VERIFIED = "audit.verified"
 
 
@@ -36,6 +39,7 @@ def find_attention(
         *_cannot_start(tx),
         *(_backup_old(tx, now) if backups else ()),
         *_audit_changed(tx),
+        *_restored(tx, now),
     ]
     if free_bytes < LEAST_FREE_BYTES:
         free = f"{free_bytes // 2**20} MiB are free"
@@ -61,6 +65,14 @@ def _audit_changed(tx: Tx) -> Iterator[Attention]:
     last = last_about_database(tx, VERIFIED)
     if last is not None and last.details.get("faults"):
         yield Attention.to("audit-changed", "database", last.at, detail=f"found by {last.actor}")
+
+
+def _restored(tx: Tx, now: datetime) -> Iterator[Attention]:
+    last = last_about_database(tx, RESTORED)
+    if last is not None and now - last.at <= RESTORED_FOR:
+        (before,) = tx.audit.list(1, last.id) or (last,)
+        lost = f"what happened after {before.at:%Y-%m-%d %H:%M} UTC, the backup's last entry"
+        yield Attention.to("database-restored", "database", last.at, detail=f"{lost}, is lost")
 
 
 def _cannot_start(tx: Tx) -> Iterator[Attention]:
