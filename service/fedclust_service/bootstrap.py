@@ -92,7 +92,11 @@ def open_coordinator(
             if keys is None:
                 keys = _first_key(settings, store, made)
             coordinator = Coordinator(
-                store=store, keys=keys, limits=_limits(settings), outgoing=sent
+                store=store,
+                keys=keys,
+                limits=_limits(settings),
+                outgoing=sent,
+                operated_by=settings.operated_by,
             )
             if serving:
                 _check_clock(coordinator, accept=accept_clock)

@@ -381,7 +381,7 @@ def _show_terms(sessions: Sequence[SessionInfo], url: str, out: Console) -> None
         site = session.definition.sites[0]
         table = Table.grid("heading", "line", padding=(0, 2))
         p = session.definition.policy.min_group_size
-        terms = SessionTerms(url, site, ANALYST, session.definition, p)
+        terms = SessionTerms(url, site, session.asker, session.operator, session.definition, p)
         said = [(heading, line) for heading, line in terms.text() if line not in shown]
         for heading, line in said:
             table.add_row(heading, line)

@@ -20,6 +20,7 @@ from pydantic import (
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
 from fedclust.schema.model import EmailAddress
+from fedclust.wire.models import Line
 from fedclust_service.addresses import host_of, is_address, is_loopback, masked_url
 from fedclust_service.domain.notification import NotificationKind
 
@@ -166,6 +167,11 @@ class Settings(BaseSettings):
         le=168,
         description="Hours after which a browser must sign in again, however often it is used. "
         "It applies to those who sign in from then on.",
+    )
+    operated_by: Line = Field(
+        "",
+        description="Who runs this coordinator: name, organisation, address. Sites read it before "
+        "they consent; a change needs new approvals there.",
     )
     public_url: str | None = Field(
         None,

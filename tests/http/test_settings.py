@@ -7,6 +7,7 @@ import pytest
 import trustme
 from cryptography.hazmat.primitives import serialization
 
+from fedclust.wire.models import OperatorInfo
 from fedclust_service import bootstrap
 from fedclust_service.addresses import is_loopback, masked_url
 from fedclust_service.settings import CLIENT_VARIABLES, Settings, SettingsError, load_settings
@@ -265,3 +266,10 @@ def test_how_long_a_sign_in_lasts_reaches_the_core() -> None:
     # Without settings as with their defaults.
     standard, usual = Limits(), bootstrap._limits(load_settings({}, None))
     assert (usual.sign_in_idle_s, usual.sign_in_s) == (standard.sign_in_idle_s, standard.sign_in_s)
+
+
+def test_who_runs_the_coordinator_reaches_those_who_read_a_session(tmp_path: Path) -> None:
+    given = {"data_dir": str(tmp_path), "operated_by": "Registry, 1 Road", "retention_days": "9"}
+    with bootstrap.open_coordinator(load_settings(given, None), serving=False) as opened:
+        said = opened.coordinator.operator
+    assert said == OperatorInfo(name="Registry, 1 Road", retention_days=9)

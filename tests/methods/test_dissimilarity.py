@@ -22,7 +22,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import Policy
 from fedclust.schema.scaling import declared_space, gamma_of
 from fedclust.schema.task import SiteTask
-from fedclust.wire.models import SessionCreate
+from fedclust.wire.models import OperatorInfo, SessionCreate
 from support.points import answer_task, check_answer, config_of, weighted
 
 pd = pytest.importorskip("pandas")
@@ -360,6 +360,7 @@ def test_a_consent_screen_says_how_many_sums_gower_needs() -> None:
         coordinator="https://coordinator.example",
         site="a",
         analyst="ada",
+        operator=OperatorInfo(),
         definition=definition,
         p=5,
     )

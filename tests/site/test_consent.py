@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from datetime import UTC, datetime
+from html import escape
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.review import review_page
 from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import SessionCreate
+from fedclust.wire.models import OperatorInfo, SessionCreate
 
 FIGURES = TableFigures(
     n_persons=303,
@@ -54,6 +55,9 @@ DATA = data_terms(
 )
 DATA = dataclasses.replace(DATA, n_rows=310, n_persons=305)
 
+#: The analyst, and who runs the coordinator.
+WHO = "ada", OperatorInfo(name="Heart registry, it@registry.example", retention_days=30)
+
 
 def request(**changes: Any) -> ConsentRequest:
     body: dict[str, Any] = {
@@ -73,7 +77,8 @@ def request(**changes: Any) -> ConsentRequest:
     return ConsentRequest(
         coordinator="https://coordinator.example",
         site="zurich",
-        analyst="ada",
+        analyst=WHO[0],
+        operator=WHO[1],
         definition=definition,
         p=5,
         persons=303,
@@ -114,6 +119,36 @@ def test_the_commands_that_stop_a_session_are_complete() -> None:
         typer.main.get_command(app).commands[name].make_context(name, arguments.split())
 
 
+def test_it_says_who_runs_the_coordinator_and_how_long_it_keeps_what_was_sent() -> None:
+    asked = request()
+    url = asked.coordinator
+    kept = f"Data sent to {url} are deleted 30 days after the session's end, in backups later"
+    (said,) = dict(asked.sections())["operated by"]
+    assert said == f"Heart registry, it@registry.example. {kept}; the result stays."
+    page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
+    assert f"<dt>operated by</dt><dd><p>{escape(said)}</p>" in page.split("Annex")[0]
+    silent = dataclasses.replace(asked, operator=OperatorInfo(retention_days=1))
+    (said,) = dict(silent.sections())["operated by"]
+    nobody = "The operator has not said who they are: ask before you sign."
+    assert said.startswith(f"{nobody} Data sent to {url} are deleted 1 day after")
+    flower = dataclasses.replace(asked, operator=OperatorInfo())
+    assert dict(flower.sections())["operated by"] == (f"{nobody} Coordinator: {url}",)
+    # A definition in a file has no coordinator yet.
+    assert "operated by" not in dict(dataclasses.replace(asked, coordinator="").sections())
+    codes = {each.approval_code for each in (asked, silent, flower)}
+    longer = dataclasses.replace(asked, operator=WHO[1].model_copy(update={"retention_days": 90}))
+    assert len({*codes, longer.approval_code}) == 4, "an approval covers both"
+
+
+def test_a_column_of_events_is_named_with_its_outcome() -> None:
+    time = {"name": "days", "kind": "time", "role": "outcome", "edges": [1, 2, 3, 4]}
+    asked = request(features=[{"name": "x0"}, {**time, "event": "death"}])
+    said = dict(asked.sections())["read as"]
+    assert said[-1] == "death: whether the event of days occurred"
+    lacking = dataclasses.replace(asked, features=("x0",))
+    assert dict(lacking.sections())["read as"] == said[:-1]
+
+
 def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request(), full=True).split())
     assert "4 x 8" in said
@@ -133,7 +168,7 @@ def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -
 )
 def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any) -> None:
     asked = request(**changes)
-    terms = SessionTerms(asked.coordinator, asked.site, asked.analyst, asked.definition, 5)
+    terms = SessionTerms(asked.coordinator, asked.site, *WHO, asked.definition, 5)
     own = {line for heading, line in asked.text(full=True)}
     common = {line for heading, line in terms.text(full=True)}
     only_here = sorted(common - own)
@@ -193,9 +228,9 @@ def test_every_letter_that_the_options_know_gets_its_number(
 
 def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, request()).split())
-    assert "51 groups of 5 to 9 persons; larger ones are divided." in said
+    assert "51 groups of 5 to 9 persons." in said
     assert "x7 7%, x6 6%, x5 5%" in said
-    assert "Ask for sensitive and rare traits as outcomes, not as columns." in said
+    assert "Sensitive ones should be outcomes." in said
 
 
 @pytest.mark.parametrize(("persons", "said"), [(0.79, True), (0.8, False)])
@@ -271,7 +306,7 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 def test_what_joining_tells_of_the_table_is_said() -> None:
     said = "The coordinator learns how many persons take part, when this table of groups changes"
     asked = request()
-    other = SessionTerms(asked.coordinator, "zurich", asked.analyst, asked.definition, 5)
+    other = SessionTerms(asked.coordinator, "zurich", *WHO, asked.definition, 5)
     for terms in (asked, other):
         assert any(said in note for note in terms.notes)
     exact = request(policy={"protection": "none"})

@@ -8,7 +8,7 @@ import pytest
 
 from fedclust.methods.registry import METHODS
 from fedclust.schema.run_config import Policy
-from fedclust.wire.models import SessionCreate, SessionPatch
+from fedclust.wire.models import OperatorInfo, SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.usecases import participation, sessions
 from support.clock import ManualClock
@@ -250,3 +250,19 @@ def test_a_deadline_in_the_past_closes_with_the_quorum(
 def test_no_deadline_moves_while_nothing_collects(direct: DirectApi, clock: ManualClock) -> None:
     direct.define()
     assert refusal(move, direct, clock.now()).slug == "wrong-state"
+
+
+def test_a_site_reads_who_asks_and_who_runs_the_coordinator(both: DirectApi) -> None:
+    both.co.operated_by = "Registry, it@registry.example"
+    both.define()
+    asked = sessions.get_session(both.co, site("north"), "heart")
+    assert asked.operator == OperatorInfo(
+        name="Registry, it@registry.example", retention_days=both.co.limits.retention_days
+    )
+    assert asked.asker == "ada"
+    both.store.run_tx(
+        "test.analyst",
+        lambda tx: tx.principals.add(Role.ANALYST, "ada", "Dr Ada, Example University"),
+    )
+    asked = sessions.get_session(both.co, site("north"), "heart")
+    assert asked.asker == "Dr Ada, Example University (analyst ada)"

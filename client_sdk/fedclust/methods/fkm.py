@@ -236,7 +236,7 @@ PHASES = (
     kmeans_rounds.CELLS,
     Phase(
         name="candidates",
-        summary="Each site adds up its points at the nearest centroids, for c candidates.",
+        summary="Each site adds up its records at the nearest centroids, for c candidates.",
         task=CandidatesTask,
         payload=Steps,
         local_step=_step_candidates,

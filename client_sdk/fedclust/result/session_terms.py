@@ -21,7 +21,7 @@ from fedclust.schema.display import counted, first_few
 from fedclust.schema.feature import Declaration, Feature, Outcome, Trajectory, outcomes_of
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.codec import sha256
-from fedclust.wire.models import Definition
+from fedclust.wire.models import Definition, OperatorInfo
 
 #: At most this many columns are named where all are named elsewhere.
 _MOST_NAMES = 20
@@ -29,6 +29,7 @@ _MOST_NAMES = 20
 SHORT = (
     "purpose",
     "asked by",
+    "operated by",
     "terms",
     "this site",
     "warning",
@@ -69,6 +70,7 @@ class SessionTerms:
     Attributes
     ----------
     coordinator, site, analyst : str
+    operator : OperatorInfo
     definition : Definition
     p : int
         The least number of persons behind every number.
@@ -77,6 +79,7 @@ class SessionTerms:
     coordinator: str
     site: str
     analyst: str
+    operator: OperatorInfo
     definition: Definition
     p: int
 
@@ -139,8 +142,7 @@ class SessionTerms:
         return (
             f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than "
             f"groups of at least {self.p} similar persons, whoever asks, however often. "
-            + "Counts of outcomes have random noise, and points limit how many leave. " * counted
-            + "Rows, labels and identifiers never leave."
+            "Rows, labels and identifiers never leave."
         )
 
     @property
@@ -203,14 +205,15 @@ class SessionTerms:
         yield "study", [] if definition.study is None else [definition.study]
         yield "purpose", [definition.purpose or "not stated"]
         contact = f"; contact: {definition.contact}" if definition.contact else ""
-        yield "asked by", [f"{self.analyst} (analyst){contact}; coordinator: {self.coordinator}"]
+        yield "asked by", [f"{self.analyst}{contact}"]
+        yield "operated by", [self._operator_line()] if self.coordinator else []
         approval = f"approval: {definition.approval}; " if definition.approval else ""
         expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
         in_rounds = (
             f"at least {policy.min_sites} in each of at most {rounds.most_rounds(self.plan)} rounds"
         )
-        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}"]
+        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}; the session has no end date"]
         for heading in ("this site", "read as", "rounded to"):
             yield heading, own.get(heading, ())
         method = self.plan.method
@@ -233,7 +236,7 @@ class SessionTerms:
                 "afterwards",
                 [
                     f"To stop sending: {stop} {self.session} --withdraw --name NAME.",
-                    "What was sent cannot be recalled. The operators say how long they keep it.",
+                    "What was sent cannot be recalled.",
                 ],
             )
             # As they take effect: comparing several K also compares with one cloud.
@@ -245,6 +248,18 @@ class SessionTerms:
             yield "policy", [named_values({**policy.model_dump(), "max_rounds": most})]
             yield "seed", [str(definition.seed)]
         yield "definition", [f"SHA-256 {self.definition_sha256}"]
+
+    def _operator_line(self) -> str:
+        """Return who runs the coordinator, and how long it keeps what the site sends."""
+        operator = self.operator
+        who = operator.name or "The operator has not said who they are: ask before you sign"
+        if operator.retention_days is None:
+            return f"{who}. Coordinator: {self.coordinator}"
+        days = counted(operator.retention_days, "day")
+        return (
+            f"{who}. Data sent to {self.coordinator} are deleted {days} after the session's end, "
+            "in backups later; the result stays."
+        )
 
     @property
     def persons_guess(self) -> int | None:
@@ -292,16 +307,15 @@ class SessionTerms:
         phases = {phase.name for phase in self.phases}
         if not self.protection_none:
             yield (
-                f"First the site forms groups of at least {self.p} similar persons, each with one "
-                f"record: the middle value, rounded, or the commonest level of {self._names()}."
+                f"The site forms groups of at least {self.p} similar persons, each with one "
+                f"record: the rounded middle value or commonest level of {self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"
-        yield f"In each round: numbers computed from {what}, such as sums, counts and means."
+        yield f"In each round: numbers computed from {what}, such as sums and means."
         if evidence.NAME in phases:
-            sets = "rows" if self.protection_none else "groups"
-            more = f", and sizes and values of up to {N_CELLS} sets of {sets}"
-            if not self.protection_none:
-                more += " (of each group if there are no more)"
+            more = f", and size and values of each group (of {N_CELLS} sets of groups if more)"
+            if self.protection_none:
+                more = f", and sizes and values of up to {N_CELLS} sets of rows"
             of_clusters = "At the end: sizes of the clusters"
             if self.plan.sends_cells:
                 yield f"{of_clusters}, how clear they are{more}."
@@ -314,8 +328,8 @@ class SessionTerms:
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "The coordinator gets these numbers. All sites get the result. The analyst and "
-            "operators also get figures by site."
+            "The coordinator gets these numbers, all sites the result, the analyst and operators "
+            "also figures by site."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:

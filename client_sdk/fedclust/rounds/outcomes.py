@@ -168,8 +168,9 @@ PHASE = Phase(
     # Whether a site refuses its own answer must not depend on its rows.
     checked_at_site=False,
     discloses=disclosures(
-        cells="(K + 1) x J numbers for each outcome: How many of your persons are in each final "
-        "cluster and cell, computed from your rows, each number with random noise.",
+        cells="J numbers for each cluster, and for persons in none: How many of your "
+        "persons are in each final cluster and cell, computed from your rows, each number with "
+        "random noise.",
         identify={
             "cells": "The noise limits what anybody can learn of one person, whatever else they "
             "know."
@@ -248,7 +249,7 @@ def _phase_of(outcomes: Sequence[Outcome], *, exact: bool) -> Phase:
         lines.append(
             PHASE.discloses[0].model_copy(
                 update={
-                    "shape": f"(K + 1) x {len(each.cells)} numbers",
+                    "shape": f"{len(each.cells)} numbers for each cluster, and for persons in none",
                     "meaning": f"Counts of {each.name} by final cluster, computed from your rows, "
                     f"{'exact' if exact else noise}.",
                     **({"identifies": "Single persons: the counts are exact."} if exact else {}),

@@ -184,7 +184,7 @@ class ConsentRequest(SessionTerms):
         larger = " Missing values make groups larger."
         yield (
             f"Your table: {figures.n_groups} groups of {smallest} to {largest} persons"
-            f"; larger ones are divided.{larger if largest >= 2 * self.groups_of else ''}"
+            f".{larger if largest >= 2 * self.groups_of else ''}"
         )
         if self.p > self.groups_of:
             yield (
@@ -194,11 +194,12 @@ class ConsentRequest(SessionTerms):
         yield from figures.warnings()
         shares = sorted(figures.one_value.items(), key=lambda item: (-item[1], item[0]))
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
-        said = ""
         if listed:
-            said = "Persons in groups of one value, which all who know the group know: "
-            said += f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. "
-        yield f"{said}Ask for sensitive and rare traits as outcomes, not as columns."
+            yield (
+                "For these shares of persons, whoever knows the group knows the value: "
+                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Sensitive ones should be "
+                "outcomes."
+            )
 
     def _points_lines(self) -> Iterator[str]:
         """Yield what the session's outcomes cost, and what that means."""
@@ -238,7 +239,12 @@ class ConsentRequest(SessionTerms):
             "points": tuple(self._points_lines()),
         }
         if full:
-            found["read as"] = self.data.lines
+            events = (
+                f"{each.event}: whether the event of {each.name} occurred"
+                for each in self.plan.outcomes
+                if each.event is not None and each.name in self.features
+            )
+            found["read as"] = (*self.data.lines, *events)
         if full and self.figures is not None:
             steps = {name: self.figures.step_text(name) for name in self.figures.steps}
             said = ", ".join(f"{name} {step}" for name, step in steps.items() if step)
@@ -253,6 +259,8 @@ class ConsentRequest(SessionTerms):
         """
         return {
             "coordinator": self.coordinator,
+            "operator": self.operator.name or None,
+            "retention_days": self.operator.retention_days,
             "site": self.site,
             "session": self.session,
             "definition_sha256": self.definition_sha256,

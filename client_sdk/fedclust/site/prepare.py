@@ -304,7 +304,8 @@ def consent_request(
     request = ConsentRequest(
         coordinator=url,
         site=site,
-        analyst=info.created_by,
+        analyst=info.asker,
+        operator=info.operator,
         definition=info.definition,
         p=prepared.p,
         persons=persons,

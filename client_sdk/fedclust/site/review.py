@@ -41,6 +41,8 @@ p{margin:.4rem 0}.sign{grid-template-columns:repeat(4,1fr);margin-top:2.5rem}
 #: Terms of an approval as rows of a table. A value without an entry is shown as it is.
 _TERMS = {
     "coordinator": "coordinator",
+    "operator": "operator",
+    "retention_days": "days until the coordinator deletes what was sent",
     "site": "site",
     "session": "session",
     "definition_sha256": "definition, SHA-256",
@@ -71,9 +73,11 @@ _WORDS = {
     "analyst": "Who defined the session; the analyst reads its result, with figures by site.",
     "candidate clustering": "One of several clusterings that the method improves side by side; the "
     "best is kept.",
-    "cell": "One of the clusters that a site forms of its own groups as a first step.",
+    "cell": "One of the clusters that a site forms of its own groups as a first step. Of an "
+    "outcome: one of its counts.",
     "centroid": "The mean of a cluster.",
     "cluster": "Similar persons of all sites together, as the method finds them.",
+    "column": "One trait of the persons. Ask the contact what a short name stands for.",
     "coordinator": "The server that collects what the sites send and computes the result.",
     "group": "Similar persons of one site, at least as many as the least group size, who stay "
     "together in every session.",
@@ -208,7 +212,7 @@ def _covered(request: ConsentRequest) -> str:
     ]
     table = html_facts(
         "An approval covers exactly this: if one of these changes, it no longer holds. It also "
-        "holds for new rows of the same source.",
+        "holds for new rows of the same source, and until the session ends.",
         rows,
     )
     return f"<h2>What an approval covers</h2>{table}"

@@ -320,10 +320,32 @@ class SessionEntry(Model):
         return session_fields(self)
 
 
+class OperatorInfo(Model):
+    """Who runs the coordinator, as they say, and how long it keeps what sites have sent.
+
+    ``name`` is empty where they say nothing. ``retention_days`` counts from a session's end.
+    """
+
+    name: Line = ""
+    retention_days: int | None = None
+
+
 class SessionInfo(SessionEntry):
-    """A session, for its analyst, its sites and operators."""
+    """A session, for its analyst, its sites and operators.
+
+    ``title_of_creator`` is the title of the account ``created_by``. Only who reads a single session
+    sees ``operator``.
+    """
 
     definition: Annotated[Definition, BeforeValidator(_read_definition)]
+    title_of_creator: str = ""
+    operator: OperatorInfo = OperatorInfo()
+
+    @property
+    def asker(self) -> str:
+        """Who created the session: the account, with its title if it has one."""
+        name = self.created_by
+        return f"{self.title_of_creator} (analyst {name})" if self.title_of_creator else name
 
 
 #: What an analyst calls a cluster; empty for no name.

@@ -13,6 +13,7 @@ from typing import Literal
 
 import structlog
 
+from fedclust.wire.models import OperatorInfo
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
@@ -148,7 +149,7 @@ class Limits:
     send_poll_s: float = 1.0
     #: Payloads of sessions that ended this long ago are scrubbed, once the clocks have agreed for
     #: an hour; None keeps them. With 0 the clocks do not matter.
-    retention_days: float | None = 30.0
+    retention_days: int | None = 30
     #: A token's last use is recorded at most this often.
     token_touch_s: float = 60.0
     #: A browser that has asked for nothing for this long must sign in again, and in any case this
@@ -225,6 +226,8 @@ class CoordinatorCore:
     observer: Observer = field(default_factory=Observer, repr=False)
     #: Channels, kinds and addresses of notifications. By default nothing is sent.
     outgoing: Outgoing = field(default_factory=Outgoing, repr=False)
+    #: Who runs this coordinator, in the words of the setting ``operated_by``.
+    operated_by: str = ""
     #: The name of this process in leases.
     holder: str = field(default_factory=new_holder)
     #: Set after a commit that leaves work for the driver or for the sealer.
@@ -232,6 +235,11 @@ class CoordinatorCore:
         default_factory=threading.Event, init=False, repr=False
     )
     sealing_due: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+
+    @property
+    def operator(self) -> OperatorInfo:
+        """What sites read of who runs this coordinator."""
+        return OperatorInfo(name=self.operated_by, retention_days=self.limits.retention_days)
 
     @property
     def clock(self) -> StoreClock:

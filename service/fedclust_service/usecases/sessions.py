@@ -62,7 +62,7 @@ from fedclust_service.usecases.access_queries import (
     visible_to,
 )
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.core import Limits
+from fedclust_service.usecases.core import CoordinatorCore, Limits
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
 from fedclust_service.usecases.round_lifecycle import (
     begin,
@@ -246,11 +246,15 @@ def _title(session: Session) -> str:
     return ""
 
 
-@reads("session.read", "session.get")
-def get_session(tx: Tx, actor: Actor, name: str) -> SessionInfo:
+def get_session(co: CoordinatorCore, actor: Actor, name: str) -> SessionInfo:
     """Return a session; Refusal ``not-found`` if the actor may not see it."""
-    session, _ = session_for(tx, actor, name)
-    return _info_for(tx, actor, session)
+    require(actor, "session.read")
+
+    def work(tx: Tx) -> SessionInfo:
+        return _info_for(tx, actor, session_for(tx, actor, name)[0])
+
+    found = co.store.read("session.get", work)
+    return found.model_copy(update={"operator": co.operator})
 
 
 def _info_for(tx: Tx, actor: Actor, session: Session) -> SessionInfo:
@@ -430,7 +434,10 @@ def _invitation(session: Session, site: str, now: datetime) -> Participation:
 def _session_info(tx: Tx, session: Session, actor: Actor | None = None) -> SessionInfo:
     """Return one session as shown; raises as `definition_of` if its definition is unreadable."""
     definition_of(session)
-    return SessionInfo(**dict(_entry_of(tx, session, actor)))
+    role, _, name = session.created_by.partition(":")
+    creator = tx.principals.get(Role(role), name)
+    title = "" if creator is None else creator.title
+    return SessionInfo(**dict(_entry_of(tx, session, actor)), title_of_creator=title)
 
 
 def _entry_of(tx: Tx, session: Session, actor: Actor | None = None) -> SessionEntry:

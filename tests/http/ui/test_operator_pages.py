@@ -279,7 +279,7 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     place: Place, operator: Reader, tmp_path: Path
 ) -> None:
     shown = operator.open("/ui/overview")
-    assert "First steps (2 of 5)" in shown  # Sites and an analyst are registered.
+    assert "First steps (2 of 6)" in shown  # Sites and an analyst are registered.
     assert "none yet" in shown
     # Each page of help that a step names has the section.
     for path, section in re.findall(r'href="/help/([\w/]+)\.html#?([\w-]*)"', shown):
@@ -295,19 +295,23 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     (entry,) = place.entries("database.backed_up")
     assert entry["actor"] == "operator:operator"
     backed_up = operator.open("/ui/overview")
-    assert "First steps (3 of 5)" in backed_up
+    assert "First steps (3 of 6)" in backed_up
     assert re.search(r"every day</b> <span class=\"soft\">Last <time", backed_up)
     # One copy is none every day.
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(overview_pages, "_DAILY", timedelta(0))
-        assert "First steps (2 of 5)" in operator.open("/ui/overview")
+        assert "First steps (2 of 6)" in operator.open("/ui/overview")
     # Mail that goes to nobody is no message.
     settings = place.local.settings
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(vars(settings), "smtp_host", "mail.example")
-        assert "First steps (3 of 5)" in operator.open("/ui/overview")
+        assert "First steps (3 of 6)" in operator.open("/ui/overview")
         patch.setitem(vars(settings), "operator_emails", ("ops@clinic.example",))
-        assert "First steps (4 of 5)" in operator.open("/ui/overview")
+        assert "First steps (4 of 6)" in operator.open("/ui/overview")
+        assert "FEDCLUST_OPERATED_BY" in operator.open("/ui/overview")
+        patch.setitem(vars(settings), "operated_by", "Heart registry")
+        assert "First steps (5 of 6)" in operator.open("/ui/overview")
+        assert "FEDCLUST_OPERATED_BY" not in operator.open("/ui/overview")
     (copy,) = (place.local.settings.data_dir / "backups").iterdir()
     assert copy.stat().st_mode & 0o077 == 0
     restored = restore(copy, f"sqlite:///{tmp_path / 'fedclust.db'}")

@@ -42,7 +42,7 @@ def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> Non
     info = SessionInfo.model_validate_json(
         api.request("GET", "/v1/sessions/heart", "north").content
     )
-    terms = SessionTerms(api.base_url, "north", info.created_by, info.definition, 5)
+    terms = SessionTerms(api.base_url, "north", info.asker, info.operator, info.definition, 5)
     said = " ".join(unescape(page).split())
     for heading, line in terms.text(full=True):
         if heading not in {"session", "purpose"}:

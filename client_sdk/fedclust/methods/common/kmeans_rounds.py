@@ -520,7 +520,7 @@ def _site_median_step(centroids: FloatArray, points: Points, rule: MedianRule) -
 CELLS: Phase = Phase(
     name="cells",
     once=True,
-    summary="Each site clusters its own points; the cells' means give the first centroids.",
+    summary="Each site clusters its own records; the cells' means give the first centroids.",
     task=CellsTask,
     payload=Cells,
     local_step=find_cells,
@@ -532,7 +532,7 @@ CELLS: Phase = Phase(
 )
 STEP: Phase = Phase(
     name="lloyd",
-    summary="Each site assigns its points to the nearest centroid and adds them up.",
+    summary="Each site assigns its records to the nearest centroid and adds them up.",
     task=StepTask,
     payload=Step,
     local_step=lambda task, site: site_lloyd_step(

@@ -243,7 +243,7 @@ PHASES = (
         name="cells",
         once=True,
         summary=(
-            "Each site clusters its own points by the features that it has; the coordinator finds "
+            "Each site clusters its own records by the features that it has; the coordinator finds "
             "out which sites' clusters are one."
         ),
         task=CellsTask,
@@ -262,8 +262,8 @@ PHASES = (
         name="federated",
         optional=True,
         summary=(
-            "Each site improves the global centroids that its points are nearest to by a few steps "
-            "of its own."
+            "Each site improves the global centroids that its records are nearest to by a few "
+            "steps of its own."
         ),
         task=FederatedTask,
         payload=Cells,

@@ -26,6 +26,7 @@ def _first_steps(page: PageRequest, found: admin.Overview) -> dict[str, bool]:
     addressed = bool(settings.operator_emails) or any(each.email for each in operators)
     mailed = settings.smtp_host is not None and addressed
     return {
+        "named": bool(settings.operated_by),
         "tls": page.request.url.scheme == "https",
         "sites": registered(Role.SITE),
         "analyst": registered(Role.ANALYST),

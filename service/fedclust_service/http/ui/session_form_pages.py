@@ -137,7 +137,7 @@ def _show(
     titles = {each.name: each.title or "" for each in registered}
     read_by_sites: Any = ()
     if isinstance(made, Definition):
-        asked = page.coordinator_url, made.sites[0], page.actor.name, made
+        asked = page.coordinator_url, made.sites[0], page.actor.name, page.co.operator, made
         read_by_sites = SessionTerms(*asked, made.policy.min_group_size).sections()
     return page.render(
         "session_form.html",

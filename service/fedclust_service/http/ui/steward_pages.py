@@ -45,8 +45,8 @@ def _consent(page: PageRequest) -> Response:
 
 
 def _terms(info: SessionInfo, site: str, url: str) -> SessionTerms:
-    definition = info.definition
-    return SessionTerms(url, site, info.created_by, definition, definition.policy.min_group_size)
+    definition, p = info.definition, info.definition.policy.min_group_size
+    return SessionTerms(url, site, info.asker, info.operator, definition, p)
 
 
 def _isolating(definition: Definition) -> Callable[[str], Markup]:
