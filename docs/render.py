@@ -29,7 +29,6 @@ from render_reference import (  # noqa: E402
     definition_fields,
     problem_list,
     service_commands,
-    service_exit_codes,
     settings,
     site_settings,
 )
@@ -87,7 +86,6 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("reference/service-cli.md", "commands"): service_commands,
         ("reference/settings.md", "settings"): settings,
         ("reference/settings.md", "site"): site_settings,
-        ("reference/exit-codes.md", "service"): service_exit_codes,
         ("reference/problems.md", "list"): problem_list,
         ("protocol.md", "task rules"): task_rules,
         ("methods/common.md", "options"): shared_options,

@@ -3,9 +3,10 @@
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from pydantic import BaseModel
+
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
-from fedclust.schema.field_texts import model_help
 from fedclust_service.http.ui.schema_fields import (
     FormField,
     fields_of,
@@ -28,6 +29,12 @@ def markdown_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
 
 
+def texts_of(model: type[BaseModel]) -> dict[str, str]:
+    """Return what a model says of its fields, in Markdown."""
+    fields = model.model_fields.items()
+    return {name: " ".join((each.description or "").split()) for name, each in fields}
+
+
 #: Options that mean the same in each method that has them: docs/methods/common.md.
 SHARED_OPTIONS = ("stability", "evidence", "evaluate")
 
@@ -39,7 +46,7 @@ def shared_options() -> str:
         model = variant_models(METHODS[name].options)[0]
         for each in fields_of(model):
             if each.name in SHARED_OPTIONS:
-                text = meaning(each.name, model_help(model, code="`"))
+                text = meaning(each.name, texts_of(model))
                 found.setdefault(each.name, (each, text, []))[2].append(f"`{name}`")
     rows = (
         (f"`{name}`", with_facts(text, {**_facts(each), "Methods": ", ".join(methods)}))
@@ -51,7 +58,7 @@ def shared_options() -> str:
 def options(method: str) -> str:
     """Return the own options of ``method``, those of each variant in a table of their own."""
     models = variant_models(METHODS[method].options)
-    meanings = model_help(models[0], code="`")
+    meanings = texts_of(models[0])
     if len(models) == 1:
         return options_table(fields_of(models[0]), meanings)
     by, *own = option_fields(METHODS[method], {})
@@ -73,7 +80,7 @@ def paper_options(method: str) -> str:
         about = (model.__doc__ or "").partition("\n")[0].partition(": ")[2]
         parts.append(f"**`{by.name}: {name}`**: {about}")
         own = (each for each in fields_of(model) if each.name != by.name)
-        parts.append(options_table(own, model_help(model, code="`")))
+        parts.append(options_table(own, texts_of(model)))
     return "\n\n".join(parts)
 
 
@@ -134,6 +141,6 @@ def meaning(name: str, meanings: Mapping[str, str]) -> str:
     """Return what the code says about a field, in JSON's words."""
     text = meanings.get(name, "")
     if not text:
-        raise ValueError(f"{name} has no text in the docstring of its model")
+        raise ValueError(f"{name} has no text below it in its model")
     text = re.sub(r"\b(None|True|False)\b", lambda found: _JSON[found[0]], text)
     return text.replace("|", "\\|")

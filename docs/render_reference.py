@@ -12,17 +12,15 @@ from fedclust.cli.main import app
 from fedclust.cli.options import Connection, Persons, Reading, field_names
 from fedclust.definition.study import StudyCreate, StudyDefaults
 from fedclust.schema.feature import Feature, Outcome
-from fedclust.schema.field_texts import attribute_help, model_help
 from fedclust.schema.run_config import Policy
 from fedclust.site.settings import AgentSettings, SiteSettings
 from fedclust.wire.errors import CATALOGUE
 from fedclust.wire.models import SessionCreate
 from fedclust_service.cli import DATABASE, FLAGS, NO_FLAG, NOTIFICATIONS
 from fedclust_service.cli import app as service_app
-from fedclust_service.exit_codes import Exit
 from fedclust_service.http.ui.schema_fields import fields_of
 from fedclust_service.settings import PREFIX, Settings
-from render_options import default, fields_table, markdown_table, values, with_facts
+from render_options import default, fields_table, markdown_table, texts_of, values, with_facts
 
 
 def markdown_code(text: str) -> str:
@@ -160,20 +158,10 @@ def settings() -> str:
 def site_settings() -> str:
     """Return every setting of ``site.toml``."""
     own = [each for each in fields_of(SiteSettings) if each.name != "agent"]
-    table = fields_table("setting", own, model_help(SiteSettings, code="`"))
+    table = fields_table("setting", own, texts_of(SiteSettings))
     agent = fields_of(AgentSettings)
-    rows = fields_table("setting", agent, model_help(AgentSettings, code="`"), "agent.")
+    rows = fields_table("setting", agent, texts_of(AgentSettings), "agent.")
     return "\n".join([table, *rows.splitlines()[2:]])
-
-
-# --- exit codes -----------------------------------------------------------------------------------
-
-
-def service_exit_codes() -> str:
-    """Return the exit codes of ``fedclust-service``."""
-    meanings = attribute_help(Exit.__doc__ or "", code="`")
-    rows = [(str(int(each)), meanings[each.name]) for each in Exit]
-    return markdown_table(("code", "meaning"), [*rows, ("130", "Somebody pressed Ctrl-C.")])
 
 
 # --- problems -------------------------------------------------------------------------------------
@@ -195,16 +183,12 @@ def definition_fields(model: type[BaseModel]) -> str:
     # A part with fields of its own has a table of its own.
     groups = [each for each in fields_of(model) if each.name in ("policy", "defaults")]
     shown = [each for each in fields_of(model) if each not in groups]
-    table = fields_table("field", shown, _own_texts(model))
+    table = fields_table("field", shown, texts_of(model))
     if not groups:
         return table
     facts = {"Default": "`{}`", "Values": "object, see below"}
-    rows = [(f"`{each.name}`", with_facts(_own_texts(model)[each.name], facts)) for each in groups]
+    rows = [(f"`{each.name}`", with_facts(texts_of(model)[each.name], facts)) for each in groups]
     return "\n".join([table, *("| " + " | ".join(row) + " |" for row in rows)])
-
-
-def _own_texts(model: type[BaseModel]) -> Mapping[str, str]:
-    return model_help(model, code="`")
 
 
 DEFINITIONS: Mapping[str, type[BaseModel]] = {

@@ -7,8 +7,9 @@
   PDF a link to a page outside the menu becomes its text too.
 - In the PDF the list of pages is on the first one, and each page is as high as any other: not a
   part of the section in which the list of pages happens to stand.
-- The reference shows the fields of a model by name and default; the types are in its docstring.
+- The reference shows the fields of a model by name and default.
   It omits the parameters by which tests replace the connection and the clock.
+- Code in the text of a model's field, which is Markdown, becomes code.
 - The path of a page in a docstring becomes a link.
 - Scripts and styles inside a page move to files, so that the coordinator's content policy can
   forbid them.
@@ -38,6 +39,7 @@ _ANCHOR = re.compile(r'^<a id="([\w-]+)"></a>', re.MULTILINE)
 _SEARCHED = re.compile(r"^<!-- search: (.+) -->$", re.MULTILINE)
 _PICTURE_TEXT = re.compile(r"!\[[^\]]*\]\(")
 _PATH_OF_PAGE = re.compile(r"(``)?\bdocs/([\w/-]+)\.md(?(1)``)")
+_MARKDOWN_CODE = re.compile(r"(?<![`:])`([^`]+)`(?!`)")
 _FOR_TESTS = re.compile(r", http: [^,]*Http .*\)$")
 _INLINE = re.compile(r"[ ]*<(script|style)(?: data-cfasync=\"false\")?>(.*?)</\1>\n?", re.DOTALL)
 #: The theme's style sheet has all icons as fonts; this script would write styles into the page.
@@ -93,7 +95,9 @@ def _keep_outside_menu(_: Sphinx, env: BuildEnvironment) -> None:
 def _link_pages(
     app: Sphinx, what: str, name: str, thing: object, options: Any, lines: list[str]
 ) -> None:
-    del app, what, name, thing, options
+    del app, name, thing, options
+    if what == "attribute":
+        lines[:] = [_MARKDOWN_CODE.sub(r"``\1``", line) for line in lines]
     lines[:] = [_PATH_OF_PAGE.sub(r":doc:`/\2`", line) for line in lines]
 
 

@@ -17,51 +17,42 @@ _MAX_QUASI_NEWTON = 500
 
 
 class Config(EvaluatedOptions, title="DualConfig"):
-    """Options of ``dual``.
-
-    Attributes
-    ----------
-    n_clusters : int
-        Number of clusters K.
-    update : {"quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton"}
-        Rule that updates the multipliers. ``subgradient``,
-        ``bundle_trust`` and ``quasi_newton`` are the paper's (sections IV-A to IV-C).
-    symmetry : {"pairwise", "cells", "reference", "none"}
-        Constraint that fixes the numbering of the clusters. ``reference`` (equation 36) and
-        ``cells`` may cut off the optimum: their lower bound is not a certificate.
-    node_limit : int
-        Limit of nodes in each site's search. At the limit, the bound proven so far counts.
-    gap : float
-        Relative gap at which the session ends (0.25 % in the paper).
-    residual : float
-        Only for the paper's rules: norm of the consensus violation (the distance of the sites'
-        centroids) at which the session ends. None: 0.01.
-    step : float
-        Only for the paper's rules: the first step length alpha_0, or squared radius of the trust
-        region. It is divided by the root of the iteration. None: 0.5.
-    splits : int
-        Limit of cuts of the centroids' domain to close a larger gap of the dual bound. Only with
-        ``quadratic_bundle`` and a certified symmetry form. Each cut takes about two dual rounds.
-    iterations : int
-        Limit of dual rounds, including those of parts of a split domain.
-    polish : bool or None
-        Whether further primal rounds improve centroids by Lloyd steps. None: only with
-        ``quadratic_bundle``; the paper's rules only measure the averages.
-    n_init : int
-        Restarts of each site's local k-means, which gives the references.
-    """
+    """Options of ``dual``."""
 
     n_clusters: Annotated[int, Field(ge=1, le=20)]
+    """Number of clusters K."""
     update: Rule = "quadratic_bundle"
+    """Rule that updates the multipliers. `subgradient`, `bundle_trust` and `quasi_newton` are the
+    paper's (sections IV-A to IV-C).
+    """
     symmetry: Symmetry = "pairwise"
+    """Constraint that fixes the numbering of the clusters. `reference` (equation 36) and `cells`
+    may cut off the optimum: their lower bound is not a certificate.
+    """
     node_limit: Annotated[int, Field(ge=1, le=100_000_000)] = 200_000
+    """Limit of nodes in each site's search. At the limit, the bound proven so far counts."""
     gap: Annotated[FiniteFloat, Field(ge=0, lt=1)] = 0.0025
+    """Relative gap at which the session ends (0.25 % in the paper)."""
     residual: Annotated[FiniteFloat, Field(ge=0)] | None = None
+    """Only for the paper's rules: norm of the consensus violation (the distance of the sites'
+    centroids) at which the session ends. None: 0.01.
+    """
     step: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    """Only for the paper's rules: the first step length alpha_0, or squared radius of the trust
+    region. It is divided by the root of the iteration. None: 0.5.
+    """
     splits: Annotated[int, Field(ge=0, le=1_000)] = 0
+    """Limit of cuts of the centroids' domain to close a larger gap of the dual bound. Only with
+    `quadratic_bundle` and a certified symmetry form. Each cut takes about two dual rounds.
+    """
     iterations: Annotated[int, Field(ge=1, le=5_000)] = 150
+    """Limit of dual rounds, including those of parts of a split domain."""
     polish: bool | None = None
+    """Whether further primal rounds improve centroids by Lloyd steps. None: only with
+    `quadratic_bundle`; the paper's rules only measure the averages.
+    """
     n_init: Restarts = 50
+    """Restarts of each site's local k-means, which gives the references."""
 
     @property
     def polished(self) -> bool:

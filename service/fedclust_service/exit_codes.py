@@ -4,31 +4,7 @@ from enum import IntEnum
 
 
 class Exit(IntEnum):
-    """The exit codes of all commands.
-
-    Attributes
-    ----------
-    OK : int
-        The command did what it was asked to do.
-    FAILED : int
-        An unexpected error. Also: the demo failed, the audit trail has a fault, or a test
-        notification was not delivered.
-    USAGE : int
-        A wrong command line.
-    SETTINGS : int
-        A setting is unknown, wrong or contradicts another one; no TLS beyond loopback; a secret key
-        that is missing or cannot be used; a package that is not installed; no channel to test.
-    ADDRESS : int
-        The address cannot be listened on: the port is in use, or the address is not this machine's.
-    DATABASE : int
-        The database cannot be reached or written, or is damaged.
-    SCHEMA : int
-        The database's schema is older or newer than the program.
-    LOCKED : int
-        Another coordinator serves the same SQLite file.
-    CLOCK : int
-        The clock differs from the database's, or is earlier than the last entry of the audit trail.
-    """
+    """The exit codes of all commands; docs/reference/exit-codes.md has their meaning."""
 
     OK = 0
     FAILED = 1

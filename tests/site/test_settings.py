@@ -54,7 +54,10 @@ def test_a_wrong_setting_names_file_key_and_what_is_allowed(content: str, said: 
     with pytest.raises(UsageError, match=said) as caught:
         read_settings(state_directory())
     assert str(path) in str(caught.value)
-    assert "it may hold: require_approval (true or false), min_group_size (" in str(caught.value)
+    examples = (
+        'require_approval = true, min_group_size = 10, ids = "permanent", agent.notify_command'
+    )
+    assert f"it may hold, for example, {examples} = [" in str(caught.value)
     assert "yes" not in str(caught.value)
 
 

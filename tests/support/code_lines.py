@@ -42,10 +42,10 @@ def code_lines(path: Path) -> int:
         for number in range(token.start[0], token.end[0] + 1)
     }
     for node in ast.walk(ast.parse(source)):
-        documented = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
-        if isinstance(node, documented) and ast.get_docstring(node, clean=False) is not None:
-            text = node.body[0]
-            lines -= set(range(text.lineno, (text.end_lineno or text.lineno) + 1))
+        # A text alone is a docstring: of a module, class or function, or of the field above it.
+        match node:
+            case ast.Expr(ast.Constant(str())):
+                lines -= set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
     return len(lines)
 
 

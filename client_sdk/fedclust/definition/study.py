@@ -8,7 +8,7 @@ from fedclust.definition import DefinitionError, check_defaults, check_features,
 from fedclust.schema.display import brief
 from fedclust.schema.feature import Declared
 from fedclust.schema.field_names import field_errors
-from fedclust.schema.model import Model, Slug
+from fedclust.schema.model import Model, Slug, Written
 from fedclust.schema.run_config import Policy
 from fedclust.schema.times import Timestamp
 from fedclust.wire.codec import canonical_json
@@ -16,56 +16,44 @@ from fedclust.wire.errors import FieldError
 from fedclust.wire.models import PURPOSE_CHARACTERS, Line, Purpose, SessionCreate
 
 
-class StudyDefaults(Model):
+class StudyDefaults(Written):
     """What the sessions of a study take over unless they say otherwise.
 
     Only fields that were set count. Of ``config`` and ``policy`` a session may replace single
     fields. ``config`` is for ``algorithm``: a session of another method takes none of it.
-
-    Attributes
-    ----------
-    algorithm : str
-        The method of sessions that name none.
-    config : dict
-        Options of ``algorithm``; without ``algorithm``, of every session.
-    policy : Policy
-        Fields of the policy.
-    start : {"when_all_joined", "manual"}
-        Whether sessions start by themselves, or an analyst starts them.
     """
 
     algorithm: Line = Field(default_factory=str)
+    """The method of sessions that name none."""
     config: dict[str, Any] = Field(default_factory=dict)
+    """Options of `algorithm`; without `algorithm`, of every session."""
     policy: Policy = Policy()
+    """Fields of the policy."""
     start: Literal["when_all_joined", "manual"] = "when_all_joined"
+    """Whether sessions start by themselves, or an analyst starts them."""
 
 
-class StudyCreate(Model):
-    """What several sessions of the same sites have in common. It never changes.
-
-    Attributes
-    ----------
-    name : str
-        The study's name in commands and addresses: a-z, 0-9 and hyphens.
-    title, purpose, contact, approval, expires
-        As in a session, which takes them over unless it says otherwise.
-    sites : tuple of str
-        The sites of each session.
-    features : tuple of Feature
-        A session takes all of them, or names some; it declares them as the study does.
-    defaults : StudyDefaults
-        What else the sessions take over.
-    """
+class StudyCreate(Written):
+    """What several sessions of the same sites have in common. It never changes."""
 
     name: Slug
+    """The study's name in commands and addresses: a-z, 0-9 and hyphens."""
     title: Line = ""
+    """As in a session, which takes them over unless it says otherwise."""
     purpose: Annotated[Purpose, Field(min_length=PURPOSE_CHARACTERS[0])]
+    """As in a session, which takes them over unless it says otherwise."""
     contact: Line = ""
+    """As in a session, which takes them over unless it says otherwise."""
     approval: Line = ""
+    """As in a session, which takes them over unless it says otherwise."""
     expires: Timestamp | None = None
+    """As in a session, which takes them over unless it says otherwise."""
     sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
+    """The sites of each session."""
     features: Annotated[tuple[Declared, ...], Field(max_length=10_000)] = ()
+    """A session takes all of them, or names some; it declares them as the study does."""
     defaults: StudyDefaults = StudyDefaults()
+    """What else the sessions take over."""
 
 
 class StudyInfo(Model):

@@ -72,25 +72,17 @@ from fedclust.schema.task import (
 
 
 class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
-    """Options of the default variant: exact Lloyd rounds of several candidates.
-
-    Attributes
-    ----------
-    candidates : int
-        The most candidate clusterings that continue in parallel.
-    halve_every : int
-        Rounds after which the worse half of the candidates is dropped.
-    n_init : int
-        Restarts of each site's k-means in the phase ``cells``.
-    tol : float
-        Relative improvement of the inertia below which a round counts as no improvement.
-    """
+    """Options of the default variant: exact Lloyd rounds of several candidates."""
 
     variant: Literal["default"]
     candidates: Annotated[int, Field(ge=1, le=64)] = 8
+    """The most candidate clusterings that continue in parallel."""
     halve_every: Annotated[int, Field(ge=1, le=1_000)] = 3
+    """Rounds after which the worse half of the candidates is dropped."""
     n_init: Restarts = 3
+    """Restarts of each site's k-means in the phase `cells`."""
     tol: Tolerance = 1e-6
+    """Relative improvement of the inertia below which a round counts as no improvement."""
 
     phases: ClassVar = ("cells", "candidates")
 
@@ -101,26 +93,19 @@ class DefaultConfig(SweptOptions, title="FkmDefaultConfig"):
 
 
 class PaperConfig(SweptOptions, title="FkmPaperConfig"):
-    """Options of the paper's variant: the published algorithm.
-
-    Attributes
-    ----------
-    rounds : int
-        How often the coordinator clusters the sites' means.
-    drop_empty : bool
-        Whether a site drops the global centroids that none of its points are nearest to (line 15 of
-        the paper's algorithm). False is the paper's ablation.
-    drop_below : int
-        A site does not send a mean that fewer persons than this are nearest to.
-    weighted : bool
-        Whether means are weighted by persons (equation 1). False is the paper's ablation.
-    """
+    """Options of the paper's variant: the published algorithm."""
 
     variant: Literal["paper"]
     rounds: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """How often the coordinator clusters the sites' means."""
     drop_empty: bool = True
+    """Whether a site drops the global centroids that none of its points are nearest to (line 15 of
+    the paper's algorithm). False is the paper's ablation.
+    """
     drop_below: Annotated[int, Field(ge=1, le=1_000_000)] = 2
+    """A site does not send a mean that fewer persons than this are nearest to."""
     weighted: bool = True
+    """Whether means are weighted by persons (equation 1). False is the paper's ablation."""
 
     @property
     def round_limit(self) -> int:

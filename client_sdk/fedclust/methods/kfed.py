@@ -75,18 +75,12 @@ _MIN_PROJECTED_CELLS = 32
 
 
 class _KfedOptions(SweptOptions):
-    """Options of both variants.
-
-    Attributes
-    ----------
-    local_clusters : int or None
-        k', the most cells of a site. None: 8 K; in the paper variant sqrt(K), rounded up.
-    refine : int
-        Exact Lloyd rounds after the first round.
-    """
+    """Options of both variants."""
 
     local_clusters: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """k', the most cells of a site. None: 8 K; in the paper variant sqrt(K), rounded up."""
     refine: Annotated[int, Field(ge=0, le=99)] = 0
+    """Exact Lloyd rounds after the first round."""
 
     @property
     def round_limit(self) -> int:
@@ -100,25 +94,20 @@ class _KfedOptions(SweptOptions):
 
 
 class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
-    """Options of the default variant: more cells than clusters, and restarts.
-
-    Attributes
-    ----------
-    n_init : int or None
-        Restarts of each site's k-means. None: 10, down to 2 at a large site.
-    projection : {"auto", "on", "off"}
-        Whether a site runs its k-means among projections on its singular vectors above the noise.
-        ``auto``: from 32 cells on.
-    labels : {"nearest", "cells"}
-        How a site that took part labels its rows: by the nearest centroid, or by the cluster of its
-        own nearest cell (Definition 3.3). All other rows, and all rows after refinement, get the
-        nearest centroid.
-    """
+    """Options of the default variant: more cells than clusters, and restarts."""
 
     variant: Literal["default"]
     n_init: Restarts | None = None
+    """Restarts of each site's k-means. None: 10, down to 2 at a large site."""
     projection: Literal["auto", "on", "off"] = "auto"
+    """Whether a site runs its k-means among projections on its singular vectors above the noise.
+    `auto`: from 32 cells on.
+    """
     labels: Literal["nearest", "cells"] = "nearest"
+    """How a site that took part labels its rows: by the nearest centroid, or by the cluster of its
+    own nearest cell (Definition 3.3). All other rows, and all rows after refinement, get the
+    nearest centroid.
+    """
 
     @property
     def cells(self) -> int:
@@ -134,25 +123,20 @@ class DefaultConfig(_KfedOptions, title="KfedDefaultConfig"):
 
 
 class PaperConfig(_KfedOptions, title="KfedPaperConfig"):
-    """Options of the paper's variant: Algorithms 1 and 2 as published.
-
-    Attributes
-    ----------
-    projection : {"on", "off"}
-        Whether a site seeds its k-means in the space of its first k' singular vectors.
-    labels : {"cells", "nearest"}
-        How a site that took part labels its rows: by the cluster of its own nearest cell
-        (Definition 3.3), or by the nearest centroid. All other rows, and all rows after refinement,
-        get the nearest centroid.
-    server_lloyd : {"converge", "one"}
-        Whether the coordinator runs Lloyd to convergence, as the authors' program does, or once
-        (Algorithm 2, line 7).
-    """
+    """Options of the paper's variant: Algorithms 1 and 2 as published."""
 
     variant: Literal["paper"]
     projection: Literal["on", "off"] = "on"
+    """Whether a site seeds its k-means in the space of its first k' singular vectors."""
     labels: Literal["cells", "nearest"] = "cells"
+    """How a site that took part labels its rows: by the cluster of its own nearest cell (Definition
+    3.3), or by the nearest centroid. All other rows, and all rows after refinement, get the nearest
+    centroid.
+    """
     server_lloyd: Literal["converge", "one"] = "converge"
+    """Whether the coordinator runs Lloyd to convergence, as the authors' program does, or once
+    (Algorithm 2, line 7).
+    """
 
     @property
     def cells(self) -> int:

@@ -45,15 +45,10 @@ from fedclust.schema.task import Contribution, Done, Next, Task
 
 
 class Config(StartOptions, title="LloydConfig"):
-    """Options of ``lloyd``.
-
-    Attributes
-    ----------
-    tol : float
-        Relative improvement of the inertia below which a round counts as no improvement.
-    """
+    """Options of ``lloyd``."""
 
     tol: Tolerance = 1e-6
+    """Relative improvement of the inertia below which a round counts as no improvement."""
 
     @property
     def phases(self) -> tuple[str, ...]:

@@ -41,19 +41,14 @@ SHOWN_LEAVES = 50
 
 
 class Config(SweptOptions, title="WardConfig"):
-    """Options of ``ward``.
-
-    Attributes
-    ----------
-    cells : int
-        M, the most cells of a site: its groups, merged where there are more.
-    labels : {"nearest", "tree"}
-        How a site labels its rows: by the nearest centroid, or by the branch of its nearest own
-        cell. New rows always get the nearest centroid.
-    """
+    """Options of ``ward``."""
 
     cells: Annotated[int, Field(ge=1, le=500)] = 200
+    """M, the most cells of a site: its groups, merged where there are more."""
     labels: Literal["nearest", "tree"] = "nearest"
+    """How a site labels its rows: by the nearest centroid, or by the branch of its nearest own
+    cell. New rows always get the nearest centroid.
+    """
 
     round_limit: ClassVar = 1
 

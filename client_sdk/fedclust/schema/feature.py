@@ -19,7 +19,7 @@ from pydantic import (
 )
 from pydantic_core import CoreSchema
 
-from fedclust.schema.model import FeatureName, Model, Visible
+from fedclust.schema.model import FeatureName, Visible, Written
 
 _MOST_UNIT = 64
 Unit = Annotated[
@@ -30,30 +30,8 @@ Unit = Annotated[
 POINTS_TIMES_VARIANCE = 250
 
 
-class Feature(Model):
+class Feature(Written):
     """What every site is asked for, in the units of the session.
-
-    Attributes
-    ----------
-    name : str
-        The name of the feature, and of its column at the sites.
-    unit : str
-        Unit of the numbers; the consent screen shows it, and a site converts its own numbers to it.
-    lower, upper : float or None
-        Bounds of a number: the smallest and the largest value that a person can have. Released
-        values outside count as the bound. None: one site's extreme values can move the clusters.
-    kind : {"numeric", "binary", "categorical"}
-        ``numeric``: a number. ``binary``: 0 or 1. ``categorical``: one of ``levels``.
-    levels : tuple of str or None
-        All possible values of a categorical feature, 2 to 64; rows with another value get no label.
-    transform : {"none", "log", "log1p"}
-        Applied to a number before it is scaled, and undone in the result. ``log`` needs ``lower``
-        above 0, ``log1p`` above -1.
-    weight : float
-        Factor of the feature's part in squared distances: 2 counts as two copies of it. From 1e-6
-        to 1e6.
-    role : {"feature"}
-        Persons are clustered by it; see :class:`Outcome` for what is compared between clusters.
 
     Examples
     --------
@@ -64,14 +42,31 @@ class Feature(Model):
     """
 
     name: FeatureName
+    """The name of the feature, and of its column at the sites."""
     unit: Unit = ""
+    """Unit of the numbers; the consent screen shows it, and a site converts its own numbers to it.
+    """
     lower: FiniteFloat | None = None
+    """The smallest value that a person can have. Released values below count as it. None: one
+    site's extreme values can move the clusters.
+    """
     upper: FiniteFloat | None = None
+    """The largest value that a person can have; as `lower`."""
     kind: Literal["numeric", "binary", "categorical"] = "numeric"
+    """`numeric`: a number. `binary`: 0 or 1. `categorical`: one of `levels`."""
     levels: tuple[FeatureName, ...] | None = None
+    """All possible values of a categorical feature, 2 to 64; rows with another value get no label.
+    """
     transform: Literal["none", "log", "log1p"] = "none"
+    """Applied to a number before it is scaled, and undone in the result. `log` needs `lower` above
+    0, `log1p` above -1.
+    """
     weight: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    """Factor of the feature's part in squared distances: 2 counts as two copies of it. From 1e-6 to
+    1e6.
+    """
     role: Literal["feature"] = "feature"
+    """Persons are clustered by it; see `Outcome` for what is compared between clusters."""
 
     @model_serializer(mode="wrap")
     def _without_default_role(self, write: Any) -> dict[str, Any]:
@@ -86,35 +81,11 @@ Summary: TypeAlias = Literal["first", "slope", "curvature", "peak", "auc"]
 SUMMARY_UNITS: Final = {"slope": "{}/{}", "curvature": "{}/{}²", "auc": "{} x {}"}
 
 
-class Outcome(Model):
+class Outcome(Written):
     """What is counted by final cluster, with noise; no method sees it (docs/evidence.md).
 
     A person has exactly one of its cells. The declaration fixes the cells: nothing is read from
     data. A column that is a feature too stands in the definition twice.
-
-    Attributes
-    ----------
-    name : str
-        The name of the outcome, and of its column at the sites.
-    role : {"outcome"}
-        Distinguishes an outcome from a feature.
-    kind : {"binary", "categorical", "ordered", "time"}
-        ``binary``: 0 or 1. ``categorical``: one of ``levels``. ``ordered``: a number, counted
-        between ``edges``. ``time``: a number, the time until the event or until the person left.
-    unit : str
-        Unit of the number; a site converts its own numbers to it.
-    levels : tuple of str or None
-        All possible values of a categorical outcome, 2 to 12.
-    edges : tuple of float or None
-        Ascending. Of an ordered outcome 2 to 5, where each cell after the first begins; of a time 4
-        to 6 above 0, where each interval ends.
-    values : tuple of float or None
-        Of an ordered outcome: what each cell counts as where means are compared. None: no means.
-    event : str or None
-        Of a time: the column of 0 and 1 that says whether the event occurred.
-    points : int
-        What the question costs of the 100 points that a site gives to its persons: the noise in
-        each cell has variance ``250 / points``.
 
     Examples
     --------
@@ -125,14 +96,29 @@ class Outcome(Model):
     """
 
     name: FeatureName
+    """The name of the outcome, and of its column at the sites."""
     role: Literal["outcome"]
+    """Distinguishes an outcome from a feature."""
     kind: Literal["binary", "categorical", "ordered", "time"]
+    """`binary`: 0 or 1. `categorical`: one of `levels`. `ordered`: a number, counted between
+    `edges`. `time`: a number, the time until the event or until the person left.
+    """
     unit: Unit = ""
+    """Unit of the number; a site converts its own numbers to it."""
     levels: tuple[FeatureName, ...] | None = None
+    """All possible values of a categorical outcome, 2 to 12."""
     edges: tuple[FiniteFloat, ...] | None = None
+    """Ascending. Of an ordered outcome 2 to 5, where each cell after the first begins; of a time 4
+    to 6 above 0, where each interval ends.
+    """
     values: tuple[FiniteFloat, ...] | None = None
+    """Of an ordered outcome: what each cell counts as where means are compared. None: no means."""
     event: FeatureName | None = None
+    """Of a time: the column of 0 and 1 that says whether the event occurred."""
     points: Annotated[int, Field(ge=1, le=10_000)] = 10
+    """What the question costs of the 100 points that a site gives to its persons: the noise in each
+    cell has variance `250 / points`.
+    """
 
     @property
     def cells(self) -> tuple[str, ...]:
@@ -172,40 +158,11 @@ class Outcome(Model):
         return {k: v for k, v in write(self).items() if v is not None and (k, v) != ("unit", "")}
 
 
-class Trajectory(Model):
+class Trajectory(Written):
     """A number that is measured several times, and the columns that it becomes.
 
     Methods see only its columns (:attr:`columns`), each a number. What it has by name, such as
     ``lower`` and ``transform``, holds for every column that is in its unit.
-
-    Attributes
-    ----------
-    name : str
-        The name of the measurement; its columns are ``name@0``, ``name@slope``.
-    kind : {"trajectory"}
-    unit : str
-        Unit of the values.
-    time_unit : str
-        Unit of the times, such as ``days``; a site converts its own.
-    lower, upper, transform
-        As of a :class:`Feature`.
-    weight : float
-        Of all columns together: a trajectory counts as one number does, however many they are.
-    grid : tuple of float or None
-        Ascending times. Each is a column: the value at that time.
-    fill : {"linear", "last", "none", "spline"}
-        Where the value at a time of the grid comes from. ``linear``: the line between the values
-        before and after it, or one of these alone; ``last``: the last one until then; ``none``: the
-        nearest one; ``spline``: the natural cubic spline with the grid as its knots that fits all
-        values of the person best (least squares).
-    window : float or None
-        A value that is further than this from a time of the grid does not count for it.
-    summary : tuple of str or None
-        In place of a grid. ``first``: the first value; ``slope``: of the straight line that fits
-        all values best (least squares); ``curvature``: the quadratic coefficient of the parabola
-        that does; ``peak``: the largest value; ``auc``: the area under the lines between the
-        values, from the first time to the last. Slope and area need values at two times, a
-        curvature at three.
 
     Examples
     --------
@@ -215,17 +172,37 @@ class Trajectory(Model):
     """
 
     name: Annotated[FeatureName, StringConstraints(max_length=100)]
+    """The name of the measurement; its columns are `name@0`, `name@slope`."""
     kind: Literal["trajectory"]
+    """"""
     unit: Unit = ""
+    """Unit of the values."""
     time_unit: Unit = ""
+    """Unit of the times, such as `days`; a site converts its own."""
     lower: FiniteFloat | None = None
+    """As of a `Feature`."""
     upper: FiniteFloat | None = None
+    """As of a `Feature`."""
     transform: Literal["none", "log", "log1p"] = "none"
+    """As of a `Feature`."""
     weight: Annotated[FiniteFloat, Field(gt=0)] = 1.0
+    """Of all columns together: a trajectory counts as one number does, however many they are."""
     grid: tuple[FiniteFloat, ...] | None = None
+    """Ascending times. Each is a column: the value at that time."""
     fill: Literal["linear", "last", "none", "spline"] = "linear"
+    """Where the value at a time of the grid comes from. `linear`: the line between the values
+    before and after it, or one of these alone; `last`: the last one until then; `none`: the nearest
+    one; `spline`: the natural cubic spline with the grid as its knots that fits all values of the
+    person best (least squares).
+    """
     window: Annotated[FiniteFloat, Field(ge=0)] | None = None
+    """A value that is further than this from a time of the grid does not count for it."""
     summary: tuple[Summary, ...] | None = None
+    """In place of a grid. `first`: the first value; `slope`: of the straight line that fits all
+    values best (least squares); `curvature`: the quadratic coefficient of the parabola that does;
+    `peak`: the largest value; `auc`: the area under the lines between the values, from the first
+    time to the last. Slope and area need values at two times, a curvature at three.
+    """
     role: Literal["feature"] = "feature"
 
     @property

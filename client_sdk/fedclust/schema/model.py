@@ -84,6 +84,16 @@ class Model(BaseModel):
         return [(name, value) for name, value in fields if value is not None]
 
 
+class Written(Model):
+    """Base of what people write.
+
+    The text below a field, in Markdown, is its description in forms, in the API and in the
+    reference.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
+
+
 def json_value(value: Any) -> Any:
     """Return mappings, sequences, arrays, times and models as JSON has them."""
     if isinstance(value, Model):

@@ -11,25 +11,21 @@ from typing_extensions import TypeVar
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.schema.encoding import Column, Space, columns_of
 from fedclust.schema.feature import Feature, Outcome
-from fedclust.schema.model import Model
+from fedclust.schema.model import Written
 from fedclust.schema.result import Result
 
 #: The most clusters that a method looks for where it chooses their number itself.
 MAX_FOUND_CLUSTERS = 1_000
 
 
-class MethodOptions(Model):
-    """Base of every method's options. A method adds its fields and overrides what differs.
-
-    Attributes
-    ----------
-    n_clusters : int, tuple of int, or None
-        Number of clusters K; several for a sweep; None where the method chooses K. Every method
-        declares this field, with its own limits.
-    """
+class MethodOptions(Written):
+    """Base of every method's options. A method adds its fields and overrides what differs."""
 
     if TYPE_CHECKING:  # a field here would come before the method's own in every schema
         n_clusters: int | tuple[int, ...] | None
+        """Number of clusters K; several for a sweep; None where the method chooses K. Every method
+        declares this field, with its own limits.
+        """
 
     @property
     def ks(self) -> tuple[int, ...]:
@@ -74,46 +70,8 @@ class MethodOptions(Model):
 MAX_GAMMA = 1e6
 
 
-class Policy(Model):
+class Policy(Written):
     """The privacy and pacing rules of a session (docs/sessions.md).
-
-    Attributes
-    ----------
-    min_sites : int
-        No round or result rests on fewer sites. 2 is for sessions of exactly two sites, which each
-        have to consent to that.
-    quorum : int or None
-        Number of non-empty submissions with which a round closes at its deadline. None: all that
-        take part.
-    round_timeout_s : int
-        Seconds until a round's deadline.
-    fail_after_s : int
-        Seconds for which a round may stay overdue before the session fails.
-    max_rounds : int or None
-        Limit on the method's rounds, without the preparation and the closing rounds. None: the
-        method's own.
-    min_group_size : int
-        The fewest persons behind any number that a site sends, at least 3. A site may ask for more.
-        Common thresholds: 5 is the most usual one, 10 is the rule of many statistical offices, 11
-        satisfies rules that forbid counts of 1 to 10.
-    protection : {"groups", "none"}
-        What a site computes with: its protected table, or its exact rows, to which every site has
-        to consent expressly.
-    scaling : {"none", "standard", "bounds"}
-        ``standard``: mean 0 and variance 1 over all sites. ``bounds``: from the features' bounds.
-        ``none``: numbers count as they are.
-    missing : {"drop", "impute", "mask"}
-        ``impute``: records that are not released take the mean over sites. ``drop``: leave out
-        groups that lack a column of the session; ``fedclust check`` says how many persons stay.
-        ``mask``: sites may lack features; not every method takes that.
-    dissimilarity : {"euclidean", "gower", "k-prototypes"}
-        How far a person is from a cluster. ``euclidean``: yes/no features and levels count as
-        numbers, 0 or 1, and a cluster has shares of them. ``k-prototypes`` (Huang 1998): squared
-        differences of numbers, and ``gamma`` for each yes/no feature or level that is not the
-        cluster's commonest. ``gower`` (1971), with ``scaling: bounds``: absolute differences over
-        the range of the bounds, and 1 for each of these. Not every method takes the last two.
-    gamma : float or None
-        Of ``k-prototypes``. None: half the mean standard deviation of the numbers, after scaling.
 
     Examples
     --------
@@ -122,16 +80,48 @@ class Policy(Model):
     """
 
     min_sites: Annotated[int, Field(ge=1, le=10_000)] = 3
+    """No round or result rests on fewer sites. 2 is for sessions of exactly two sites, which each
+    have to consent to that.
+    """
     quorum: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Number of non-empty submissions with which a round closes at its deadline. None: all that
+    take part.
+    """
     round_timeout_s: Annotated[int, Field(ge=1, le=31_536_000)] = 3_600
+    """Seconds until a round's deadline."""
     fail_after_s: Annotated[int, Field(ge=1, le=31_536_000)] = 604_800
+    """Seconds for which a round may stay overdue before the session fails."""
     max_rounds: Annotated[int, Field(ge=1, le=10_000)] | None = None
+    """Limit on the method's rounds, without the preparation and the closing rounds. None: the
+    method's own.
+    """
     min_group_size: Annotated[int, Field(ge=1, le=1_000_000, examples=[5, 10, 11])] = 5
+    """The fewest persons behind any number that a site sends, at least 3. A site may ask for more.
+    Common thresholds: 5 is the most usual one, 10 is the rule of many statistical offices, 11
+    satisfies rules that forbid counts of 1 to 10.
+    """
     protection: Literal["groups", "none"] = "groups"
+    """What a site computes with: its protected table, or its exact rows, to which every site has to
+    consent expressly.
+    """
     scaling: Literal["none", "standard", "bounds"] = "standard"
+    """`standard`: mean 0 and variance 1 over all sites. `bounds`: from the features' bounds.
+    `none`: numbers count as they are.
+    """
     missing: Literal["drop", "impute", "mask"] = "impute"
+    """`impute`: records that are not released take the mean over sites. `drop`: leave out groups
+    that lack a column of the session; `fedclust check` says how many persons stay. `mask`: sites
+    may lack features; not every method takes that.
+    """
     dissimilarity: Literal["euclidean", "gower", "k-prototypes"] = "euclidean"
+    """How far a person is from a cluster. `euclidean`: yes/no features and levels count as numbers,
+    0 or 1, and a cluster has shares of them. `k-prototypes` (Huang 1998): squared differences of
+    numbers, and `gamma` for each yes/no feature or level that is not the cluster's commonest.
+    `gower` (1971), with `scaling: bounds`: absolute differences over the range of the bounds, and 1
+    for each of these. Not every method takes the last two.
+    """
     gamma: Annotated[FiniteFloat, Field(gt=0, le=MAX_GAMMA)] | None = None
+    """Of `k-prototypes`. None: half the mean standard deviation of the numbers, after scaling."""
 
     @property
     def sites_needed(self) -> int:

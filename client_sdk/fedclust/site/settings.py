@@ -9,57 +9,47 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, Field, ValidationError
 
 from fedclust.definition import LEAST_GROUP
-from fedclust.schema.model import Model
+from fedclust.schema.model import Written
 from fedclust.wire.errors import DisclosureError, UsageError
 
 _FILE = "site.toml"
 
 
-class AgentSettings(Model):
-    """What applies to the agent of this site.
-
-    Attributes
-    ----------
-    notify_command : tuple of str
-        The program, and its arguments, that the agent runs when somebody has to act, such as
-        ``["/usr/local/bin/tell", "it@hospital.example"]``. An empty list: none.
-    """
+class AgentSettings(Written):
+    """What applies to the agent of this site."""
 
     notify_command: tuple[str, ...] = Field(
-        default=(), description='a list of texts: ["/usr/local/bin/tell", "it@hospital.example"]'
+        default=(), examples=[["/usr/local/bin/tell", "it@hospital.example"]]
     )
-
-
-class SiteSettings(Model):
-    """What applies to every session of this site and every user of it.
-
-    The description of a field says which values are allowed, for messages.
-
-    Attributes
-    ----------
-    require_approval : bool
-        Whether this site joins a session, and sends in it, only with a recorded approval of exactly
-        what is asked (``fedclust approve``).
-    min_group_size : int or None
-        The fewest persons behind any number that this site sends, in every session and whatever
-        option is given; at least 3. A session with smaller groups uses this number. A session that
-        was joined with smaller groups before, or that asks for exact rows (``protection: none``),
-        sends nothing more. None: only the session and the options of a command count.
-    ids : {"permanent"} or None
-        Whether nobody's id ever changes at this site. Then a file may lack known persons and have
-        new ones at the same time. None: p or more of both are taken for changed ids.
-    agent : AgentSettings
-        The table ``[agent]``.
+    """The program, and its arguments, that the agent runs when somebody has to act, such as
+    `["/usr/local/bin/tell", "it@hospital.example"]`. An empty list: none.
     """
 
-    require_approval: bool = Field(default=False, description="true or false")
+
+class SiteSettings(Written):
+    """What applies to every session of this site and every user of it.
+
+    The example of a field stands in messages.
+    """
+
+    require_approval: bool = Field(default=False, examples=[True])
+    """Whether this site joins a session, and sends in it, only with a recorded approval of exactly
+    what is asked (`fedclust approve`).
+    """
     min_group_size: Annotated[int, Field(ge=LEAST_GROUP, le=1_000_000)] | None = Field(
-        default=None, description=f"a whole number from {LEAST_GROUP} on"
+        default=None, examples=[10]
     )
-    ids: Literal["permanent"] | None = Field(
-        default=None, description='"permanent" if nobody\'s id ever changes'
-    )
+    """The fewest persons behind any number that this site sends, in every session and whatever
+    option is given; at least 3. A session with smaller groups uses this number. A session that was
+    joined with smaller groups before, or that asks for exact rows (`protection: none`), sends
+    nothing more. None: only the session and the options of a command count.
+    """
+    ids: Literal["permanent"] | None = Field(default=None, examples=["permanent"])
+    """Whether nobody's id ever changes at this site. Then a file may lack known persons and have
+    new ones at the same time. None: p or more of both are taken for changed ids.
+    """
     agent: AgentSettings = AgentSettings()
+    """The table `[agent]`."""
 
     def lines(self) -> list[str]:
         """Return each setting in use, as the file would say it."""
@@ -129,11 +119,12 @@ def read_settings(directory: Path) -> SiteSettings:
     except RecursionError:
         raise UsageError(f"{path}: it is nested too deeply") from None
     except ValidationError as error:
-        raise UsageError(f"{path}: {_fault(error)}; it may hold: {_allowed()}") from None
+        fault = _fault(error)
+        raise UsageError(f"{path}: {fault}; it may hold, for example, {_allowed()}") from None
     except TypeError:
         # A date, for which JSON has no form; no setting is one.
         raise UsageError(
-            f"{path}: no setting is a date or time; it may hold: {_allowed()}"
+            f"{path}: no setting is a date or time; it may hold, for example, {_allowed()}"
         ) from None
 
 
@@ -147,17 +138,18 @@ def _fault(error: ValidationError) -> str:
 
 
 def _allowed() -> str:
-    return ", ".join(f"{name} ({values})" for name, values in _described("", SiteSettings))
+    examples = _examples("", SiteSettings)
+    return ", ".join(f"{name} = {json.dumps(value)}" for name, value in examples)
 
 
-def _described(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, str]]:
-    """Yield the name and the allowed values of every setting; those of a table with its name."""
+def _examples(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, object]]:
+    """Yield the name and a value of every setting; those of a table with its name."""
     for name, field in model.model_fields.items():
         kind = field.annotation
         if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _described(f"{prefix}{name}.", kind)
+            yield from _examples(f"{prefix}{name}.", kind)
         else:
-            yield f"{prefix}{name}", field.description or ""
+            yield from ((f"{prefix}{name}", value) for value in field.examples or ())
 
 
 def _flat(prefix: str, values: dict[str, object]) -> Iterator[tuple[str, object]]:

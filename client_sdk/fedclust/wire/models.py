@@ -19,7 +19,7 @@ from fedclust.schema import states
 from fedclust.schema.display import session_fields, session_row
 from fedclust.schema.errors import TaskRule
 from fedclust.schema.feature import Declared
-from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible
+from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible, Written
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import Policy
 from fedclust.schema.task import Disclosure
@@ -167,60 +167,43 @@ class AlgorithmInfo(Model):
 # --- sessions -------------------------------------------------------------------------------------
 
 
-class SessionCreate(Model):
-    """An analyst's definition of a session. Frozen when the session is created.
-
-    Attributes
-    ----------
-    name : str
-        The session's name in commands and addresses: a-z, 0-9 and hyphens.
-    title : str
-        The title of the session, for the people who decide at a site; at most 200 characters.
-    contact : str
-        Whom they can ask: name and address.
-    approval : str
-        The ethics approval or the contract.
-    purpose : str
-        Why the sites should take part, in one to five sentences (20 to 1,000 characters): they
-        decide by it. A simulation needs none.
-    expires : datetime or None
-        No site joins from then on, by the coordinator's clock. With its offset from UTC, such as
-        ``2026-12-31T00:00:00Z``.
-    study : str or None
-        The study that the session belongs to.
-    algorithm : str
-        The clustering method; ``fkm`` suits most sessions.
-    config : dict
-        The method's options; see the page of the method.
-    features : tuple of Feature or Outcome
-        What every site is asked for, in this order: columns to cluster by, and outcomes.
-    outcomes_k : int, "recommended" or None
-        With several numbers of clusters: the one that outcomes are counted at.
-    sites : tuple of str
-        The sites to invite, which the operator has registered.
-    seed : int or None
-        The same seed gives the same result. None: drawn when the session is created.
-    start : {"when_all_joined", "manual"}
-        Whether the session starts by itself, or an analyst starts it.
-    policy : Policy
-        Protection, number of sites and pace.
-    """
+class SessionCreate(Written):
+    """An analyst's definition of a session. Frozen when the session is created."""
 
     name: Slug
+    """The session's name in commands and addresses: a-z, 0-9 and hyphens."""
     study: Slug | None = None
+    """The study that the session belongs to."""
     title: Line = ""
+    """The title of the session, for the people who decide at a site; at most 200 characters."""
     purpose: Purpose = ""
+    """Why the sites should take part, in one to five sentences (20 to 1,000 characters): they
+    decide by it. A simulation needs none.
+    """
     contact: Line = ""
+    """Whom they can ask: name and address."""
     approval: Line = ""
+    """The ethics approval or the contract."""
     expires: Timestamp | None = None
+    """No site joins from then on, by the coordinator's clock. With its offset from UTC, such as
+    `2026-12-31T00:00:00Z`.
+    """
     algorithm: Line
+    """The clustering method; `fkm` suits most sessions."""
     config: dict[str, Any]
+    """The method's options; see the page of the method."""
     seed: Annotated[int, Field(ge=0, le=MAX_SEED)] | None = None
+    """The same seed gives the same result. None: drawn when the session is created."""
     features: Annotated[tuple[Declared, ...], Field(min_length=1, max_length=10_000)]
+    """What every site is asked for, in this order: columns to cluster by, and outcomes."""
     sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
+    """The sites to invite, which the operator has registered."""
     outcomes_k: Annotated[int, Field(ge=1)] | Literal["recommended"] | None = None
+    """With several numbers of clusters: the one that outcomes are counted at."""
     start: Literal["when_all_joined", "manual"] = "when_all_joined"
+    """Whether the session starts by itself, or an analyst starts it."""
     policy: Policy = Policy()
+    """Protection, number of sites and pace."""
 
     @model_serializer(mode="wrap")
     def _without_absent(self, write: Any) -> dict[str, Any]:

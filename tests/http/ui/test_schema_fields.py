@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
-from fedclust.schema.field_texts import attribute_help
+from fedclust.schema.model import Written
 from fedclust_service.http.ui.schema_fields import FormField, fields_of, option_fields
 
 
@@ -39,15 +39,8 @@ class Recursive(BaseModel):
     inner: Recursive | None = None
 
 
-class Everything(BaseModel):
-    """Options as a plug-in may have them.
-
-    Attributes
-    ----------
-    several, word : tuple
-        Two of them, of which ``several`` is
-        :func:`longer`.
-    """
+class Everything(Written):
+    """Options as a plug-in may have them."""
 
     n_clusters: int | tuple[int, ...]
     flag: bool = False
@@ -55,6 +48,9 @@ class Everything(BaseModel):
     count: Annotated[int, Field(ge=-3, lt=7, description="How many.")] = 2
     several: tuple[float, ...] = (1.0, 2.5)
     word: Literal["auto", 3, True, None] = "auto"
+    """One of them, of which `auto` is
+    usual. None: none of them.
+    """
     number_or_word: int | Literal["all"] = "all"
     names: tuple[str, ...] | None = None
     text: str = "as it is"
@@ -90,8 +86,7 @@ def test_every_kind_of_option_has_its_input() -> None:
         "with/slash~": "number",
     }
     assert (FIELDS["count"].help, FIELDS["count"].limits) == ("How many.", "from -3, below 7")
-    assert FIELDS["word"].help == "Two of them, of which several is longer."
-    assert attribute_help("One line.") == {}
+    assert FIELDS["word"].help == "One of them, of which auto is usual. Empty: none of them."
     assert FIELDS["with/slash~"].pointer == "/config/with~1slash~0"
     assert FIELDS["figure"].default_text == '{"shape": "circle"}'
     assert [each.kind for each in fields_of(Recursive)] == ["json"]

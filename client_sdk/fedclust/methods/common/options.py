@@ -53,24 +53,18 @@ def _check_model_count(value: int) -> int:
 
 
 class EvaluatedOptions(MethodOptions):
-    """Options of a method with a closing evaluation.
-
-    Attributes
-    ----------
-    evaluate : bool
-        Whether a closing round measures the quality of the final centroids.
-    stability : int
-        Number of models of resampled data with which the clusters are compared, from 20 to 500;
-        100 is usual. It takes one more round. 0: none.
-    evidence : bool
-        Whether the clusters are compared with one cloud without clusters, and the sites with each
-        other. With several ``n_clusters`` or ``stability`` they are anyway, where the method allows
-        it.
-    """
+    """Options of a method with a closing evaluation."""
 
     evaluate: bool = True
+    """Whether a closing round measures the quality of the final centroids."""
     stability: Annotated[int, AfterValidator(_check_model_count)] = 0
+    """Number of models of resampled data with which the clusters are compared, from 20 to 500; 100
+    is usual. It takes one more round. 0: none.
+    """
     evidence: bool = False
+    """Whether the clusters are compared with one cloud without clusters, and the sites with each
+    other. With several `n_clusters` or `stability` they are anyway, where the method allows it.
+    """
 
     @property
     def evaluated(self) -> bool:
@@ -128,15 +122,10 @@ ClusterCounts = Annotated[
 
 
 class SweptOptions(EvaluatedOptions):
-    """The options of a method that can compare several K.
-
-    Attributes
-    ----------
-    n_clusters : int or tuple of int
-        One number, or several to compare, each at least 2.
-    """
+    """The options of a method that can compare several K."""
 
     n_clusters: ClusterCounts
+    """One number, or several to compare, each at least 2."""
 
     @property
     def k(self) -> int:
@@ -226,22 +215,16 @@ def refuse_dissimilarity(config: RunConfig) -> None:
 
 
 class StartOptions(SweptOptions):
-    """The options of a method that starts from the sites' cells or from given centroids.
-
-    Attributes
-    ----------
-    start : {"cells", "given"}
-        Where the first centroids come from: the sites' cells, or the option ``centroids``.
-    centroids : (K, d) float64 or None
-        The first centroids in the features' own units: a list of K lists with a number for each
-        column. A column is a feature, or a level of one. Only with ``start: given``.
-    n_init : int
-        Restarts of each site's local k-means.
-    """
+    """The options of a method that starts from the sites' cells or from given centroids."""
 
     start: Literal["cells", "given"] = "cells"
+    """Where the first centroids come from: the sites' cells, or the option `centroids`."""
     centroids: FloatMatrix | None = None
+    """The first centroids in the features' own units: a list of K lists with a number for each
+    column. A column is a feature, or a level of one. Only with `start: given`.
+    """
     n_init: Restarts = 3
+    """Restarts of each site's local k-means."""
 
 
 def check_given_centroids(config: RunConfig[StartOptions]) -> None:

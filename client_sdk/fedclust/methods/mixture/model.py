@@ -137,22 +137,16 @@ def posterior(densities: FloatArray, proportions: FloatArray) -> tuple[FloatArra
 
 
 class Config(StartOptions, title="MixtureConfig"):
-    """Options of ``mixture``.
-
-    Attributes
-    ----------
-    proportions : {"common", "by_site"}
-        Whether all sites have the classes in the same proportions, or each site in its own. A
-        site's own proportions do not leave it.
-    reg_covar : float
-        Added to every variance, scaled, as in scikit-learn.
-    tol : float
-        Relative gain of the log-likelihood below which a round counts as no improvement.
-    """
+    """Options of ``mixture``."""
 
     proportions: Literal["common", "by_site"] = "common"
+    """Whether all sites have the classes in the same proportions, or each site in its own. A site's
+    own proportions do not leave it.
+    """
     reg_covar: Annotated[FiniteFloat, Field(ge=0, le=1)] = 1e-6
+    """Added to every variance, scaled, as in scikit-learn."""
     tol: Tolerance = 1e-6
+    """Relative gain of the log-likelihood below which a round counts as no improvement."""
 
     @property
     def phases(self) -> tuple[str, ...]:

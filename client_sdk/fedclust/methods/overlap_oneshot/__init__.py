@@ -86,39 +86,29 @@ _MAX_NUMBERS = 3_000_000
 
 
 class Config(EvaluatedOptions, title="OverlapOneshotConfig"):
-    """Options of ``overlap_oneshot``.
-
-    Attributes
-    ----------
-    n_clusters : int or None
-        Number of clusters K. None: the number, at least 2, at which cutting the merge tree gives
-        the best simplified silhouette.
-    local_clusters : int, "silhouette" or None
-        K_i, the most cells of a site. ``silhouette``: the number from 2 to K (to 20 if K is not
-        given) with the best simplified silhouette at each site. None: K, or ``silhouette`` if K is
-        not given.
-    n_init : int or None
-        Restarts of each site's k-means. None: 10, down to 2 at a large site.
-    covariance : {"diagonal", "full"}
-        Whether a Gaussian has variances, or a covariance matrix (only with ``protection: none``).
-    proxies : int
-        M, the number of points that the coordinator draws from each Gaussian.
-    w : float
-        The power of the distance in the attractive forces.
-    cannot_link : {"auto", "on", "off"}
-        Whether clusters of one site are kept apart as long as any others can be merged. ``on`` is
-        right if sites do not split clusters, and wrong if a site has fewer clusters than cells.
-        ``off`` is the paper's rule. ``auto`` tries both and takes the one with the better
-        simplified silhouette.
-    """
+    """Options of ``overlap_oneshot``."""
 
     n_clusters: Count | None = None
+    """Number of clusters K. None: the number, at least 2, at which cutting the merge tree gives the
+    best simplified silhouette.
+    """
     local_clusters: Count | Literal["silhouette"] | None = None
+    """K_i, the most cells of a site. `silhouette`: the number from 2 to K (to 20 if K is not given)
+    with the best simplified silhouette at each site. None: K, or `silhouette` if K is not given.
+    """
     n_init: Restarts | None = None
+    """Restarts of each site's k-means. None: 10, down to 2 at a large site."""
     covariance: Literal["diagonal", "full"] = "diagonal"
+    """Whether a Gaussian has variances, or a covariance matrix (only with `protection: none`)."""
     proxies: Annotated[int, Field(ge=2, le=1_000)] = 50
+    """M, the number of points that the coordinator draws from each Gaussian."""
     w: Annotated[FiniteFloat, Field(ge=1, le=50)] = 2.0
+    """The power of the distance in the attractive forces."""
     cannot_link: Literal["auto", "on", "off"] = "auto"
+    """Whether clusters of one site are kept apart as long as any others can be merged. `on` is
+    right if sites do not split clusters, and wrong if a site has fewer clusters than cells. `off`
+    is the paper's rule. `auto` tries both and takes the one with the better simplified silhouette.
+    """
 
     @property
     def searches(self) -> bool:

@@ -88,23 +88,17 @@ AnchorCount = Annotated[int, Field(ge=1, le=100)]
 
 
 class LandmarksConfig(EvaluatedOptions, title="SpectralLandmarksConfig"):
-    """Options of the default alignment: one graph over the landmarks of all sites.
-
-    Attributes
-    ----------
-    n_clusters : int
-        Number of clusters K.
-    landmarks : int
-        Largest number of landmarks of a site. Use at least 60: larger cells reach across gaps.
-    neighbours : int or None
-        Neighbours of a landmark in the self-tuning graph. None: the count between 5 and 25 with the
-        most reliable outcome.
-    """
+    """Options of the default alignment: one graph over the landmarks of all sites."""
 
     alignment: Literal["landmarks"]
     n_clusters: Clusters
+    """Number of clusters K."""
     landmarks: Annotated[int, Field(ge=1, le=1_000)] = 200
+    """Largest number of landmarks of a site. Use at least 60: larger cells reach across gaps."""
     neighbours: Neighbours | None = None
+    """Neighbours of a landmark in the self-tuning graph. None: the count between 5 and 25 with the
+    most reliable outcome.
+    """
 
     round_limit: ClassVar = 1
     phases: ClassVar = ("landmarks",)
@@ -115,21 +109,16 @@ class EigenConfig(MethodOptions):
 
     There is no evaluation: sites count in their last round, and no site could tell another's
     clusters apart.
-
-    Attributes
-    ----------
-    n_clusters : int
-        Number of clusters K.
-    neighbours : int
-        Neighbours of a point in the self-tuning graph.
-    gamma : float or None
-        Scale of an RBF graph exp(-gamma d^2), where d is the distance of two points. None: the
-        self-tuning graph.
     """
 
     n_clusters: Clusters
+    """Number of clusters K."""
     neighbours: Neighbours = 10
+    """Neighbours of a point in the self-tuning graph."""
     gamma: Annotated[FiniteFloat, Field(gt=0)] | None = None
+    """Scale of an RBF graph exp(-gamma d^2), where d is the distance of two points. None: the
+    self-tuning graph.
+    """
 
     @property
     def n_anchors(self) -> int:
@@ -154,16 +143,11 @@ class NaiveConfig(EigenConfig, title="SpectralNaiveConfig"):
 
 
 class SignConfig(EigenConfig, title="SpectralSignConfig"):
-    """Options of the paper's alignment: anchors determine which eigenvectors to flip.
-
-    Attributes
-    ----------
-    anchors : int
-        Largest number of anchors of the reference site.
-    """
+    """Options of the paper's alignment: anchors determine which eigenvectors to flip."""
 
     alignment: Literal["sign"]
     anchors: AnchorCount = 1
+    """Largest number of anchors of the reference site."""
 
     @property
     def n_anchors(self) -> int:
@@ -172,16 +156,11 @@ class SignConfig(EigenConfig, title="SpectralSignConfig"):
 
 
 class ProcrustesConfig(EigenConfig, title="SpectralProcrustesConfig"):
-    """Options of the Procrustes alignment: anchors determine how to rotate eigenvectors.
-
-    Attributes
-    ----------
-    anchors : int or None
-        Largest number of anchors of the reference site. None: the larger of 16 and K.
-    """
+    """Options of the Procrustes alignment: anchors determine how to rotate eigenvectors."""
 
     alignment: Literal["procrustes"]
     anchors: AnchorCount | None = None
+    """Largest number of anchors of the reference site. None: the larger of 16 and K."""
 
     @property
     def n_anchors(self) -> int:

@@ -17,7 +17,6 @@ from pydantic import BaseModel
 
 from fedclust.definition.json_text import read_json
 from fedclust.methods.common.options import select_variant_model, variant_models
-from fedclust.schema.field_texts import model_help
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.errors import UsageError
 
@@ -130,14 +129,15 @@ class FormField:
 @functools.lru_cache(maxsize=256)
 def fields_of(model: type[BaseModel], at: str = "") -> tuple[FormField, ...]:
     """Return a field for each field of a model, whose object is at the pointer ``at``."""
-    whole, texts = model.model_json_schema(), model_help(model)
+    whole = model.model_json_schema()
     defs: Schema = whole.get("$defs", {})
     (schema,) = _members(whole, defs)
     found = []
     for name, each in schema.get("properties", {}).items():
         label = _LABELS.get(name) or name.replace("_", " ").strip().capitalize()
         # In Python a value that is left open is None; here it is an empty input.
-        help_text = re.sub(r"\bNone:", "Empty:", each.get("description") or texts.get(name, ""))
+        text = " ".join(each.get("description", "").replace("`", "").split())
+        help_text = re.sub(r"\bNone:", "Empty:", text)
         pointer = f"{at}/{name.replace('~', '~0').replace('/', '~1')}"
         base = FormField(pointer, label, "json", help_text, name in schema.get("required", ()))
         found.append(_field(each, defs, base))
