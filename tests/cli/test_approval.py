@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import sys
 from typing import Any
 
@@ -67,6 +68,7 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
     assert desk.approve("--code", code[:12]) == 0
     for text in ("Which types of patients are there?", "5 persons", "x; y", desk.fake.sha256):
         assert text in desk.out
+    assert re.search(r"^operated by +not said$", desk.out, re.MULTILINE)
     assert code[:12] not in desk.out
     assert f"approved by Dr Ruth Levi, code {code}" in desk.err
     # Nobody is asked: there is no terminal, and no --yes.

@@ -49,7 +49,7 @@ def test_a_time_is_english_and_has_its_zone() -> None:
         (True, "yes"),
         (False, "no"),
         (3, "3"),
-        (1e-06, "1e-06"),
+        (1e-06, "0.000001"),
         (0.5, "0.5"),
         ((2, 3), "2, 3"),
         ("given", "given"),

@@ -230,7 +230,7 @@ def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str
     said = " ".join(shown(capsys, request()).split())
     assert "51 groups of 5 to 9 persons." in said
     assert "x7 7%, x6 6%, x5 5%" in said
-    assert "Sensitive ones should be outcomes." in said
+    assert "Sensitive columns should be outcomes." in said
 
 
 @pytest.mark.parametrize(("persons", "said"), [(0.79, True), (0.8, False)])

@@ -93,7 +93,7 @@ def test_the_page_explains_the_words_that_are_on_it_and_no_others(tmp_path: Path
 def test_settings_stand_at_the_end_and_terms_read_as_sentences(tmp_path: Path) -> None:
     request = requested(tmp_path)
     before, technical = _Page(review_page(request, NOW)).text.split("Technical details")
-    assert "tol: 1e-06" in technical
+    assert "tol: 0.000001" in technical
     assert "max_rounds: 4" in technical
     assert "tol:" not in before
     assert "max_rounds" not in before

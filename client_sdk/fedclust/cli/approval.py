@@ -160,6 +160,7 @@ def _show_review(review: Review) -> None:
             "session": f"{review.title} ({review.session})" if review.title else review.session,
             "purpose": review.purpose,
             "site": f"{review.site} at {review.coordinator}",
+            "operated_by": terms["operator"] or "not said",
             "columns": "; ".join(review.columns),
             "least_group": f"{terms['min_group_size']} persons",
             "two_sites_with": terms["two_sites_with"],

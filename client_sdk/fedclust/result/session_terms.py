@@ -313,7 +313,7 @@ class SessionTerms:
         what = "exact rows" if self.protection_none else "these records"
         yield f"In each round: numbers computed from {what}, such as sums and means."
         if evidence.NAME in phases:
-            more = f", and size and values of each group (of {N_CELLS} sets of groups if more)"
+            more = f", and size and values of each group, or of {N_CELLS} sets of groups if more"
             if self.protection_none:
                 more = f", and sizes and values of up to {N_CELLS} sets of rows"
             of_clusters = "At the end: sizes of the clusters"

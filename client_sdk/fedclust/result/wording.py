@@ -37,7 +37,7 @@ def value_text(value: object) -> str:
         return f"({named_values(value)})"
     if isinstance(value, list | tuple):
         return listed(value)
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return plain(value) if isinstance(value, float) else str(value)
 
 
 def listed(values: Iterable[object]) -> str:

@@ -197,8 +197,8 @@ class ConsentRequest(SessionTerms):
         if listed:
             yield (
                 "For these shares of persons, whoever knows the group knows the value: "
-                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Sensitive ones should be "
-                "outcomes."
+                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Sensitive columns should "
+                "be outcomes."
             )
 
     def _points_lines(self) -> Iterator[str]:
