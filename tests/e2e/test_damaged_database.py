@@ -102,6 +102,7 @@ def test_a_database_that_goes_while_serving(tmp_path: Path, gone: str) -> None:
         assert (ready.status_code, ready.json()["reasons"][0]) == (503, "database-damaged")
         overview = api.request("GET", "/v1/admin/overview", server.operator_token)
         assert overview.status_code == 503
+        assert overview.json()["detail"] == ready.json()["detail"]
         assert server.output().count('"database_damaged"') == 1
         server.stop()
         if gone == "moved":

@@ -16,6 +16,7 @@ from fedclust_service.http import docs, problems, ui
 from fedclust_service.http.dependencies import Service, context_of
 from fedclust_service.http.middleware import Budget, Budgets, EdgeMiddleware
 from fedclust_service.http.routes import api_routes
+from fedclust_service.http.routes.health import REASONS
 from fedclust_service.http.sign_in import SignInRate
 from fedclust_service.http.ui.errors import show_http_error, show_refusal
 from fedclust_service.metrics import Metrics
@@ -100,13 +101,12 @@ def _damaged(request: Request, error: Exception) -> Refusal:
     )
 
 
-def _temporary(_: Request, error: Exception) -> Refusal:
+def _temporary(request: Request, error: Exception) -> Refusal:
     problems.log_failure(error)
-    return Refusal(
-        "unavailable",
-        "The coordinator's database cannot answer now; nothing is lost. Try again.",
-        retry_after_s=_RETRY_SECONDS,
-    )
+    detail = "The coordinator's database cannot answer now; nothing is lost. Try again."
+    if "database-damaged" in request.app.state.service.coordinator.store.faults:
+        detail = REASONS["database-damaged"]
+    return Refusal("unavailable", detail, retry_after_s=_RETRY_SECONDS)
 
 
 #: What errors mean to the caller.
