@@ -54,7 +54,8 @@ class Showcase:
 def showcase(place: Path) -> Iterator[Showcase]:
     """Serve the coordinator for the length of a ``with`` block."""
     clock = ManualClock()
-    with local_coordinator(place, clock=clock, threads=True) as local:
+    who = "Tumour registry, 1 Main Road, registry@example.org"
+    with local_coordinator(place, clock=clock, threads=True, operated_by=who) as local:
         api = ApiCaller.found(local, NAMES, "ada", "eve")
         api.data |= {site: rows[:, COLUMNS] for site, rows in breast_cancer().items()}
         _hold(local, api, "tumours-held")
