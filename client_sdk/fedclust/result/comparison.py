@@ -2,13 +2,11 @@
 
 import functools
 import textwrap
-from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
 import numpy as np
 
-from fedclust.numeric.array_types import FloatArray
 from fedclust.result.drawing import RIGHT, WIDTH, Figure, clipped, short, signed, text
 from fedclust.result.facts import NOTABLE, Facts
 from fedclust.result.figures.profile import (
@@ -25,7 +23,7 @@ from fedclust.result.matching import (
     Positions,
     distances,
     match,
-    nearest_mutually,
+    next_cluster,
     positions,
 )
 from fedclust.result.wording import isolated, percent
@@ -47,13 +45,13 @@ LIMITS = (
     "runs fedclust predict with both results on its own rows and compares the two sets of "
     "labels, for example by the adjusted Rand index."
 )
-#: Of the distance to the next cluster. With one limit at half of it, groups were right in 92 %;
-#: outside of these two they were in 97 % (docs/results/table_one.md).
-_RETURNS, _DIFFERS = 0.4, 0.6
+#: Of the distance to the next cluster. At half of it by the rows, the clusters of groups return up
+#: to this share and do not from 1 on: 99 % are right (docs/results/table_one.md).
+_RETURNS = 0.4
 RETURNS = (
-    "A cluster returns if its matched cluster is the nearest of the other result, and the reverse, "
-    f"and both are at most {_RETURNS:g} times as far apart as from the next cluster of their own "
-    f"result. It does not return from {_DIFFERS:g} times on; otherwise nobody can tell."
+    f"A cluster returns if it and its match are at most {_RETURNS:g} times as far apart as either "
+    "is from the next cluster of either result. It does not return if that one is nearer to either "
+    "than they are to each other. Otherwise nobody can tell."
 )
 
 
@@ -74,13 +72,6 @@ class Comparison:
         The matching with the least sum of distances, in the order of the first result's clusters.
     only_first, only_second : tuple of int
         Clusters without a partner.
-    mutual_share : pair of float or None
-        The share of each result's persons in pairs that are mutually nearest; None: not known.
-    total_variation : float or None
-        Half the sum of the differences between the shares of matched clusters, from 0 (the same
-        shares) to 1; a cluster without a partner counts with its share.
-    by_site : dict of site to float
-        The same for each site, where the reader sees the sizes of the same sites in both.
 
     Notes
     -----
@@ -96,9 +87,6 @@ class Comparison:
     pairs: tuple[ClusterPair, ...]
     only_first: tuple[int, ...]
     only_second: tuple[int, ...]
-    mutual_share: tuple[float | None, float | None]
-    total_variation: float | None
-    by_site: dict[str, float]
 
     @functools.cached_property
     def verdict(self) -> str:
@@ -133,12 +121,10 @@ class Comparison:
     @property
     def sections(self) -> tuple[Section, ...]:
         """The parts of a page that compares the two, as `result.page.sections` has them."""
-        found = (
+        return (
             Section("agreement", "Agreement", _agreement(self)),
             Section("matched", "Matched clusters", _matched(self)),
-            Section("sites", "Sites", _sites(self)),
         )
-        return tuple(section for section in found if section.html)
 
     def figure(self) -> Figure:
         """Draw the matched clusters: a cell for each pair and column.
@@ -189,28 +175,25 @@ def compare(first: Facts, second: Facts) -> Comparison:
                 f"each result, not {len(facts.clusters):,}"
             )
     places = positions(first, second)
-    apart = distances(*places.values)
-    matched = match(apart)
-    rooms = [_next_cluster(values) for values in places.values]
+    both, before = np.concatenate(places.values), len(first.clusters)
+    apart = distances(both, both)
+    matched = match(apart[:before, before:])
     pairs = []
     for i, j in matched:
-        mutual = nearest_mutually(apart, i, j)
-        room = min(rooms[0][i], rooms[1][j])
+        distance = float(apart[i, before + j])
         clusters = first.clusters[i], second.clusters[j]
         pairs.append(
             ClusterPair(
                 first=i,
                 second=j,
                 labels=(first.labels[i], second.labels[j]),
-                distance=float(apart[i, j]),
-                mutual=mutual,
-                returns=_returns(mutual, float(apart[i, j]), room),
+                distance=distance,
+                returns=_returns(distance, next_cluster(apart, i, before + j)),
                 sizes=(clusters[0].size, clusters[1].size),
                 shares=(clusters[0].share, clusters[1].share),
                 differences=_differences(first, second, places, i, j),
             )
         )
-    sizes = first.result.sizes, second.result.sizes
     return Comparison(
         first=first,
         second=second,
@@ -220,27 +203,13 @@ def compare(first: Facts, second: Facts) -> Comparison:
         pairs=tuple(pairs),
         only_first=_without({i for i, _ in matched}, len(first.clusters)),
         only_second=_without({j for _, j in matched}, len(second.clusters)),
-        mutual_share=(
-            _share(sizes[0], [pair.first for pair in pairs if pair.mutual]),
-            _share(sizes[1], [pair.second for pair in pairs if pair.mutual]),
-        ),
-        total_variation=_total_variation(sizes[0], sizes[1], matched),
-        by_site=_by_site(first, second, matched),
     )
 
 
-def _returns(mutual: bool, apart: float, room: float) -> bool | None:
-    if apart >= _DIFFERS * room:
-        return False
-    return True if mutual and apart <= _RETURNS * room else None
-
-
-def _next_cluster(places: FloatArray) -> FloatArray:
-    """Return how far each cluster (K,) is from the next of its own result."""
-    apart = distances(places, places)
-    np.fill_diagonal(apart, np.inf)
-    nearest: FloatArray = apart.min(axis=1)
-    return np.where(np.isfinite(nearest), nearest, 2 * NOTABLE)
+def _returns(apart: float, room: float) -> bool | None:
+    if apart <= _RETURNS * room:
+        return True
+    return False if apart >= room else None
 
 
 def _differences(
@@ -267,70 +236,34 @@ def _without(matched: set[int], count: int) -> tuple[int, ...]:
     return tuple(k for k in range(count) if k not in matched)
 
 
-def _share(sizes: Sequence[int] | None, clusters: Sequence[int]) -> float | None:
-    if not sizes or not sum(sizes):
-        return None
-    return sum(sizes[k] for k in clusters) / sum(sizes)
-
-
-def _total_variation(
-    first: Sequence[int] | None, second: Sequence[int] | None, matched: Sequence[tuple[int, int]]
-) -> float | None:
-    """Return the total variation distance of two mixes; None where one has no persons."""
-    if not first or not second or not sum(first) or not sum(second):
-        return None
-    one, other = np.array(first) / sum(first), np.array(second) / sum(second)
-    moved = sum(abs(one[i] - other[j]) for i, j in matched)
-    alone = sum(one[k] for k in _without({i for i, _ in matched}, len(one)))
-    alone += sum(other[k] for k in _without({j for _, j in matched}, len(other)))
-    return float(moved + alone) / 2
-
-
-def _by_site(first: Facts, second: Facts, matched: Sequence[tuple[int, int]]) -> dict[str, float]:
-    one, other = first.result.site_sizes, second.result.site_sizes
-    if one.keys() != other.keys():
-        return {}
-    found = {site: _total_variation(one[site], other[site], matched) for site in sorted(one)}
-    return {site: value for site, value in found.items() if value is not None}
-
-
 # --- what a page shows ----------------------------------------------------------------------------
 
 
 def _agreement(comparison: Comparison) -> str:
     sides = comparison.first, comparison.second
-    shares = [percent(share) for share in comparison.mutual_share]
     rows: list[list[object]] = [
         ["session", *(facts.definition.name for facts in sides)],
         ["method", *(facts.definition.algorithm for facts in sides)],
         ["clusters", *(len(facts.clusters) for facts in sides)],
         ["clusters that return", *[sum(bool(pair.returns) for pair in comparison.pairs)] * 2],
         ["persons", *(sum(facts.result.sizes or ()) or None for facts in sides)],
-        ["persons in mutually nearest clusters", *shares],
     ]
     table = html_table("The two results.", ["result", "first", "second"], rows, text=(1, 2))
-    said = [f"<p><strong>{escape(comparison.verdict)}</strong> {escape(RETURNS)}</p>"]
-    if comparison.total_variation is not None:
-        said.append(
-            f"<p>The shares of matched clusters differ by {percent(comparison.total_variation)} "
-            "in total (total variation distance: 0 % for the same mix, 100 % for none in common)."
-            "</p>"
-        )
-    said.append(f"<p>{escape(LIMITS)}</p>")
+    said = f"<p><strong>{escape(comparison.verdict)}</strong> {escape(RETURNS)}</p>"
+    said += f"<p>{escape(LIMITS)}</p>"
     names = ", ".join(column.name for column in comparison.columns)
     compared = f"<p>Compared: {escape(names)}.</p>"
     if comparison.left_out:
         compared += f"<p>Not compared: {escape('; '.join(comparison.left_out))}.</p>"
-    return "".join([*said, table, compared])
+    return said + table + compared
 
 
 def _matched(comparison: Comparison) -> str:
     rows = [
         {
             "first and second": pair.text,
-            "apart": pair.distance,
-            "mutually nearest": "yes" if pair.mutual else "no",
             "returns": _SAID[pair.returns],
+            "apart": pair.distance if pair.returns else None,
             "persons": " / ".join("–" if size is None else str(size) for size in pair.sizes),
             "share": " / ".join(percent(share) for share in pair.shares),
             "differ most in": "; ".join(map(changed, named(pair))),
@@ -338,10 +271,11 @@ def _matched(comparison: Comparison) -> str:
         for pair in comparison.pairs
     ]
     table = html_records(
-        f"Clusters matched so that the sum of their distances is least. Apart: in {comparison.unit}"
-        ", root mean square over the columns. In the last column the second minus the first.",
+        "Clusters matched so that the sum of their distances is least. Apart, of those that "
+        f"return: in {comparison.unit}, root mean square over the columns. In the last column the "
+        f"second minus the first, from {NOTABLE:g} on.",
         rows,
-        text=(6,),
+        text=(5,),
     )
     alone = "".join(f"<p>{escape(each)}.</p>" for each in _unmatched(comparison))
     shown = min(len(comparison.pairs), DRAWN_PAIRS)
@@ -351,33 +285,6 @@ def _matched(comparison: Comparison) -> str:
         f"and below them the second minus the first in {comparison.unit}, red above 0.",
     )
     return figure + table + alone
-
-
-def _sites(comparison: Comparison) -> str:
-    if not comparison.by_site:
-        return ""
-    first, second = comparison.first, comparison.second
-    rows = [
-        [
-            first.site_name(site),
-            percent(moved),
-            *(
-                " / ".join(
-                    percent(_share(facts.result.site_sizes[site], [k]))
-                    for facts, k in ((first, pair.first), (second, pair.second))
-                )
-                for pair in comparison.pairs
-            ),
-        ]
-        for site, moved in comparison.by_site.items()
-    ]
-    names = [pair.text for pair in comparison.pairs]
-    return html_table(
-        "The share of each pair of clusters among a site's persons, first / second, and the total "
-        "variation distance of its two mixes.",
-        ["site", "differ by", *names],
-        rows,
-    )
 
 
 def _unmatched(comparison: Comparison) -> list[str]:
@@ -435,8 +342,8 @@ def draw_matched(comparison: Comparison) -> Figure:
 
 
 def named(pair: ClusterPair) -> list[ColumnDifference]:
-    """Return the columns that differ most, without those that do not differ."""
-    apart = [each for each in pair.differences if signed(each.difference or 0.0) != "0.0"]
+    """Return the columns that differ most, of those that differ notably."""
+    apart = [each for each in pair.differences if abs(each.difference or 0.0) >= NOTABLE]
     return apart[:_MOST_NAMED]
 
 
@@ -448,10 +355,7 @@ def changed(each: ColumnDifference) -> str:
 
 
 def in_words(pair: ClusterPair) -> str:
-    """Return a pair: how far apart, whether mutually nearest, and what differs most."""
+    """Return a pair: whether it returns, how far apart it then is, and what differs most."""
     most = "; ".join(map(changed, named(pair)))
-    return (
-        f"{pair.text}: {short(pair.distance)} apart, "
-        f"{'mutually nearest' if pair.mutual else 'not mutually nearest'}"
-        + (f", {most}" if most else "")
-    )
+    apart = {True: f"{short(pair.distance)} apart", False: "do not return", None: _SAID[None]}
+    return f"{pair.text}: {apart[pair.returns]}" + (f", {most}" if most else "")

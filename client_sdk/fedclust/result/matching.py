@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
-from fedclust.result.facts import ClusterColumn, Facts
+from fedclust.result.facts import NOTABLE, ClusterColumn, Facts
 from fedclust.schema.encoding import Column, columns_of, transformed
 from fedclust.schema.feature import Feature, clustered
 from fedclust.wire.errors import UsageError
@@ -48,12 +48,10 @@ class ClusterPair:
         The numbers with the names that somebody gave them.
     distance : float
         Root mean square difference over the shared columns that both know, in standard deviations.
-    mutual : bool
-        Whether each is the nearest cluster to the other.
     returns : bool or None
-        True if they are mutually nearest, and at most .4 times as far apart as from the next
-        cluster of their own result (of a single cluster: .4 standard deviations). False from .6 on.
-        None between these, and if they are not mutually nearest: it cannot be known from groups.
+        True if they are at most .4 times as far apart as either is from the next cluster of either
+        result, or from 1 standard deviation if there is none. False if that one is nearer. None
+        between these: it cannot be known from groups.
     sizes, shares : pair of number or None
         Persons, and their share of the result's persons; None: not measured.
     differences : tuple of ColumnDifference
@@ -64,7 +62,6 @@ class ClusterPair:
     second: int
     labels: tuple[str, str]
     distance: float
-    mutual: bool
     returns: bool | None
     sizes: tuple[int | None, int | None]
     shares: tuple[float | None, float | None]
@@ -260,7 +257,10 @@ def match(apart: FloatArray) -> list[tuple[int, int]]:
     return [(int(i), int(j)) for i, j in pairs if finite[i, j]]
 
 
-def nearest_mutually(apart: FloatArray, i: int, j: int) -> bool:
-    """Return whether no other cluster is closer to one of two; equal distances count."""
-    nearest = min(apart[i].min(), apart[:, j].min())
-    return bool(apart[i, j] <= nearest * (1.0 + 1e-9))
+def next_cluster(apart: FloatArray, i: int, j: int) -> float:
+    """Return how far the nearest third cluster is from two of ``apart`` (n, n).
+
+    2 ``NOTABLE`` where there is none.
+    """
+    nearest = float(np.delete(apart[[i, j]], [i, j], axis=1).min(initial=np.inf))
+    return nearest if np.isfinite(nearest) else 2 * NOTABLE
