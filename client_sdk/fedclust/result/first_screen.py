@@ -159,7 +159,9 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
         said.append(f"found again in {again} resampled data sets{also}")
     if len(result.site_sizes) > 1:
         there = sum(1 for sizes in result.site_sizes.values() if sizes[k])
-        said.append(f"persons at {there} of {len(result.site_sizes)} sites")
+        # A site of few groups may have persons of a cluster in a group of another one.
+        more = " or more" if facts.of_groups and there < len(result.site_sizes) else ""
+        said.append(f"persons at {there}{more} of {len(result.site_sizes)} sites")
     return said
 
 
