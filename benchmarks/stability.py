@@ -6,6 +6,8 @@ similarity of at least .8. Whether clusters are there is what ``evidence`` measu
 
 Second table: mean Jaccard index of each cluster against a bootstrap of the pooled rows, with the
 session's own clusters, k-means of ten starts for each sample, and all rows labelled by each model.
+"Same words": the share of clusters that are "found again in most" samples, or in how many it is, by
+both.
 
 Third table: time of a session with 100 models and of the same session without, in turns.
 """
@@ -27,6 +29,7 @@ from fedclust import simulate
 from fedclust.numeric.agreement import contingency_table, jaccard_by_cluster
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.rounds.stability import found_again
 from resolution import _points
 
 Draw = Callable[[np.random.Generator], tuple[FloatArray, IntArray]]
@@ -37,6 +40,8 @@ PROTECTIONS: dict[str, dict[str, Any]] = {
 MODELS = 100
 #: Jaccard similarity with a true cluster from which on a cluster is there.
 _THERE = 0.8
+#: Jaccard index with a model's cluster from which on that model recovers a cluster, as in results.
+_RECOVERED = 0.75
 
 # --- data -----------------------------------------------------------------------------------------
 
@@ -221,7 +226,15 @@ def compared(name: str, n_clusters: int, protection: str, seed: int) -> Record:
             labels, nearest_centroid(X, model), ones, (n_clusters, n_clusters)
         )
         rows.append(jaccard_by_cluster(table))
-    return {"here": found.stability_.jaccard.tolist(), "rows": np.mean(rows, axis=0).tolist()}
+    again = np.mean(np.array(rows) >= _RECOVERED, axis=0)
+    return {
+        "here": found.stability_.jaccard.tolist(),
+        "rows": np.mean(rows, axis=0).tolist(),
+        "words": [
+            found_again(float(one)) == found_again(float(other))
+            for one, other in zip(found.stability_.recovered, again, strict=True)
+        ],
+    }
 
 
 def compared_rows(runs: int) -> list[Record]:
@@ -235,8 +248,8 @@ def compared_rows(runs: int) -> list[Record]:
     lines: list[Record] = []
     for name, k, protection in cases:
         some = [next(records) for _ in range(runs)]
-        here, rows = (
-            np.concatenate([record[what] for record in some]) for what in ("here", "rows")
+        here, rows, words = (
+            np.concatenate([record[what] for record in some]) for what in ("here", "rows", "words")
         )
         lines.append(
             {
@@ -247,6 +260,7 @@ def compared_rows(runs: int) -> list[Record]:
                 "of rows": float(rows.mean()),
                 "here above rows": float((here - rows).mean()),
                 "apart, by cluster": float(np.abs(here - rows).mean()),
+                "same words": float(words.mean()),
             }
         )
     for protection in PROTECTIONS:
