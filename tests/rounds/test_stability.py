@@ -10,7 +10,7 @@ from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.rounds import stability
 from fedclust.rounds.record_cells import PooledCells
-from fedclust.rounds.stability import found_again, resampled_models, summarise
+from fedclust.rounds.stability import resampled_models, summarise
 from fedclust.schema.result import Stability
 
 CENTRES = np.array([[0.0, 0], [9, 0], [0, 9], [9, 9]])
@@ -84,8 +84,3 @@ def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:
     cells = PooledCells(np.array([[0.0], [1.0]]), np.array([9, 9]), np.array([0, 1]))
     models = resampled_models(cells, 4, n_models=3, min_sites=2, seed=0)
     assert models[:, :, 0].tolist() == [[0.0, 1.0, 1.0, 1.0]] * 3
-
-
-def test_words_say_in_how_many_samples_a_cluster_is_found_again() -> None:
-    words = [found_again(share) for share in (1.0, 0.9, 0.89, 0.5, 0.1, 0.09, 0.0)]
-    assert words == ["nearly all", "nearly all", "most", "most", "some", "few", "few"]

@@ -18,7 +18,7 @@ from fedclust.result.outcomes import (
 )
 from fedclust.result.wording import and_text, isolated, percent, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
-from fedclust.rounds.stability import found_again
+from fedclust.rounds.stability import NEARLY_ALL
 from fedclust.schema.display import counted
 from fedclust.schema.result import Result
 
@@ -153,10 +153,9 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
     # Where no cluster stands apart, the answer above says so.
     if cloud is not None and n_apart(result) != 0:
         said.append(apart_text(result, k))
-    if result.stability is not None:
-        again = found_again(float(result.stability.recovered[k]))
+    if result.stability is not None and result.stability.recovered[k] >= NEARLY_ALL:
         also = "" if clear else " (parts of one whole can be, too)"
-        said.append(f"found again in {again} resampled data sets{also}")
+        said.append(f"found again in nearly all resampled data sets{also}")
     if len(result.site_sizes) > 1:
         there = sum(1 for sizes in result.site_sizes.values() if sizes[k])
         # A site of few groups may have persons of a cluster in a group of another one.

@@ -35,8 +35,9 @@ _RESTARTS = 10
 _MAX_DRAWS = 20
 #: Hennig 2007: a cluster is recovered by a model from the first on, dissolved below the second.
 _RECOVERED, _DISSOLVED = 0.75, 0.5
-#: In how many samples a cluster is found again, by the least share of models that recover it.
-FOUND_AGAIN = {"nearly all": 0.9, "most": 0.5, "some": 0.1, "few": 0.0}
+#: A cluster that this share of models recovers is found again in nearly all samples. Of smaller
+#: shares of groups nobody can tell that of persons (docs/results/stability.md).
+NEARLY_ALL = 0.9
 
 # --- models of resampled data, at the coordinator -------------------------------------------------
 
@@ -141,8 +142,3 @@ def summarise(models: IntArray) -> Stability:
         dissolved=(jaccard < _DISSOLVED).mean(axis=0),
         consensus=consensus(models),
     )
-
-
-def found_again(recovered: float) -> str:
-    """Return in how many samples a cluster is found again, in words, by the share of models."""
-    return next(words for words, least in FOUND_AGAIN.items() if recovered >= least)

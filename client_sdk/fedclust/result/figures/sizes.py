@@ -20,7 +20,6 @@ from fedclust.result.drawing import (
 from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import apart_text
 from fedclust.result.wording import MOST_JOINED, joined, persons, titled
-from fedclust.rounds.stability import found_again
 from fedclust.wire.errors import UsageError
 
 #: Height of a bar with the room below it, and where the first one begins.
@@ -148,10 +147,7 @@ def draw_stability(facts: Facts) -> Figure:
     for k, label in enumerate(facts.labels):
         value, says = float(found.jaccard[k]), apart_text(facts.result, k)
         bars.append(_Bar(label, [(value, look_of(0), "")], f"{value:.2f}, {says}"))
-        again = found_again(float(found.recovered[k]))
-        described.append(
-            f"Cluster {label}: {value:.2f}, found again in {again} resampled data sets, {says}"
-        )
+        described.append(f"Cluster {label}: {value:.2f}, {says}")
     x = Axis(0.0, 1.0, _room(facts), WIDTH - RIGHT - _VERDICT)
     parts, bottom = _bars(bars, x, "mean Jaccard index of each cluster in resampled data")
     return Figure(parts, bottom + 48, "How far clusters are found again", joined(described))
