@@ -214,8 +214,13 @@ def test_a_title_above_the_header_is_no_header(office: Office, text: str) -> Non
     Path("titled.csv").write_text(text + "a;1;2\nb;2;3\n", "utf-8")
     assert office.run("data", "add", "titled", "--data", "titled.csv") == 3
     line = text.count("\n")
-    said = f"it begins with a title, and line {line} looks like the header; delete the lines above"
+    said = (
+        f"it begins with a title, and line {line} looks like the header; give --header-row {line}"
+    )
     assert said in office.err
+    assert (
+        office.run("data", "add", "titled", "--data", "titled.csv", "--header-row", f"{line}") == 0
+    )
     Path("one.csv").write_text("value\n1\n2\n", "utf-8")
     assert office.run("data", "add", "one", "--data", "one.csv") == 0
 
@@ -227,7 +232,7 @@ def test_a_title_above_the_header_of_a_sheet(office: Office) -> None:
     book.save("titled.xlsx")
     add = ("data", "add", "titled", "--data", "titled.xlsx")
     assert office.run(*add) == 3
-    said = "its first row is a title, and row 3 looks like the header; give --header-row 3"
+    said = "it begins with a title, and row 3 looks like the header; give --header-row 3"
     assert said in office.err
     assert office.run(*add, "--header-row", "3") == 0, office.err
     Path("titled.xlsx").rename("~$titled.xlsx")

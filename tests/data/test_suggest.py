@@ -658,28 +658,43 @@ def test_a_table_with_the_columns_of_a_trajectory_needs_no_person_or_time() -> N
     assert found.still_open == ()
 
 
-def test_a_row_of_units_below_the_header_of_a_csv_file_is_named(tmp_path: Path) -> None:
+def test_a_row_of_units_below_the_header_of_a_csv_file_is_part_of_it(tmp_path: Path) -> None:
     path = csv(
         "utf-8",
         ";",
         {"Alter": ["Jahre", 40, 50], "Krea": ["µmol/l", 190, 199], "pain": ["", "none", "typical"]},
     )(tmp_path)
     found = suggest_mapping([AGE, CREATININE, PAIN], path)
-    (only,) = found.still_open
-    assert "the first row holds units: delete it, or it counts as a person" in only
+    assert found.still_open == ("the header has two rows or gaps; are these the columns' names?",)
     found.write(tmp_path / "m.toml")
-    table = Dataset(path, mapping=tmp_path / "m.toml")
-    with pytest.raises(DataError, match="text in a number column"):
-        load(table, [AGE, CREATININE])
-    header, _, *rows = path.read_text("utf-8").splitlines(keepends=True)
-    path.write_text("".join([header, *rows]), "utf-8")
-    read = load(table, [AGE, CREATININE]).X
+    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [AGE, CREATININE]).X
     np.testing.assert_allclose(read, [[40, 190 * 0.01131], [50, 199 * 0.01131]], rtol=1e-3)
-    # A column without a unit in that row has none.
-    frame = pd.DataFrame({"Alter": ["Jahre", 40], "Krea": [np.nan, 190], "kilo": ["kg", 80]})
-    found = suggest_mapping([AGE, CREATININE, Feature(name="weight", unit="kg")], frame)
-    assert "holds units" in found.text
-    assert '"nan"' not in found.text
+
+
+@pytest.mark.parametrize(
+    "title", ["Export ICU\n\n", "Export, of 2026;;\nof;12.11.2026;\n", "sep=;\nE\n"]
+)
+def test_lines_above_the_header_of_a_csv_file_are_named_and_skipped(
+    title: str, tmp_path: Path
+) -> None:
+    path = csv("utf-8", ";", {"Alter": comma([40.5, 50.5]), "crp": [1, 2], "x": "ab"}, title)
+    found = suggest_mapping([AGE, Feature(name="crp")], path(tmp_path))
+    first = 2 if title.startswith("sep") else 1
+    said = f"lines {first} to 2 are taken as a title: is line 3 the header?"
+    assert found.still_open == (said,)
+    assert "\nheader_row = 3\n" in found.text
+    found.write(tmp_path / "m.toml")
+    table = Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml")
+    assert load(table, [AGE, Feature(name="crp")]).X.tolist() == [[40.5, 1], [50.5, 2]]
+
+
+def test_a_line_that_is_named_as_the_header_is_below_the_end_of_the_file(tmp_path: Path) -> None:
+    path = csv("utf-8", ";", {"age": [40, 50]})(tmp_path)
+    assert load(Dataset(path, header_row=1), [AGE]).X.tolist() == [[40], [50]]
+    named = Dataset(path, header_row=1, columns=["age"])
+    assert load(named, [AGE]).X.tolist() == [[40], [50]]
+    with pytest.raises(DataError, match="the file ends above it"):
+        load(Dataset(path, header_row=9), [AGE])
 
 
 def test_an_encoding_that_lacks_a_byte_is_not_chosen(tmp_path: Path) -> None:
@@ -734,9 +749,9 @@ def test_what_no_mapping_can_be_suggested_for(tmp_path: Path) -> None:
         suggest_mapping([AGE], Dataset(path, mapping={}))
     with pytest.raises(UsageError, match="have names"):
         suggest_mapping([AGE], np.ones((2, 1)))
-    titled = csv("utf-8", ";", {"a": [1, 2], "b": [1, 2]}, "Cohort of 2024\n")(tmp_path)
-    with pytest.raises(DataError, match="delete the lines above the header"):
-        suggest_mapping([AGE], titled)
+    rows = csv("utf-8", ";", {"40": [41, 42], "1": [1, 2]})(tmp_path)
+    with pytest.raises(DataError, match="its first row holds numbers or dates"):
+        suggest_mapping([AGE], rows)
 
 
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:

@@ -363,7 +363,8 @@ class Reading:
         int | None,
         opt(
             "--header-row",
-            "Number of the header's row in the sheet. By default the first row that is not empty.",
+            "Number of the header's row in the sheet, or of its line in a CSV file. By default the "
+            "first that is not empty.",
             min=1,
         ),
     ] = None

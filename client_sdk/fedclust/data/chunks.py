@@ -136,8 +136,8 @@ class Reader:
     named = True
     n_rows: int | None = None
 
-    def first_rows(self) -> list[tuple[int, int]]:
-        """Return the number, and the number of filled cells, of the header and of rows below.
+    def first_records(self) -> list[tuple[int, Sequence[Any]]]:
+        """Return the number and the cells of the header, and of the first rows below it.
 
         Empty for a source whose columns always have their names.
         """
@@ -154,6 +154,11 @@ class Reader:
 
     def close(self) -> None:
         """Release what is held, if the rows will not be read."""
+
+
+def is_blank(cell: Any) -> bool:
+    """Return whether a cell is empty."""
+    return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def batches(

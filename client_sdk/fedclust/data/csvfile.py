@@ -7,9 +7,10 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Final, TextIO
+from typing import Any, Final, TextIO
 
 from fedclust.data.chunks import FIRST_ROWS, Chunk, Origin, Reader, batches, record_chunk
+from fedclust.data.decode import place_of_header
 from fedclust.data.mapping import ColumnsFile
 
 _DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
@@ -46,8 +47,9 @@ class CsvReader(Reader):
     ----------
     path : Path
     written : ColumnsFile
-        Delimiter, encoding and columns, if given. By default UTF-8 or the encoding of the byte
-        order mark, and the delimiter with which the header has the most of ``wanted``.
+        Delimiter, encoding, line of the header, and columns, if given. By default UTF-8 or the
+        encoding of the byte order mark, and the delimiter with which the header has the most of
+        ``wanted``.
     wanted : sequence of str
         Columns that will be read.
 
@@ -60,7 +62,8 @@ class CsvReader(Reader):
     textual = True
 
     def __init__(self, path: Path, written: ColumnsFile, wanted: Sequence[str]) -> None:
-        hint = "if the first line is no header, name the columns (columns=, --columns)"
+        hint = "if the header is another line, give header_row= (--header-row); without one name "
+        hint += "the columns (columns=, --columns)"
         self._path, self.origin = path, Origin(path.name, "line", hint=hint)
         self._before = 0  # lines before the header
         self._encoding = self._known_encoding(written.encoding)
@@ -68,7 +71,7 @@ class CsvReader(Reader):
         with self._reading():
             with self._open() as file:
                 announced = _SEPARATOR.fullmatch(file.readline())
-            self._before = 0 if announced is None else 1
+            self._before = max((written.header_row or 1) - 1, int(announced is not None))
             self._known_delimiter = written.delimiter is not None or announced is not None
             if written.delimiter is not None:
                 self._delimiter = written.delimiter
@@ -78,25 +81,18 @@ class CsvReader(Reader):
                 self._delimiter = self._sniffed(frozenset(wanted))
             first = self._first(self._delimiter)
         if not first:
-            raise self.origin.fault("no-header", "the file is empty; a header is needed")
+            raise self.origin.fault("no-header", "no header is there: the file ends above it")
         self.header: Sequence[str] = first
+        self._skips_header = bool(written.header_row) or not self._given
         if self._given:
-            if first == list(self._given):
+            if first == list(self._given) and not self._skips_header:
                 message = "the first line is a header: leave out the names of columns (--columns)"
                 raise self.origin.fault("header-twice", message)
             self.header = self._given
 
-    def first_rows(self) -> list[tuple[int, int]]:
-        """Return the line, and the number of filled fields, of the header and of rows below.
-
-        If the delimiter was detected in a single name, the one that gives most fields counts.
-        """
-        alone = len(self.header) == 1 and not self._known_delimiter
-        counts = [
-            [(number, sum(bool(cell.strip()) for cell in record)) for number, record in found]
-            for found in map(self._head, _DELIMITERS if alone else (self._delimiter,))
-        ]
-        return max(counts, key=lambda rows: max((n for _, n in rows), default=0))
+    def first_records(self) -> list[tuple[int, Sequence[Any]]]:
+        """Return the line and the fields of the header, and of the first rows below it."""
+        return [*self._head(self.likely_delimiter())]
 
     def likely_delimiter(self) -> str:
         """Return the delimiter that gives most of the first rows as many fields as the header."""
@@ -104,8 +100,9 @@ class CsvReader(Reader):
             return self._delimiter
         found: dict[str, tuple[bool, int, int]] = {}
         for delimiter in _DELIMITERS:
-            widths = [len(record) for _, record in self._head(delimiter)]
-            width = widths[0] if widths else 0
+            records = self._head(delimiter)
+            widths = [len(record) for _, record in records]
+            width = widths[place_of_header(records)] if widths else 0
             found[delimiter] = (width > 1, widths.count(width), width)
         return max(found, key=lambda delimiter: found[delimiter])
 
@@ -139,7 +136,7 @@ class CsvReader(Reader):
         """Yield the rows below the header, as :meth:`_rows` does; each is as long as the header."""
         width = len(self.header)
         rows = self._rows(file, self._delimiter, ended)
-        if not self._given:
+        if self._skips_header:
             next(rows, None)
         for number, record in rows:
             if len(record) == 1 < width and not record[0].strip():

@@ -16,7 +16,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.chunks import MISSING, SHEET_ERRORS, Cells
+from fedclust.data.chunks import MISSING, SHEET_ERRORS, Cells, is_blank
 from fedclust.data.mapping import canonical_code, number_or_none
 
 _PLAIN_NUMBER: Final = frozenset("0123456789+-.eE ")
@@ -306,3 +306,17 @@ def _error_cell(text: str) -> Wrong:
 def looks_like_a_value(text: str) -> bool:
     """Return whether a text is a number or a date, and hardly the name of a column."""
     return number_or_none(text) is not None or _DATE.fullmatch(text) is not None
+
+
+def place_of_header(records: Sequence[tuple[int, Sequence[Any]]]) -> int:
+    """Return the place of the header among first records: below a title, which has fewer cells."""
+    filled = [sum(not is_blank(cell) for cell in cells) for _, cells in records]
+    widest = max(filled, default=0)
+    wide = (i for i, n in enumerate(filled) if 2 * n >= widest and (n > 1 or widest < 2))
+    # Below a header with gaps there are values.
+    return next((i for i in wide if not any(map(is_value, records[i][1]))), 0)
+
+
+def is_value(cell: Any) -> bool:
+    """Return whether a cell is a number, a date or the like, and no name."""
+    return not is_blank(cell) and not (isinstance(cell, str) and not looks_like_a_value(cell))

@@ -17,6 +17,7 @@ from fedclust.data.chunks import (
     Reader,
     batches,
     extra_missing,
+    is_blank,
     record_chunk,
 )
 from fedclust.data.mapping import ColumnsFile
@@ -80,17 +81,11 @@ class ExcelReader(Reader):
             hint += "--header-row)"
             self.origin = Origin(path.name, hint=hint)
 
-    def first_rows(self) -> list[tuple[int, int]]:
-        """Return the number, and the number of filled cells, of the header and of rows below."""
+    def first_records(self) -> list[tuple[int, Sequence[Any]]]:
+        """Return the number and the cells of the header, and of the first rows below it."""
         with self._reading():
             rows = ((number, row) for number, row in self._rows() if number >= self._top)
-            first = itertools.islice(rows, FIRST_ROWS)
-            return [(number, sum(not is_blank(cell) for cell in row)) for number, row in first]
-
-    def first_records(self) -> list[tuple[int, Sequence[Any]]]:
-        """Return the number and the cells of the first rows that are not empty."""
-        with self._reading():
-            return list(itertools.islice(self._rows(), FIRST_ROWS))
+            return list(itertools.islice(rows, FIRST_ROWS))
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
         """Yield chunks of ``rows`` rows; the last may be shorter. Empty rows are skipped."""
@@ -275,11 +270,6 @@ def _has_rows(sheet: Any) -> bool:
 def cell_name(cell: Any) -> str:
     """Return a column's name in one line; "" for a cell without one."""
     return "" if cell is None or cell is _NO_RESULT else " ".join(str(cell).split())
-
-
-def is_blank(cell: Any) -> bool:
-    """Return whether a cell is empty."""
-    return cell is None or (isinstance(cell, str) and not cell.strip())
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -54,7 +54,7 @@ Encoding = Annotated[Text, AfterValidator(_known_encoding)]
 Delimiter = Annotated[
     str, StringConstraints(min_length=1, max_length=1), AfterValidator(_usable_delimiter)
 ]
-#: A row of a spreadsheet, counted from 1.
+#: A row of a spreadsheet or a line of a file, counted from 1.
 RowNumber = Annotated[int, Field(ge=1)]
 
 
@@ -113,7 +113,8 @@ class Format(Model):
     delimiter, encoding, decimal, columns
         The format of a CSV file; ``columns`` names its columns if it has no header.
     sheet, header_row
-        Name of the sheet of an Excel workbook, and the number of its row with the header, from 1.
+        Name of the sheet of an Excel workbook, and the number of the row or line with the header,
+        from 1.
     missing : tuple of str
         Text that means a missing value in any column, in addition to the usual markers.
     min_present : float or None
@@ -203,7 +204,8 @@ class Dataset:
     delimiter, encoding, decimal, columns : optional
         The format of a CSV file; ``columns`` names its columns if it has no header.
     sheet, header_row : optional
-        Name of the sheet of an Excel workbook, and the number of its row with the header, from 1.
+        Name of the sheet of an Excel workbook, and the number of the row or line with the header,
+        from 1.
     min_present : float, optional
         A feature with a smaller share of values than this is treated as lacking.
     sql_url_file : path, optional

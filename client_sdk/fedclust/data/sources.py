@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from fedclust.data.chunks import Origin, Reader
 from fedclust.data.csvfile import CsvReader
-from fedclust.data.decode import looks_like_a_value
+from fedclust.data.decode import looks_like_a_value, place_of_header
 from fedclust.data.frame import ArrayReader, FrameReader, is_dask, is_frame
 from fedclust.data.mapping import ColumnsFile, Dataset, check_mapping
 from fedclust.data.sql import SqlQuery, SqlReader
@@ -132,17 +132,11 @@ def read_columns(dataset: Dataset, text: Sequence[str] = ()) -> list[str]:
 
 def _refuse_title(reader: Reader) -> None:
     """Refuse a header that has one name, or few, above rows of more cells."""
-    rows = reader.first_rows()
-    widest = max((n for _, n in rows), default=0)
-    below = next((number for number, n in rows if 2 * n >= widest and (n > 1 or widest == 1)), None)
-    if below is not None and below != rows[0][0]:
-        first = (
-            "its first row is a title" if reader.origin.unit == "row" else "it begins with a title"
-        )
-        advice = f"give --header-row {below} (header_row={below})"
-        if reader.origin.unit == "line":
-            advice = "delete the lines above the header"
-        message = f"{first}, and {reader.origin.unit} {below} looks like the header; {advice}"
+    rows = reader.first_records()
+    if place := place_of_header(rows):
+        below, unit = rows[place][0], reader.origin.unit
+        message = f"it begins with a title, and {unit} {below} looks like the header; give "
+        message += f"--header-row {below} (header_row={below})"
         raise reader.origin.fault("no-header", message)
 
 

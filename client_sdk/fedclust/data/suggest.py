@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.advice import list_names, mapping_key
-from fedclust.data.chunks import MISSING
+from fedclust.data.chunks import MISSING, is_blank
 from fedclust.data.csvfile import CsvReader
-from fedclust.data.decode import ColumnRule, Decoder, looks_like_a_value
-from fedclust.data.excel import ExcelReader, cell_name, is_blank
+from fedclust.data.decode import ColumnRule, Decoder, is_value, place_of_header
+from fedclust.data.excel import ExcelReader, cell_name
 from fedclust.data.known_names import (
     conversion,
     death_of,
@@ -188,12 +188,6 @@ class _Table:
     textual: bool
     notes: list[str] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
-    #: Of a row below the header.
-    units: dict[str, str] = field(default_factory=dict)
-
-    def unit_of(self, column: str) -> str:
-        """Return the unit that the table says of a column; "" without one."""
-        return self.units.get(column) or split_unit(column)[1]
 
     def has_columns_of(self, of: Trajectory) -> bool:
         """Return whether the table has columns of a trajectory, and no row for each value."""
@@ -267,14 +261,13 @@ def _read(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> _Tabl
 def _read_as(
     dataset: Dataset, features: Sequence[Feature], rows_of: bool, written: ColumnsFile
 ) -> _Table:
-    reader, notes = open_reader(dataset, written), []
+    reader = open_reader(dataset, written)
+    notes: list[str] = []
     found: dict[str, Any] = {}
     if isinstance(reader, CsvReader) and written.delimiter is None:
         found = {"delimiter": reader.likely_delimiter()}
-    elif isinstance(reader, ExcelReader) and not (written.columns or written.header_row):
-        found = _likely_header(reader)
-        if "columns" in found:
-            notes.append("the header has two rows or gaps; are these the columns' names?")
+    if isinstance(reader, CsvReader | ExcelReader) and not (written.columns or written.header_row):
+        found |= _likely_header(reader, notes)
     if found:
         reader.close()
         written = written.model_copy(update=found)
@@ -291,61 +284,53 @@ def _read_as(
         if name and times[name] == 1 and (every or _is_like(name, features, rows_of))
     ]
     cut: set[str] = set()
-    units: dict[str, str] = {}
     columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
     for chunk in reader.chunks(names, (), BLOCK) if names else ():
-        first = [cells[0] for cells in chunk.cells.values() if chunk.n]
-        first = ["" if cell is None or cell != cell else str(cell) for cell in first]
-        below = [cell for cell in first if says_unit(cell)]
-        is_first = not any(columns.values())
-        if is_first and 2 * len(below) > sum(map(bool, first)):
-            notes.append(
-                "the first row holds units: delete it, or it counts as a person; this file is for "
-                "the table without it"
-            )
-            units = dict(zip(chunk.cells, first, strict=True))
         for name, cells in chunk.cells.items():
-            if not _count(columns[name], cells[1:] if is_first and units else cells):
+            if not _count(columns[name], cells):
                 cut.add(name)
-    return _Table(reader.header, columns, written, reader.textual, notes, cut, units)
+    return _Table(reader.header, columns, written, reader.textual, notes, cut)
 
 
-def _likely_header(reader: ExcelReader) -> dict[str, Any]:
+def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[str, Any]:
     """Return the number of a header's last row, and its names if it has two rows or gaps.
 
     As settings of a mapping file: none where the first row is the header. Of two rows the lower one
-    has names below merged cells, or units. A column without a name is called by its letter.
+    has units, or in a sheet names below merged cells. There a column without a name is called by
+    its letter. ``notes`` get what is to be looked at.
     """
-    rows = reader.first_records()
-    width = max(len(row) for _, row in rows)
-    cells = [[*row, *[None] * (width - len(row))] for _, row in rows]
+    rows, unit = reader.first_records(), reader.origin.unit
+    top = last = place_of_header(rows)
+    width = max(len(row) for _, row in rows[top:])
+    cells = [[*row, *[None] * (width - len(row))][:width] for _, row in rows]
     texts = [[*map(cell_name, row)] for row in cells]
-    filled = [sum(map(bool, names)) for names in texts]
-    top = last = next(i for i, n in enumerate(filled) if 2 * n >= max(filled))
-    names = texts[top]
-    if len(rows) > top + 2 and not any(map(_is_value, cells[top + 1])):
+    names, gaps = texts[top], False
+    if top:
+        first, end = rows[0][0], rows[top][0]
+        notes.append(
+            f"{unit}s {first} to {end - 1} are taken as a title: is {unit} {end} the header?"
+        )
+    if len(rows) > top + 2 and not any(map(is_value, cells[top + 1])):
         pairs = list(zip(names, texts[top + 1], strict=True))
         below = [b for _, b in pairs if b]
-        if 2 * sum(map(is_unit, below)) > len(below):
+        if 2 * sum(map(says_unit, below)) > len(below):
             names, last = [f"{a} [{b}]" if b else a for a, b in pairs], top + 1
-        elif any(b > a == "" for a, b in pairs):
+        elif isinstance(reader, ExcelReader) and any(b > a == "" for a, b in pairs):
             names, last = [b or a for a, b in pairs], top + 1
-    gaps = any(
-        not name and not all(is_blank(row[place]) for row in cells[last + 1 :])
-        for place, name in enumerate(names)
-    )
+    if isinstance(reader, ExcelReader):
+        gaps = any(
+            not name and not all(is_blank(row[place]) for row in cells[last + 1 :])
+            for place, name in enumerate(names)
+        )
+        if last > top or gaps:
+            from openpyxl.utils import get_column_letter
+
+            letters = (f"{_UNNAMED}{get_column_letter(place + 1)}" for place in range(width))
+            names = [a or b for a, b in zip(names, letters, strict=True)]
     if last > top or gaps:
-        from openpyxl.utils import get_column_letter
-
-        letters = (f"{_UNNAMED}{get_column_letter(place + 1)}" for place in range(width))
-        named = tuple(a or b for a, b in zip(names, letters, strict=True))
-        return {"header_row": rows[last][0], "columns": named}
+        notes.append("the header has two rows or gaps; are these the columns' names?")
+        return {"header_row": rows[last][0], "columns": tuple(names)}
     return {"header_row": rows[top][0]} if top else {}
-
-
-def _is_value(cell: Any) -> bool:
-    """Return whether a cell is a number, a date or the like, and no name."""
-    return not is_blank(cell) and not (isinstance(cell, str) and not looks_like_a_value(cell))
 
 
 def _is_like(header: str, features: Sequence[Feature], rows_of: bool) -> bool:
@@ -443,11 +428,11 @@ def _values_fit(feature: Feature, table: _Table, name: str) -> int:
         if {"male", "female"} <= set(meanings_of(codes, name).values()):
             return 2 * any(known)
         return (1 + (feature.kind != "binary")) * (len(present) > 1 and all(known))
-    return 2 * (_conversion(feature, table, name) is not None and _fit(feature, table, name) > 0.9)
+    return 2 * (_conversion(feature, name) is not None and _fit(feature, table, name) > 0.9)
 
 
-def _conversion(feature: Feature, table: _Table, name: str) -> tuple[float, float] | None:
-    unit = table.unit_of(name)
+def _conversion(feature: Feature, name: str) -> tuple[float, float] | None:
+    unit = split_unit(name)[1]
     return conversion(feature.name, name, unit, feature.unit) if unit else None
 
 
@@ -462,7 +447,7 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
         return (known / max(1, codes.total()) + (len(codes) <= most)) / 2
     values = max((_numbers(cells, mark, table.textual)[0] for mark in ".,"), key=len)
     lower, upper = limits(feature)
-    factor, offset = _conversion(feature, table, name) or (1.0, 0.0)
+    factor, offset = _conversion(feature, name) or (1.0, 0.0)
     inside = sum(n for value, n in values if lower <= value * factor + offset <= upper)
     given = sum(n for cell, n in cells.items() if not _is_missing(cell))
     return (inside + sum(n for _, n in values)) / max(1, 2 * given)
@@ -574,7 +559,7 @@ class _Writer:
         if match is None:
             self._note(feature, "no column here is called like it", '# column = "NAME HERE"')
         else:
-            unit = self._table.unit_of(match.column) if feature.kind == "numeric" else ""
+            unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
             cells = self._table.columns[match.column]
             lines = [f"column = {_toml(match.column)}"]
             if match.score < 0:
@@ -582,7 +567,7 @@ class _Writer:
                 names = [
                     each
                     for each in (match.column, *match.others)
-                    if not unit or same_measure(unit, self._table.unit_of(each))
+                    if not unit or same_measure(unit, split_unit(each)[1])
                 ]
                 lines = [f"# column = {_toml(each)}" for each in names]
                 cells = sum(map(self._table.columns.__getitem__, names), Counter[Any]())
@@ -719,7 +704,7 @@ class _Writer:
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
-        unit = self._table.unit_of(column)
+        unit = split_unit(column)[1]
         degrees = _DEGREES.search(column)
         if degrees and feature.unit and conversion("", "", "°F", feature.unit):
             unit = f"°{(degrees[1] or degrees[2]).upper()}"
