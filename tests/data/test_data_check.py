@@ -60,16 +60,22 @@ def test_a_wrong_unit_is_recognised_by_the_factor_that_fits() -> None:
     mmol = RNG.normal(5.5, 1.0, 80).clip(3, 9)
     found = column(np.append(mmol, 200.0), CHOL)
     assert (found.state, found.below, found.above) == ("warning", 80, 0)
-    assert any("38.67 (cholesterol" in text for text in found.says)
+    assert any("They would fit in mmol/l or" in text for text in found.says)
     assert not any("0.1 " in text for text in found.says)
     # Some wrong values are no wrong unit.
     few = column([100.0, 200, 210, 4, 5], CHOL)
     assert not any("They would fit" in text for text in few.says)
-    # The factor for the measurement that the feature is named after comes first.
+    assert any('\nto = "mg/dl"\nfactor = 38.67' in text for text in found.says)
+    # Moles come first, and no factor is of another measure, such as of years and days.
     creatinine = Feature(name="creatinine", unit="mg/dl", lower=0.1, upper=20.0)
     found = column(RNG.uniform(50.0, 300.0, 80), creatinine)
-    assert any("times 0.01131 (creatinine, mg/dl and µmol/l) or" in text for text in found.says)
+    assert any("They would fit in umol/l:" in text for text in found.says)
     wide = Feature(name="chol", unit="mg/dl", lower=0.0, upper=700.0)
+    wbc = Feature(name="wbc", unit="10^9/l", lower=0, upper=200)
+    (said,) = column(RNG.uniform(4000.0, 20_000.0, 80), wbc).says[1:]
+    assert "They would fit in /ul:\n" in said
+    celsius = Feature(name="temp", unit="C", lower=30, upper=43)
+    assert "factor = 0.555556\noffset = -17.7778" in column([97.0, 99, 101], celsius).says[1]
     assert any("twentieth" in text for text in column(mmol, wide).says)
     assert column(mmol * 38.67, wide).says == ()
 

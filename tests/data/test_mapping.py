@@ -210,7 +210,7 @@ def test_a_code_has_one_spelling(text: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("[features.chol]\nfactor = 38.67", "to = 'mg/dl'"),
+        ("[features.chol]\nfactor = 38.67", 'add the line to = "mg/dl"'),
         ("[features.chol]\nfactor = 38.67\nto = 'mmol/l'", "'mg/dl'"),
         ("[features.chol]\nunit = 'mmol/l'", "'mg/dl'"),
         ("[features.chol]\nfactor = 0\nto = 'mg/dl'", "factor"),

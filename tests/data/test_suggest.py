@@ -350,7 +350,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (AGE, {"weight": [70, 80]}, "no column here is called like it"),
         (CREATININE, {"creatinine__(U/l)": [1, 2]}, 'how does "U/l" become "mg/dl"?'),
         (AGE, {"age__(days)": [14610, 18262]}, ""),
-        (Feature(name="nt", unit="x"), {"nt__(a)": [1, 2]}, 'says "a", the session "x"'),
+        (Feature(name="nt", unit="x"), {"nt__(a)": [1, 2]}, 'does "a" in the header mean "x"?'),
         (FEMALE, {"sex": [0, 1]}, 'codes that are not known: "0" 1, "1" 1'),
         (FEMALE, {"sex": ["m", "v"]}, 'codes that are not known: "m" 1, "v" 1'),
         (SMOKER, {"smoker": ["ja", "nein", "ex"]}, 'codes that are not known: "ex" 1'),
@@ -389,6 +389,12 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (TSH, {"tsh__(µUI/ml)": [1, 2]}, ""),
         (TSH, {"tsh__(mE/l)": [1, 2]}, ""),
         (TEMP, {"TEMP_F": [97, 99]}, 'is "TEMP_F" this column?'),
+        (AGE, {"Âge (j)": [40, 50]}, 'does "j" in the header mean "years"?'),
+        (
+            Feature(name="admission", kind="categorical", levels=("a", "b")),
+            {"Aufnahmeart": ["a"]},
+            'is "Aufnahmeart" this column?',
+        ),
         (NYHA, {"nyha": ["NYHA I", "NYHA II"]}, ""),
         (NYHA, {"nyha": [1, 2, 3, 4]}, ""),
         (NYHA, {"nyha": [0, 1, 2, 3]}, '"0" 1, "1" 1, "2" 1, "3" 1'),
@@ -574,6 +580,13 @@ def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
     [
         (TSH, "TSH (µIU/ml)", 1.5, 1.5),
         (TEMP, "TEMP_F", 98.6, 37),
+        (Feature(name="temp", unit="C"), "Temp. °F", 98.6, 37),
+        (Feature(name="temp", unit="C"), "Temp (K)", 310.15, 37),
+        (Feature(name="temp", unit="C"), "Temp (C)", 37, 37),
+        (Feature(name="wbc", unit="10^9/l"), "Leukos /µl", 7500, 7.5),
+        (Feature(name="wbc", unit="10^9/l"), "Leuko [/µl]", 7500, 7.5),
+        (Feature(name="wbc", unit="10^9/l"), "WBC (10^9/l)", 7.5, 7.5),
+        (AGE, "Alter (J.)", 61, 61),
         (Feature(name="hb", unit="g/dl"), "Hb (mmol/l)", 8.5, 13.7),
         (Feature(name="ldl", unit="mg/dl"), "LDL-Cholesterin (mmol/l)", 3, 116),
         (Feature(name="hba1c", unit="%"), "HbA1c (mmol/mol)", 53, 7.0),
@@ -693,7 +706,7 @@ def test_a_line_that_is_named_as_the_header_is_below_the_end_of_the_file(tmp_pat
     assert load(Dataset(path, header_row=1), [AGE]).X.tolist() == [[40], [50]]
     named = Dataset(path, header_row=1, columns=["age"])
     assert load(named, [AGE]).X.tolist() == [[40], [50]]
-    with pytest.raises(DataError, match="the file ends above it"):
+    with pytest.raises(DataError, match="line 9: the file ends above this line"):
         load(Dataset(path, header_row=9), [AGE])
 
 

@@ -354,7 +354,7 @@ def test_what_is_wrong_with_a_table_is_named_without_its_values(model: SessionRe
     assert "column 'pain': 1 row has a value that the session does not know" in said
     assert "column 'age': 1 of its 40 values lies outside the session's bounds" in said
     assert "column 'chol': 40 of its 40 values lie outside" in said
-    assert "They would fit times 38.67 (cholesterol, mmol/l and mg/dl)" in said
+    assert 'They would fit in mmol/l: [features.chol] and unit = "mmol/l" and to = "mg/dl"' in said
     assert "SECRET" not in said
     assert "123.25" not in said
     assert (found.outside == 1).all()
@@ -365,7 +365,7 @@ def test_a_unit_is_noticed_without_bounds() -> None:
     rows = {s: patients(60, i)[["age"]] + 0.0 for i, s in enumerate("abc")}
     model = simulate("fkm", rows, config={"n_clusters": 2})
     days = patients(60, 9)[["age"]] * 365.25
-    with pytest.warns(DataWarning, match=r"median of its values lies more than 4 .*\(years and da"):
+    with pytest.warns(DataWarning, match="median of its values lies more than 4"):
         model.predict(days)
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWarning)

@@ -81,7 +81,9 @@ class CsvReader(Reader):
                 self._delimiter = self._sniffed(frozenset(wanted))
             first = self._first(self._delimiter)
         if not first:
-            raise self.origin.fault("no-header", "no header is there: the file ends above it")
+            ends = "ends above this line" if written.header_row else "is empty"
+            message = f"the file {ends}; a header is needed"
+            raise self.origin.fault("no-header", message, index=written.header_row)
         self.header: Sequence[str] = first
         self._skips_header = bool(written.header_row) or not self._given
         if self._given:

@@ -58,7 +58,8 @@ _TOGETHER: Final = {frozenset(both): known for both, known in _WORDS["initials"]
 _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
-    r"(?:(?:\s+in)?[\s_,;:-]+|(?=%))((?:[^\W\d_]+|°[FC])(?:(?:/|_?per_?|_)(?i:[dm]?l))?|%)$"
+    r"(?:(?:\s+in)?[\s_,;:-]+|(?=%))"
+    r"([^\s_,;:-]*/[^\s_,;:-]+|(?:[^\W\d_]+|°[FCK])(?:(?:_?per_?|_)(?i:[dm]?l))?|%)$"
 )
 _UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
 _ALONE: Final = {unit: {unit: 1.0} for unit in _WORDS["alone"]["units"].split()}
@@ -261,8 +262,11 @@ def likeness(feature: str, header: str) -> int:
 # --- units ----------------------------------------------------------------------------------------
 
 
-#: Giga and tera of cells, where grams have a small letter.
-_PREFIXED: Final = {"G/l": "10^9/l", "T/l": "10^12/l"}
+#: Giga and tera of cells, where grams have a small letter; degrees of a session; Jahre, where jours
+#: have a small letter.
+_PREFIXED: Final = {
+    "G/l": "10^9/l", "T/l": "10^12/l", "J.": "years", "C": "°C", "F": "°F", "K": "°K"
+}  # fmt: skip
 #: Of a count of cells, where the litre may have a capital letter too.
 _OF_CELLS: Final = {"G/L": "10^9/l", "T/L": "10^12/l"}
 #: Units of activity in several languages; a large M would be a million.
@@ -328,8 +332,8 @@ def says_unit(word: str) -> bool:
 
 
 def is_unit(text: str) -> bool:
-    """Return whether a text is a known unit."""
-    return _dimension(text) is not None
+    """Return whether a text is a known unit; C, F and K alone may be another word."""
+    return text not in ("C", "F", "K") and _dimension(text) is not None
 
 
 def _dimension(unit: str) -> str | None:
@@ -345,6 +349,17 @@ def _group(feature: str, header: str) -> str | None:
     """Return the first name of what is measured."""
     sure = _measured(feature)[0] or _measured(split_unit(header)[0], within=True)[1]
     return min(sure) if len(sure) == 1 else None
+
+
+def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:
+    """Return the units that become a feature's unit, each with factor and offset.
+
+    Those of moles, which are taken for grams most often, come first.
+    """
+    of = _dimension(unit)
+    units = sorted((each != of, other) for each, scale in _SCALES.items() for other in scale)
+    found = {other: conversion(feature, "", other, unit) for _, other in reversed(units)}
+    return {other: pair for other, pair in found.items() if pair and pair != (1.0, 0.0)}
 
 
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:

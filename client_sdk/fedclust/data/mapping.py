@@ -352,7 +352,8 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
     if converted and feature.kind != "numeric":
         raise refuse(f"factor and offset are for numbers; this feature is {feature.kind}")
     if converted and rule.to is None:
-        raise refuse(f"factor and offset need the unit that they lead to: to = {feature.unit!r}")
+        to = json.dumps(feature.unit, ensure_ascii=False)
+        raise refuse(f"add the line to = {to}, the unit to which factor and offset lead")
     unit = rule.unit if rule.to is None else rule.to
     if unit is not None and not same_unit(unit, feature.unit):
         message = f"it gives {unit!r} and the session's unit is {feature.unit!r}"

@@ -16,9 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.advice import outside_text, sentinel_advice, unknown_text
+from fedclust.data.known_names import other_units
 from fedclust.data.readings import limits
 from fedclust.data.row_source import RowBlock, RowFault, RowSource, matrix_of
-from fedclust.data.row_warnings import FACTORS, IdDetector, fitting_units, unknown_codes
+from fedclust.data.row_warnings import IdDetector, fitting_units, unknown_codes
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.wire.errors import DataError, DisclosureError
 
@@ -124,7 +125,8 @@ class _Column:
         self.mean = self.m2 = 0.0
         self.minimum, self.maximum = math.inf, -math.inf
         self.levels = np.zeros(len(feature.levels or ("0", "1")), dtype=np.int64)
-        self.fits = np.zeros(len(FACTORS), dtype=np.int64)
+        self.fits: Counter[str] = Counter()
+        self.units = other_units(feature.name, feature.unit) if feature.unit else {}
         self.ids = IdDetector()
         #: Numbers outside the bounds, in the unit here.
         self.outside: Counter[float] = Counter()
@@ -164,9 +166,9 @@ class _Column:
         self.below += int((given < lower).sum())
         self.above += int((given > upper).sum())
         if math.isfinite(lower) or math.isfinite(upper):
-            for place, (factor, _) in enumerate(FACTORS):
-                scaled = given * factor
-                self.fits[place] += int(((scaled >= lower) & (scaled <= upper)).sum())
+            for unit, (factor, offset) in self.units.items():
+                scaled = given * factor + offset
+                self.fits[unit] += int(((scaled >= lower) & (scaled <= upper)).sum())
 
 
 def profile(
@@ -405,10 +407,10 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
     numeric, unit = feature.kind == "numeric", feature.unit or "the unit of the session"
     outside, most = column.below + column.above, max(column.below, column.above)
     if numeric and outside and most >= _MOSTLY * column.n:
-        fits = [count >= _MOSTLY * column.n for count in column.fits.tolist()]
+        fits = {u: both for u, both in column.units.items() if column.fits[u] >= _MOSTLY * column.n}
         side = "below" if column.below > column.above else "above"
         text = f"{most / column.n:.0%} of its values lie {side} the bounds: is it in {unit}?"
-        says.append(f"{text} {fitting_units(feature.name, fits)}".rstrip())
+        says.append(f"{text} {fitting_units(feature, fits)}".rstrip())
     low = 0 <= lower < upper < math.inf and column.maximum < lower + (upper - lower) / 20
     if numeric and low and not (outside or wrong) and column.n >= 10:
         where = "in the lowest twentieth of the bounds"

@@ -1,5 +1,6 @@
 """Warnings about a site's rows, shown at the site and nowhere else."""
 
+import json
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from fedclust.data.advice import (
     level_advice,
     list_names,
+    mapping_lines,
     on_one_line,
     outside_text,
     sentinel_advice,
@@ -36,22 +38,6 @@ _LEAST_VALUES = 5
 _IDS_FROM: Final = 30
 #: At most this many are examined, because they are kept in memory and sorted for every block.
 _IDS_ENOUGH: Final = 1_000_000
-#: Factors between units that laboratories use; each is also tried the other way round.
-_UNITS: Final = (
-    (10.0, "dl for l, or cm for mm"),
-    (100.0, "% for a fraction, or m for cm"),
-    (1000.0, "milli"),
-    (38.67, "cholesterol, mmol/l and mg/dl"),
-    (88.57, "triglycerides, mmol/l and mg/dl"),
-    (18.016, "glucose, mmol/l and mg/dl"),
-    (88.42, "creatinine, mg/dl and µmol/l"),
-    (17.104, "bilirubin, mg/dl and µmol/l"),
-    (2.54, "inches and cm"),
-    (2.2046, "kg and pounds"),
-    (7.5006, "kPa and mmHg"),
-    (365.25, "years and days"),
-)
-FACTORS: Final = tuple((f, s) for factor, s in _UNITS for f in (factor, 1.0 / factor))
 
 
 def typical_values(
@@ -210,14 +196,20 @@ class NewRowWarnings(RowWarnings):
         if feature.name not in self._typical or np.isnan(median):
             return False, ""
         mean, spread = self._typical[feature.name]
-        values = np.array([median, *(median * factor for factor, _ in FACTORS)])
+        from fedclust.data.known_names import other_units  # few tables need it
+
+        units = other_units(feature.name, feature.unit)
+        values = np.array(
+            [median, *(median * factor + offset for factor, offset in units.values())]
+        )
         if feature.lower is not None:
             values = np.maximum(values, feature.lower)
         (column,) = columns_of((feature,))
         apart = np.abs(transformed([column], values[:, None])[:, 0] - mean) / spread
         if not apart[0] > _FAR:
             return False, ""
-        return True, fitting_units(feature.name, (apart[1:] <= _FITS).tolist())
+        fits = dict(zip(units, (apart[1:] <= _FITS).tolist(), strict=True))
+        return True, on_one_line(fitting_units(feature, {u: units[u] for u in units if fits[u]}))
 
 
 class IdDetector:
@@ -266,15 +258,12 @@ def unknown_codes(
     return Counter({code: n for code, n in found if n and reading.meaning(code) is None})
 
 
-def fitting_units(name: str, fits: Sequence[bool]) -> str:
-    """Return by which factors the values of a feature would fit; "" where none of FACTORS does.
-
-    ``fits`` says it of each factor.
-    """
-    units = [unit for unit, fit in zip(FACTORS, fits, strict=True) if fit]
+def fitting_units(feature: Feature, units: Mapping[str, tuple[float, float]]) -> str:
+    """Return how a feature is read from the first of the units that fit; "" without one."""
     if not units:
         return ""
-    # Many factors may fit: the one for this measurement comes first.
-    units.sort(key=lambda unit: unit[1].split(",")[0] not in name.lower())
-    said = " or ".join(f"{factor:.4g} ({what})" for factor, what in units[:4])
-    return f"They would fit times {said}: factor, in the mapping file (mapping=, --mapping)"
+    unit, (factor, offset) = next(iter(units.items()))
+    lines = [f"unit = {json.dumps(unit)}", f"to = {json.dumps(feature.unit, ensure_ascii=False)}"]
+    lines += [f"factor = {factor:.6g}", *([f"offset = {offset:.6g}"] if offset else [])]
+    said = f"They would fit in {' or '.join(list(units)[:3])}"
+    return f"{said}:\n{mapping_lines(feature.name, '', chr(10).join(lines))}"

@@ -67,7 +67,7 @@ _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 #: What a column without a name is called, before its letter.
 _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
-_DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FC])[)\\]]?$|[ _]([fc])$")
+_DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -711,7 +711,8 @@ class _Writer:
         if not unit or same_measure(unit, feature.unit):
             return 1.0, 0.0
         if not feature.unit or not (is_unit(unit) or "/" in unit):
-            self._note(feature, f"the header says {_toml(unit)}, the session {_toml(feature.unit)}")
+            asked = _toml(feature.unit) if feature.unit else "the session's unit"
+            self._note(feature, f"does {_toml(unit)} in the header mean {asked}?")
             return 1.0, 0.0
         self.lines.append(f"unit = {_toml(unit)}")
         found = conversion(feature.name, column, unit, feature.unit)
