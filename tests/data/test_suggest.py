@@ -347,7 +347,6 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (AGE, {"age": [40, 41], "Age": [50, 51]}, ""),
         (AGE, {"Age": [40, 41], "AGE": [50, 51]}, 'it may be "AGE" too'),
         (AGE, {"age_at_death": [40, 41]}, 'is "age_at_death" this column?'),
-        (AGE, {"weight": [70, 80]}, "no column here is called like it"),
         (CREATININE, {"creatinine__(U/l)": [1, 2]}, 'how does "U/l" become "mg/dl"?'),
         (AGE, {"age__(days)": [14610, 18262]}, ""),
         (Feature(name="nt", unit="x"), {"nt__(a)": [1, 2]}, 'does "a" in the header mean "x"?'),
@@ -355,6 +354,9 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (FEMALE, {"sex": ["m", "v"]}, 'codes that are not known: "m" 1, "v" 1'),
         (SMOKER, {"smoker": ["ja", "nein", "ex"]}, 'codes that are not known: "ex" 1'),
         (SMOKER, {"Smoker__(0/1)": [0, 1]}, ""),
+        (SMOKER, {"smoker": ["y", ""]}, 'not known: "y" 1'),
+        (SMOKER, {"smoker": [1, ""], "x": ["a", "b"]}, 'only "1" is there: do the others mean no value, or no?'),
+        (AGE, {"weight": [70, 80], "name": ["A", "B"]}, 'may it be "weight"?'),
         (SMOKER, {"Smoker__(0=yes)": [0, 1]}, 'what does "0=yes" in the header mean?'),
         (SMOKER, {"Smoker__(former)": [0, 1]}, 'what does "former" in the header mean?'),
         (SMOKER, {"smoker": [1, 2]}, 'codes that are not known: "1" 1, "2" 1'),
@@ -446,6 +448,28 @@ def test_codes_of_sex_and_smoking_become_the_levels_that_they_mean(tmp_path: Pat
     suggest_mapping(features, path(tmp_path)).write(tmp_path / "m.toml")
     found = load(Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml"), features)
     assert found.X.tolist() == [[1, 1, 0, 0], [0, 0, 1, 0]]
+
+
+def test_the_two_sides_of_a_yes_no_column_are_a_line_each(tmp_path: Path) -> None:
+    sex = Feature(name="sex", kind="binary")
+    text, _ = suggested(tmp_path, sex, Geschlecht=["w", "M", "weiblich", "?"])
+    own = '# levels = { "w" = 1, "M" = 0, "weiblich" = 1, "?" = "" }  # 1 = female'
+    assert own in text
+    (tmp_path / "m.toml").write_text(text.replace(own, own[2:]), "utf-8")
+    read = load(Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml"), [sex]).X
+    np.testing.assert_array_equal(read[:, 0], [1, 0, 1, np.nan])
+
+
+def test_ways_of_admission_are_levels_and_a_longer_code_is_a_proposal(tmp_path: Path) -> None:
+    levels = ("emergency", "elective", "transfer")
+    text, marked = suggested(
+        tmp_path,
+        Feature(name="admission", kind="categorical", levels=levels),
+        Aufnahmeart=["Notfall ", "elektiv", "Verlegung ext.", "nicht elektiv"],
+    )
+    lines = ['"Notfall" = "emergency"', '# "Verlegung ext." = "transfer"', '# "nicht elektiv" =  ']
+    assert all(f"\n{line}" in text for line in lines)
+    assert 'is "Aufnahmeart" this column?' in marked
 
 
 def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import tempfile
-import textwrap
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,7 +19,7 @@ from fedclust.cli.console import (
     show,
     show_table,
 )
-from fedclust.cli.row_check import RowCheck, SourceRows, examine
+from fedclust.cli.row_check import LISTED, RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
 from fedclust.data.suggest import suggest_mapping
@@ -38,6 +37,7 @@ from fedclust.site.session_run import SessionAnswers, info_of
 from fedclust.site.settings import read_settings
 from fedclust.site.state import SiteState
 from fedclust.wire.errors import (
+    DataError,
     FedclustError,
     ProtocolError,
     UsageError,
@@ -104,10 +104,10 @@ def check(
     source = how.source(data, persons)
 
     def rows_for(body: SessionCreate) -> SourceRows:
-        used = source
+        used, marks = source, tuple[str, ...]()
         if write_mapping is not None:
-            used = _suggested(body, source, line, write_mapping, quiet=o.wants_json())
-        return SourceRows(used.rows(line.read), used, persons.given(used), line)
+            used, marks = _suggested(body, source, line, write_mapping)
+        return SourceRows(used.rows(line.read), used, persons.given(used), line, marks)
 
     if study is not None:
         with connection.site() as site, connection.client() as client:
@@ -129,23 +129,21 @@ def check(
 
 
 def _suggested(
-    body: SessionCreate, source: DataSource, line: ProgressLine, path: Path, *, quiet: bool
-) -> DataSource:
-    """Write the mapping file that is suggested, and return the source that is read by it."""
+    body: SessionCreate, source: DataSource, line: ProgressLine, path: Path
+) -> tuple[DataSource, tuple[str, ...]]:
+    """Write the mapping file that is suggested; return the source read by it, and its marks."""
     with line:
         found = suggest_mapping(body.features, source.rows(line.read))
     found.write(path)
     n_open = len(found.still_open)
     show(err, f"{path}: a suggested mapping; {counted(n_open, 'line')} marked uncertain")
-    for text in () if quiet else found.still_open:
-        show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
     update: dict[str, Any] = {
         "reading": source.reading.model_copy(update={"mapping": o.absolute(path)})
     }
     if source.person_column is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
         update["person_column"] = found.person
-    return source.model_copy(update=update)
+    return source.model_copy(update=update), found.still_open
 
 
 def _conclude(done: RowCheck, full: bool) -> None:
@@ -155,6 +153,9 @@ def _conclude(done: RowCheck, full: bool) -> None:
         if isinstance(done.table, ConsentRequest) and done.asked:
             consent_screen(done.table, full=full)
         done.show()
+        if isinstance(done.refused, DataError) and done.refused.rule in LISTED:
+            message = "this site could not take part yet: see what is still to do"
+            raise DataError(done.found.source, "still-to-do", message)
     if done.refused is not None:
         raise done.refused
 

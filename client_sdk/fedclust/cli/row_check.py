@@ -1,27 +1,29 @@
 """How a site's rows match one definition, and what ``fedclust check`` shows of that."""
 
 import dataclasses
-import re
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from rich.console import Console
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
-from fedclust.data.advice import count_repeated, list_names, repeated_text
-from fedclust.data.outcome_rows import Staying
+from fedclust.data.advice import list_names, repeated_text
+from fedclust.data.chunks import MISSING
+from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
+from fedclust.data.mapping import canonical_code
+from fedclust.data.outcome_rows import Staying, with_outcomes
 from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
-from fedclust.data.suggest import with_counts
+from fedclust.data.suggest import ask_codes
 from fedclust.data.table import read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
 from fedclust.schema.display import counted
-from fedclust.schema.feature import clustered, outcomes_of
+from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
 from fedclust.schema.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
@@ -31,11 +33,21 @@ from fedclust.site.state import state_directory
 from fedclust.wire.errors import DataError, DisclosureError, FedclustError
 from fedclust.wire.models import SessionCreate
 
-#: Names of columns that hold nothing but identifiers, such as ``patient_id``, ``MRN``, ``caseId``
-#: and ``Patient``: fewer than a definition has to do without, because a ``case`` may be yes or no.
-_IDENTIFIES = re.compile(
-    r"(?:^|[^A-Za-z])(?i:id|mrn|pid)$|[a-z]I[dD]$|^(?i:patient|person|subject)$"
-)
+#: Rules of refusals that the list of what is still to do says.
+LISTED = ("missing-column", "unit", "mapping", "not-a-number", "too-large", "unknown-level")
+
+
+@dataclass(frozen=True)
+class RepeatedIds:
+    """How many ids of a column occur in several rows, and of how many of these the rows differ.
+
+    They differ in ``compared``: columns that all rows of one person share, such as the sex.
+    """
+
+    ids: int
+    rows: int
+    differing: int
+    compared: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -46,6 +58,8 @@ class SourceRows:
     source: DataSource
     given: RowOptions
     line: ProgressLine
+    #: What a suggested mapping file marks as uncertain.
+    marks: tuple[str, ...] = field(default=(), repr=False)
 
 
 @dataclass(frozen=True)
@@ -72,7 +86,8 @@ _Table: TypeAlias = NoTable | ConsentRequest
 class RowCheck:
     """How rows match one definition; ``read`` is False if the source could not be read.
 
-    ``open_points`` says in words what is charged to the site's points and not answered.
+    ``open_points`` says in words what is charged to the site's points and not answered, ``marks``
+    what a suggested mapping file marks as uncertain.
     """
 
     body: SessionCreate
@@ -81,6 +96,8 @@ class RowCheck:
     table: _Table
     read: bool = True
     open_points: tuple[str, ...] = ()
+    repeated: dict[str, RepeatedIds] = field(default_factory=dict)
+    marks: tuple[str, ...] = field(default=(), repr=False)
 
     @property
     def asked(self) -> bool:
@@ -162,9 +179,7 @@ class RowCheck:
             "columns": [_column_facts(column) for column in found.columns],
             "rows_far_out": None if found.far_out is None else vars(found.far_out),
             "absences": [vars(each) for each in found.absences],
-            "repeated_ids": {
-                name: {"ids": ids, "rows": rows} for name, (ids, rows) in found.repeated.items()
-            },
+            "repeated_ids": {name: vars(of) for name, of in self.repeated.items()},
             "trajectories": list(found.trajectories),
             "ignored_columns": list(found.ignored),
             "unused_mappings": found.unused,
@@ -193,11 +208,16 @@ class RowCheck:
         if found.ignored:
             n_ignored = len(found.ignored)
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
-        for name, (ids, rows) in found.repeated.items():
+        for name, of in self.repeated.items():
             said = f"with --person-column {name} each id is one person"
-            if name in found.ignored:
+            if of.differing:
+                said = (
+                    f"of {of.differing} of them the rows differ in {list_names(of.compared)}, so "
+                )
+                said += f"they are not one person each: --person-column {name} would mix persons"
+            elif name in found.ignored:
                 said = f"if each id is one person, give --person-column {name}"
-            _say(f"{name}: {repeated_text(ids, rows)}; {said}")
+            _say(f"{name}: {repeated_text(of.ids, of.rows)}; {said}")
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
@@ -220,6 +240,43 @@ class RowCheck:
             said = f"takes part without {', '.join(self.features_unreleased)}: "
             said += "too few persons are in groups that release a value"
             _say(said)
+        self._show_to_do()
+
+    def _show_to_do(self) -> None:
+        """Show what is to be changed, in order, then what is marked and may be right."""
+        edits = list(self._edits())
+        todo = [text for text, _ in edits]
+        said = "Still to do" if self.refused else "Better, but not needed"
+        if self.marks:
+            said += "; proposed lines are in the mapping file, behind #"
+        elif todo:
+            said += " in the mapping file (--mapping): fedclust check --write-mapping suggests one"
+        if todo:
+            show(out, f"{said}:", "bold")
+        _show_list(todo, 1)
+        used = {mark for _, marks in edits for mark in marks}
+        marks = [mark for mark in self.marks if mark not in used]
+        if marks:
+            show(out, "Marked as uncertain in the mapping file; change what is wrong:", "bold")
+        _show_list(marks, len(todo) + 1)
+
+    def _edits(self) -> Iterator[tuple[str, list[str]]]:
+        """Yield each edit of the mapping file that is needed, and the marks that ask for it."""
+        features = {each.name: each for each in with_outcomes(*_declared(self.body))}
+        for column in self.found.columns:
+            name, says = column.feature, list(column.says)
+            marks = [each for each in self.marks if each.startswith(f"{name}: ")]
+            if column.unknown_codes and column.column and name in features:
+                asked, lines = ask_codes(
+                    features[name], Counter(column.unknown_codes), column.column
+                )
+                if column.kind == "binary" and self.body.contact:
+                    asked += f"; ask {self.body.contact} what 1 means"
+                yield "\n".join([f"{name}: {asked}", *lines]), [m for m in marks if "known" in m]
+            elif column.state == "refused":
+                said = says if column.column or not marks else []
+                marked = [mark.partition(": ")[2] for mark in marks]
+                yield f"{name}: {'; '.join([*marked, *said])}", marks
 
     def _points_texts(self) -> Iterator[str]:
         """Yield what the outcomes cost and what is left; the consent screen says so too."""
@@ -281,18 +338,14 @@ def examine(
     try:
         with rows.line:
             lacking = body.policy.missing == "mask"
-            found = profile(
-                rows.data,
-                clustered(body.features),
-                text=text,
-                lacking=lacking,
-                outcomes=outcomes_of(body.features),
-            )
-            if not text:
-                found = dataclasses.replace(found, repeated=_repeated_ids(rows.data, found))
+            features, outcomes = _declared(body)
+            found = profile(rows.data, features, text=text, lacking=lacking, outcomes=outcomes)
+            columns = tuple(_with_codes(each, rows.data, found.rows) for each in found.columns)
+            found = dataclasses.replace(found, columns=columns)
+            repeated = _repeated_ids(rows.data, text, found)
     except DataError as error:
         nothing = SourceProfile(error.source, 0, 0, (), (), (), error)
-        return RowCheck(body, nothing, p, NoTable(0), read=False)
+        return RowCheck(body, nothing, p, NoTable(0), read=False, marks=rows.marks)
     usable = found.complete_rows if body.policy.missing == "drop" else found.rows
     table: _Table = NoTable(usable)
     if found.refused is None:
@@ -301,49 +354,69 @@ def examine(
             with rows.line:
                 table = form_table(p)
         except (DataError, DisclosureError) as error:
-            columns = _with_refused(found.columns, getattr(error, "column", None))
-            found = dataclasses.replace(found, refused=error, columns=columns)
+            found = dataclasses.replace(found, refused=error)
     if found.refused is None and table.persons < p:
         found = dataclasses.replace(found, refused=_too_few(body, found, table.persons, p))
-        if body.policy.missing == "drop":
-            columns = tuple(map(_without_values, found.columns))
-            found = dataclasses.replace(found, columns=columns)
-    return RowCheck(body, found, p, table)
+    if found.refused is not None:
+        of = getattr(found.refused, "column", None)
+        marked = (
+            each if each.role == "outcome" else _mark_refused(each, of, p) for each in found.columns
+        )
+        found = dataclasses.replace(found, columns=tuple(marked))
+    return RowCheck(body, found, p, table, repeated=repeated, marks=rows.marks)
 
 
-def _with_refused(
-    columns: tuple[ColumnProfile, ...], refused: str | None
-) -> tuple[ColumnProfile, ...]:
-    """Mark the column for which taking part was refused, and those with the same fault.
+def _declared(body: SessionCreate) -> tuple[tuple[Feature, ...], tuple[Outcome, ...]]:
+    return tuple(clustered(body.features)), tuple(outcomes_of(body.features))
 
-    Of codes that the session does not know, the refusal names only the first column.
-    """
-    of = [each for each in columns if each.role == "feature" and each.column == refused]
-    unknown = any(each.unknown for each in of)
-    return tuple(
-        dataclasses.replace(each, state="refused")
-        if each.role == "feature"
-        and each.column is not None
-        and (each.column == refused or (unknown and each.unknown))
-        else each
-        for each in columns
+
+def _with_codes(column: ColumnProfile, data: Dataset, n_rows: int) -> ColumnProfile:
+    """Count the codes of a yes/no column that holds text, and no mapping says what they are."""
+    if column.kind != "binary" or column.state != "refused" or column.column is None:
+        return column
+    cells = map(canonical_code, read_text_column(data, column.column))
+    codes = Counter(code for code in cells if code.casefold() not in (*MISSING, "0", "1"))
+    missing = max(0.0, 1.0 - column.present - codes.total() / n_rows)
+    return dataclasses.replace(
+        column, unknown=codes.total(), unknown_codes=dict(codes), missing=missing
     )
 
 
-def _without_values(column: ColumnProfile) -> ColumnProfile:
-    """Mark a feature of which the session knows no code: it leaves out all rows."""
-    nothing = column.role == "feature" and column.unknown and not column.n
-    return dataclasses.replace(column, state="refused") if nothing else column
+def _mark_refused(column: ColumnProfile, refused: str | None, p: int) -> ColumnProfile:
+    """Mark the column for which taking part was refused, and one with many unknown codes.
+
+    The refusal names one column, and groups release a code that so many rows have.
+    """
+    wrong = column.column is not None and (column.column == refused or column.unknown >= p)
+    return dataclasses.replace(column, state="refused") if wrong else column
 
 
-def _repeated_ids(data: Dataset, found: SourceProfile) -> dict[str, tuple[int, int]]:
-    """Count repeated ids in columns that nobody named, and whose names say what they are."""
-    counted = {
-        name: count_repeated(filter(None, read_text_column(data, name)))
-        for name in found.ignored
-        if _IDENTIFIES.search(name)
-    }
-    return {name: (ids, rows) for name, (ids, rows) in counted.items() if ids}
+def _repeated_ids(
+    data: Dataset, named: Sequence[str], found: SourceProfile
+) -> dict[str, RepeatedIds]:
+    """Count repeated ids in named columns, else in those whose names say what they are."""
+    columns = (*found.ignored, *(each.column for each in found.columns if each.role == "feature"))
+    shared = tuple(dict.fromkeys(each for each in columns if each and never_changes(each)))
+    repeated = {}
+    for name in named or filter(is_id, found.ignored):
+        ids = read_text_column(data, name)
+        times = Counter(filter(None, ids))
+        several = {each for each, n in times.items() if n > 1}
+        # A "case" with few values is no id.
+        if not several or (not named and len(times) ** 2 < len(ids)):
+            continue
+        differing = set[str]()
+        for column in shared:
+            cells, values = read_text_column(data, column), dict[str, str]()
+            meanings = meanings_of(set(cells), column)
+            for each, cell in zip(ids, cells, strict=True):
+                value = meanings[cell] or folded(cell)
+                there = each in several and cell and not looks_missing(cell)
+                if there and values.setdefault(each, value) != value:
+                    differing.add(each)
+        rows = sum(times[each] for each in several)
+        repeated[name] = RepeatedIds(len(several), rows, len(differing), shared)
+    return repeated
 
 
 def _too_few(body: SessionCreate, found: SourceProfile, usable: int, p: int) -> DataError:
@@ -370,6 +443,16 @@ def show_recognition(found: Recognition, where: Console) -> None:
     changed = {name: counts for name, counts in found.differing.items() if counts[0]}
     for name, (differ, of) in changed.items():
         show(where, f"  {name}: {differ} of {of} values differ from those released")
+
+
+def _show_list(texts: Sequence[str], first: int) -> None:
+    """Show numbered texts; further lines of one are for a mapping file."""
+    for number, each in enumerate(texts, first):
+        text, *lines = each.split("\n")
+        before = f"{number:3}. "
+        show(out, textwrap.fill(text, 98, initial_indent=before, subsequent_indent="     "))
+        for line in lines:
+            show(out, f"       {line}")
 
 
 def _say(text: str) -> None:
@@ -433,15 +516,18 @@ def _absence_text(found: Absence) -> str:
 
 def _column_facts(column: ColumnProfile) -> dict[str, Any]:
     """Return a column as JSON, without codes that may be anything."""
-    return {k: v for k, v in dataclasses.asdict(column).items() if k != "unknown_codes"}
+    facts = dataclasses.asdict(column)
+    return {k: v for k, v in facts.items() if k not in ("unknown_codes", "mapped")}
 
 
 def _column_lines(column: ColumnProfile) -> list[str]:
-    lines = [f"{column.feature}: {text}" for text in column.says]
-    if column.unknown_codes:
-        codes = with_counts(Counter(column.unknown_codes))
-        lines.append(f"{column.feature}: codes that are not known: {codes}")
+    refused = column.state == "refused"
+    lines = [] if refused else [f"{column.feature}: {text}" for text in column.says]
     if column.levels and column.n:
-        shares = (f"{name} {count / column.n:.1%}" for name, count in column.levels.items())
+        own = {name: [c for c, to in column.mapped.items() if to == name] for name in column.levels}
+        shares = (
+            f"{name}{f' ({list_names(own[name])})' if own[name] else ''} {count / column.n:.1%}"
+            for name, count in column.levels.items()
+        )
         lines.append(f"{column.feature}: {', '.join(shares)}")
     return lines

@@ -301,6 +301,16 @@ def fits_person(header: str) -> int:
     return _fits(header, _HEADERS["person"])
 
 
+def is_id(header: str) -> bool:
+    """Return whether a header says that its column identifies persons or rows."""
+    return fits_person(header) == 2 or _parts(header)[-1:] == ("id",)
+
+
+def never_changes(header: str) -> bool:
+    """Return whether a header says "sex" or "date of birth", which all rows of a person share."""
+    return is_sex(split_unit(header)[0]) or _fits(header, _HEADERS["birth"]) > 0
+
+
 def fits_value(header: str) -> bool:
     """Return whether a header says "value" and not of what."""
     return _fits(split_unit(header)[0], _HEADERS["value"]) == 2

@@ -311,7 +311,12 @@ def _validated(tree: Mapping[str, Any], source: str) -> ColumnsFile:
         raise DataError(source, "mapping", f"{place}: {why}" if place else why) from None
 
 
-def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -> None:
+def check_mapping(
+    file: ColumnsFile,
+    features: Sequence[Feature],
+    source: str,
+    wrong: dict[str, DataError] | None = None,
+) -> None:
     """Refuse a mapping that does not fit the session's features.
 
     Parameters
@@ -321,6 +326,8 @@ def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -
     features : sequence of Feature
     source : str
         The mapping's name in messages.
+    wrong : dict of str to DataError, optional
+        Gets the faults of single features, by name, which are then not raised.
 
     Raises
     ------
@@ -333,7 +340,12 @@ def check_mapping(file: ColumnsFile, features: Sequence[Feature], source: str) -
         rule = file.features.get(feature.name)
         column = feature.name if rule is None or rule.column is None else rule.column
         if rule is not None:
-            _check_rule(rule, feature, source)
+            try:
+                _check_rule(rule, feature, source)
+            except DataError as error:
+                if wrong is None:
+                    raise
+                wrong[feature.name] = error
             if rule.lacking:
                 continue
         if column in taken:

@@ -15,11 +15,13 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import outside_text, sentinel_advice, unknown_text
+from fedclust.data.advice import outside_text, sentinel_advice
 from fedclust.data.known_names import other_units
+from fedclust.data.mapping import level_name
 from fedclust.data.readings import limits
 from fedclust.data.row_source import RowBlock, RowFault, RowSource, matrix_of
 from fedclust.data.row_warnings import IdDetector, fitting_units, unknown_codes
+from fedclust.schema.display import counted
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.wire.errors import DataError, DisclosureError
 
@@ -62,6 +64,8 @@ class ColumnProfile:
         but that for no value. Never sent.
     unknown_codes : dict of str to int
         Rows with each code that the session does not know: for this site's screen alone.
+    mapped : dict of str to str
+        The level of each code in the mapping file: for this site's screen alone.
     says : tuple of str
         What is wrong or probably a mistake.
     """
@@ -86,6 +90,7 @@ class ColumnProfile:
     furthest_sd: float | None = None
     levels: dict[str, int] = field(default_factory=dict)
     unknown_codes: dict[str, int] = field(default_factory=dict, repr=False)
+    mapped: dict[str, str] = field(default_factory=dict, repr=False)
     says: tuple[str, ...] = ()
 
 
@@ -95,8 +100,7 @@ class SourceProfile:
 
     ``complete_rows`` counts the rows without a missing value, ``ignored`` are the source's columns
     that are neither a feature nor an identifier. ``refused`` is why the site could not take part,
-    else None. ``repeated`` has, by column of identifiers, how many of them occur several times, and
-    in how many rows. ``far_out`` are rows that are far out in many columns, and ``absences``
+    else None. ``far_out`` are rows that are far out in many columns, and ``absences``
     features whose absence equals a yes/no column. ``trajectories`` says how many values
     persons have.
     """
@@ -108,7 +112,6 @@ class SourceProfile:
     ignored: tuple[str, ...]
     unused: tuple[str, ...]
     refused: DataError | DisclosureError | None
-    repeated: dict[str, tuple[int, int]] = field(default_factory=dict)
     far_out: RowsFarOut | None = None
     absences: tuple[Absence, ...] = ()
     trajectories: tuple[str, ...] = ()
@@ -197,17 +200,19 @@ def profile(
         The source cannot be read or has no features at all. Faults of its values are in the answer.
     """
     missing: DataError | None = None
+    wrong: dict[str, DataError] = {}
+    given: dict[str, Any] = {"text": text, "outcomes": outcomes, "wrong": wrong}
     try:
-        rows = RowSource(source, features, text=text, lacking=lacking, outcomes=outcomes)
+        rows = RowSource(source, features, lacking=lacking, **given)
     except DataError as error:
         if lacking or error.rule != "missing-column":
             raise
         # The other columns can still be examined.
         missing = error
-        rows = RowSource(source, features, text=text, lacking=True, outcomes=outcomes)
-    ids: dict[str, Counter[str]] = {name: Counter() for name in text}
+        rows = RowSource(source, features, lacking=True, **given)
+    missing = next(iter(wrong.values()), missing)
     far, absent = FarRows(features), AbsenceCounts(rows.features, rows.n_features)
-    columns, cells, n, complete = _read_columns(rows, ids, far, absent)
+    columns, cells, n, complete = _read_columns(rows, far, absent)
     faults: dict[str, list[RowFault]] = {name: [] for name in rows.local.values()}
     for fault in rows.faults:
         faults[fault.column].append(fault)
@@ -219,6 +224,7 @@ def profile(
                 n,
                 faults[rows.local[each.name]],
                 lacking,
+                wrong.get(each.name),
                 far.furthest(place, columns[each.name].minimum, columns[each.name].maximum),
             )
             for place, each in enumerate(features)
@@ -241,8 +247,6 @@ def profile(
     ignored = tuple(
         name for name in rows.reader.header if used and name and name not in used.union(text)
     )
-    counted = {name: [k for k in found.values() if k > 1] for name, found in ids.items()}
-    repeated = {name: (len(found), sum(found)) for name, found in counted.items() if found}
     return SourceProfile(
         rows.origin.source,
         n,
@@ -251,7 +255,6 @@ def profile(
         ignored,
         tuple(sorted(set(rows.file.features) - set(columns))),
         refused,
-        repeated,
         far.found(rows.origin.unit),
         absent.found,
         rows.trajectory_texts,
@@ -259,20 +262,17 @@ def profile(
 
 
 def _read_columns(
-    rows: RowSource, ids: dict[str, Counter[str]], far: FarRows, absent: AbsenceCounts
+    rows: RowSource, far: FarRows, absent: AbsenceCounts
 ) -> tuple[dict[str, _Column], list[NDArray[np.int64]], int, int]:
     """Return the figures of each column, and how many rows are in each cell of each outcome.
 
-    And the number of rows, and that of complete rows. Identifiers are counted in ``ids``, and
-    ``far`` and ``absent`` see every block.
+    And the number of rows, and that of complete rows. ``far`` and ``absent`` see every block.
     """
     columns = {feature.name: _Column(feature) for feature in rows.features}
     cells = [np.zeros(len(outcome.cells), dtype=np.int64) for outcome in rows.outcomes]
     n = n_complete = 0
     for block in rows.scan() if rows.columns else ():
         complete = np.ones(len(block), dtype=np.bool_)
-        for name, counted in ids.items():
-            counted.update(block.text[name])
         for counts, own_cells in zip(cells, rows.cells(block).T, strict=True):
             counts += np.bincount(own_cells, minlength=len(counts))
         converted = rows.session_values(block)
@@ -296,6 +296,7 @@ def _column_profile(
     n: int,
     faults: Sequence[RowFault],
     lacking: bool,
+    wrong: DataError | None,
     furthest: tuple[float, float] | tuple[None, None],
 ) -> ColumnProfile:
     feature = column.feature
@@ -312,12 +313,14 @@ def _column_profile(
             text += f" {sentinel_advice(said, number)}"
         says.append(text)
     if column.unknown:
-        says.append(unknown_text(column.unknown.total(), feature))
+        says.append(_unknown_text(column))
     says += _find_oddities(column, n, bool(faults))
     state: State = "warning" if says else "ok"
     if here is None:
         state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
-        if rows.rules[feature.name].lacking:
+        if wrong is not None:
+            state, says = "refused", [str(wrong)]
+        elif rows.rules[feature.name].lacking:
             says = ["the mapping says that this site lacks it"]
     elif faults:
         state = "refused"
@@ -325,7 +328,7 @@ def _column_profile(
         state = "lacking" if lacking else "refused"
         says.append(f"{share:.1%} of its rows have a value: min_present is {rows.min_present:.1%}")
     names = feature.levels or ("0", "1")
-    counted = dict(zip(names, column.levels.tolist(), strict=True))
+    levels = dict(zip(names, column.levels.tolist(), strict=True))
     return ColumnProfile(
         feature=feature.name,
         kind=feature.kind,
@@ -343,7 +346,8 @@ def _column_profile(
         **(column.figures if numbers else {}),
         furthest=furthest[0],
         furthest_sd=furthest[1],
-        levels={} if feature.kind == "numeric" else counted,
+        levels={} if feature.kind == "numeric" else levels,
+        mapped={c: level_name(each) for c, each in rows.rules[feature.name].levels.items()},
         says=tuple(says),
     )
 
@@ -365,7 +369,7 @@ def _outcome_profile(
     says = _fault_texts(rows, wrong)
     for column in own:
         if column.unknown:
-            says.append(unknown_text(column.unknown.total(), column.feature))
+            says.append(_unknown_text(column))
     if n_rows and not n:
         says.append("no row has a value: nobody would be counted in any other cell")
     elif n < n_rows / 2:
@@ -390,6 +394,10 @@ def _outcome_profile(
         levels=dict(zip(outcome.cells[:-1], cells.tolist(), strict=False)),
         says=tuple(says),
     )
+
+
+def _unknown_text(column: _Column) -> str:
+    return f"{counted(column.unknown.total(), 'value')} that the session does not know"
 
 
 def _fault_texts(rows: RowSource, faults: Sequence[RowFault]) -> list[str]:
@@ -421,7 +429,7 @@ def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:
     if column.n > 1 and constant and not wrong:
         says.append("all its values are the same")
     coded = column.n + column.unknown.total()
-    if coded < n / 2:
+    if coded < n / 2 and not wrong:
         says.append(f"{1 - coded / n:.0%} of its values are missing")
     return says
 

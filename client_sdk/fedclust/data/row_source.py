@@ -113,6 +113,8 @@ class RowSource:
         missing values. Columns of outcomes alone are read as if for the first time.
     outcomes : sequence of Outcome
         To be read too.
+    wrong : dict of str to DataError, optional
+        Gets the faults of the mapping by feature. Those features are then read as lacking.
 
     Attributes
     ----------
@@ -147,6 +149,7 @@ class RowSource:
         lacking: bool = False,
         codes: Mapping[str, Sequence[str] | None] | None = None,
         outcomes: Sequence[Outcome] = (),
+        wrong: dict[str, DataError] | None = None,
     ) -> None:
         self.n_features, self.outcomes = len(features), tuple(outcomes)
         self._lacking = lacking
@@ -165,8 +168,9 @@ class RowSource:
         if unknown:
             message = f"sentinels are given for {unknown[0]!r}: the session has no such feature"
             raise DataError(describe(dataset.source), "mapping", message)
-        check_mapping(self.file, features, options.mapping_name)
-        self.rules = {name: self.file.features.get(name, ColumnMap()) for name in names}
+        check_mapping(self.file, features, options.mapping_name, wrong)
+        lacks = dict.fromkeys(wrong or (), ColumnMap(lacking=True))
+        self.rules = {name: self.file.features.get(name, ColumnMap()) for name in names} | lacks
         self.local = {name: self.rules[name].column or name for name in names}
         origin = Origin(describe(dataset.source))
         for name in self._text:

@@ -62,6 +62,10 @@ _MOST_YES_NO: Final = 12
 _MOST_COLUMNS: Final = 200
 #: A column whose values fit is taken if its name is so similar.
 _SIMILAR: Final = 0.55
+#: A column may be a feature if this share of its values is readable and within the bounds; at most
+#: so many are named.
+_FITTING: Final = 0.4
+_MOST_NEAR: Final = 3
 #: Encodings of Windows in Western Europe, Central Europe and Turkey.
 _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 #: What a column without a name is called, before its letter.
@@ -380,7 +384,7 @@ def _match(features: Sequence[Feature], table: _Table) -> dict[str, _Match | Non
     used: set[str] = set()
     # Equal ones keep the order of the session and of the table.
     for (feature, name), (score, fit) in sorted(scores.items(), key=lambda e: [-x for x in e[1]]):
-        if found[feature] is None and name not in used and (score > 1 or fit > 0.4):
+        if found[feature] is None and name not in used and (score > 1 or fit > _FITTING):
             rivals = (
                 other for (own, other), each in scores.items()
                 if own == feature and other != name and each[0] == score
@@ -513,6 +517,8 @@ def _level(feature: Feature, code: str, codes: Collection[str], match: _Match) -
         # A column "sex" with 0 and 1 does not say which is which, nor does a vital status.
         status = is_death(feature.name) and "status" in folded(match.column)
         vague = (sex or status) and match.score < 3
+        # One letter alone may be another word.
+        vague = vague or not ({"no", "yes"} <= meant or code.isdecimal())
         return None if what is None or vague else int(what == "yes")
     levels = feature.levels or ()
     same = [level for level in levels if folded(level) == folded(code)]
@@ -522,7 +528,8 @@ def _level(feature: Feature, code: str, codes: Collection[str], match: _Match) -
         if pair <= set(stand.values()):
             same = [level for level, other in stand.items() if other == what]
     statuses = statuses_of([each for each in codes if not looks_missing(each)], match.column)
-    if not same and all(statuses.values()):
+    # "nie" is "never" in German, "no" in Polish.
+    if not same and (all(statuses.values()) or meanings_of([code])[code] is None):
         same = [level for level in levels if status_of(level) == statuses.get(code, "")]
     return same[0] if len(same) == 1 else None
 
@@ -557,7 +564,14 @@ class _Writer:
         key = mapping_key(feature.name)
         self.lines.append(f"[features.{key}]")
         if match is None:
-            self._note(feature, "no column here is called like it", '# column = "NAME HERE"')
+            free = (name for name in self._table.columns if name not in used)
+            near = sorted(free, key=lambda name: -similarity(feature.name, name))
+            fit = [name for name in near if _fit(feature, self._table, name) > _FITTING][
+                :_MOST_NEAR
+            ]
+            why = "no column here is called like it"
+            why += f"; may it be {' or '.join(map(_toml, fit))}?" if fit else ""
+            self._note(feature, why, '# column = "NAME HERE"')
         else:
             unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
             cells = self._table.columns[match.column]
@@ -717,7 +731,7 @@ class _Writer:
         self.lines.append(f"unit = {_toml(unit)}")
         found = conversion(feature.name, column, unit, feature.unit)
         if found is None:
-            why = f"how does {_toml(unit)} become {_toml(feature.unit)}? It is not read without:"
+            why = f"how does {_toml(unit)} become {_toml(feature.unit)}? Give to and factor"
             self._note(feature, why, f"# to = {_toml(feature.unit)}", "# factor = ")
             return np.nan, 0.0  # no number is outside the bounds then
         factor, offset = found
@@ -743,44 +757,90 @@ class _Writer:
         self._add_missing(missing)
         if any(text.casefold() == "none" for text in missing):
             self._note(feature, '"None" is read as missing: does it mean no?')
-        reading = FeatureReading.of(feature, ColumnMap(), match.column)
-        legend = legend_of(match.column)
-        known: Counter[str] = Counter()
-        unknown: Counter[str] = Counter()
-        lines: list[str] = []
-        for code, n in codes.most_common():
-            level = _level(feature, code, codes, match)
-            # M may be mujer.
-            spanish = folded(code) == "m" and meanings_of(codes, match.column)[code] is None
-            if level is None and (feature.kind == "binary" or spanish or code in legend):
-                unknown[code] = n
-            elif reading.meaning(code) is not None and code not in legend:
-                known[code] = n
-            elif level is not None and len(lines) < _MOST_CODES:
-                lines.append(f"{_toml(code)} = {_toml(level)}  # {n}")
-            else:
-                unknown[code] = n
+        sure, known, unknown = _sort_codes(feature, codes, match)
         if known:
             self.lines.append(f"# codes of the session: {with_counts(known)}")
+        if feature.kind == "binary" and missing and len(codes) == 1 and not unknown:
+            self._note(
+                feature, f"only {_toml(*codes)} is there: do the others mean no value, or no?"
+            )
         if unknown:
             self._note(feature, f"codes that are not known: {with_counts(unknown)}")
-            if feature.kind == "binary" and len(unknown) == 2 and not (lines or known):
-                one, other = map(_toml, unknown)
-                self.lines += [
-                    f"# levels = {{ {one} = {int(not yes)}, {other} = {int(yes)} }}"
-                    for yes in (True, False)
-                ]
-                return
-            levels = ", ".join(map(_toml, feature.levels or (0, 1)))
-            lines.append(f'# one of {levels}, or "" for a missing value:')
-            # Where only death has a word, as among ways of discharge, the others are alive.
-            dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
-            for code, n in unknown.most_common(_MOST_CODES):
-                guess = '""' if looks_missing(code) else "0" if dead else ""
-                taken = "" if guess == "0" else "# "
-                lines.append(f"{taken}{_toml(code)} = {guess}  # {n}")
-        if lines:
-            self.lines += [f"[features.{mapping_key(feature.name)}.levels]", *lines]
+        below, asked, lines = _code_lines(feature, codes, match.column, sure, unknown, "# ")
+        if below.endswith(".levels]") and lines:
+            self.lines.append(below)
+        self.lines += [*([f"# {asked}:"] if unknown else []), *lines]
+
+
+def ask_codes(feature: Feature, codes: Counter[str], column: str) -> tuple[str, list[str]]:
+    """Return what to write into a mapping file about codes of a column, and its lines."""
+    sure, _, unknown = _sort_codes(feature, codes, _Match(column, 1))
+    below, asked, lines = _code_lines(feature, codes, column, sure, unknown, "")
+    return f"below {below} {asked}", lines
+
+
+def _code_lines(
+    feature: Feature,
+    codes: Counter[str],
+    column: str,
+    sure: Mapping[str, str | int],
+    unknown: Counter[str],
+    mark: str,
+) -> tuple[str, str, list[str]]:
+    """Return the section of levels, what to do there, and its lines; ``mark`` is before proposals.
+
+    A yes/no column whose codes have two sides gets a line for each way to read it.
+    """
+    below = f"[features.{mapping_key(feature.name)}"
+    meanings = meanings_of(codes, column)
+    given = [code for code in unknown if not looks_missing(code)]
+    of_sex = {meanings[code] for code in given} == {"male", "female"}
+    if feature.kind == "binary" and len(unknown) == len(codes) and (of_sex or len(given) == 2):
+        side = {code: meanings[code] if of_sex else code for code in given}
+        lines = []
+        for one in dict.fromkeys(side.values()):
+            value = {c: int(side[c] == one) if c in side else "" for c in unknown}
+            pairs = [f"{_toml(c)} = {_toml(each)}" for c, each in value.items()]
+            says = f"  # 1 = {one}" * of_sex
+            lines.append(f"{mark}levels = {{ {', '.join(pairs)} }}{says}")
+        return f"{below}]", "choose one of these lines", lines
+    lines = [f"{_toml(code)} = {_toml(level)}  # {codes[code]}" for code, level in sure.items()]
+    # Where only death has a word, as among ways of discharge, the others are alive.
+    dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
+    for code, n in unknown.most_common(_MOST_CODES):
+        first = status_of(code.partition(" ")[0])
+        known = _toml(first) if first in (feature.levels or ()) else ""
+        guess = '""' if looks_missing(code) else "0" if dead else known
+        lines.append(f"{mark * (guess != '0')}{_toml(code)} = {guess}  # {n}")
+    levels = ", ".join(map(_toml, feature.levels or (0, 1)))
+    return (
+        f"{below}.levels]",
+        f'write one of {levels} for each code, or "" for a missing value',
+        lines,
+    )
+
+
+def _sort_codes(
+    feature: Feature, codes: Counter[str], match: _Match
+) -> tuple[dict[str, str | int], Counter[str], Counter[str]]:
+    """Return the codes that are certainly a level, those of the session, and the others."""
+    reading = FeatureReading.of(feature, ColumnMap(), match.column)
+    legend = legend_of(match.column)
+    sure: dict[str, str | int] = {}
+    known, unknown = Counter[str](), Counter[str]()
+    for code, n in codes.most_common():
+        level = _level(feature, code, codes, match)
+        # M may be mujer.
+        spanish = folded(code) == "m" and meanings_of(codes, match.column)[code] is None
+        if level is None and (feature.kind == "binary" or spanish or code in legend):
+            unknown[code] = n
+        elif reading.meaning(code) is not None and code not in legend:
+            known[code] = n
+        elif level is not None and len(sure) < _MOST_CODES:
+            sure[code] = level
+        else:
+            unknown[code] = n
+    return sure, known, unknown
 
 
 def _outside(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.bool_]:
