@@ -355,7 +355,11 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (SMOKER, {"smoker": ["ja", "nein", "ex"]}, 'codes that are not known: "ex" 1'),
         (SMOKER, {"Smoker__(0/1)": [0, 1]}, ""),
         (SMOKER, {"smoker": ["y", ""]}, 'not known: "y" 1'),
-        (SMOKER, {"smoker": [1, ""], "x": ["a", "b"]}, 'only "1" is there: do the others mean no value, or no?'),
+        (
+            SMOKER,
+            {"smoker": [1, ""], "x": ["a", "b"]},
+            'only "1" is there: do the others mean no value, or no?',
+        ),
         (AGE, {"weight": [70, 80], "name": ["A", "B"]}, 'may it be "weight"?'),
         (SMOKER, {"Smoker__(0=yes)": [0, 1]}, 'what does "0=yes" in the header mean?'),
         (SMOKER, {"Smoker__(former)": [0, 1]}, 'what does "former" in the header mean?'),

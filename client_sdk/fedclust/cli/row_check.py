@@ -3,7 +3,7 @@
 import dataclasses
 import textwrap
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -199,7 +199,7 @@ class RowCheck:
                 show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
                 for each in lines:
                     show(out, f"      {each}")
-        for text in (*found.trajectories, *_furthest_texts(found.columns), *self._pattern_texts()):
+        for text in (*found.trajectories, *self._pattern_texts()):
             _say(text)
         if found.unused:
             show(
@@ -482,16 +482,6 @@ def _column_row(column: ColumnProfile) -> list[str]:
     numbers = (column.minimum, column.mean, column.sd, column.maximum)
     shown = ["" if value is None else f"{value:.5g}" for value in numbers]
     return [*cells, f"{column.missing:.1%}", *shown]
-
-
-def _furthest_texts(columns: Iterable[ColumnProfile]) -> Iterator[str]:
-    found = [
-        f"{each.feature} {each.furthest:.5g} ({each.furthest_sd:.1f})"
-        for each in columns
-        if each.furthest_sd is not None
-    ]
-    if found:
-        yield f"furthest from the median, in robust sd: {', '.join(found)}"
 
 
 def _far_text(found: RowsFarOut) -> str:

@@ -56,9 +56,6 @@ class ColumnProfile:
         Share of the rows that have no value.
     minimum, maximum, mean, sd : float or None
         In the session's unit, ddof 0; None without a value, and for levels.
-    furthest, furthest_sd : float or None
-        Of numbers the value furthest from the median, and its distance in robust standard
-        deviations, after the feature's transform; None if nine in ten values or more are the same.
     levels : dict of str to int
         Rows with each level; ``0`` and ``1`` of a binary feature. Of an outcome rows in each cell
         but that for no value. Never sent.
@@ -86,8 +83,6 @@ class ColumnProfile:
     maximum: float | None = None
     mean: float | None = None
     sd: float | None = None
-    furthest: float | None = None
-    furthest_sd: float | None = None
     levels: dict[str, int] = field(default_factory=dict)
     unknown_codes: dict[str, int] = field(default_factory=dict, repr=False)
     mapped: dict[str, str] = field(default_factory=dict, repr=False)
@@ -225,9 +220,8 @@ def profile(
                 faults[rows.local[each.name]],
                 lacking,
                 wrong.get(each.name),
-                far.furthest(place, columns[each.name].minimum, columns[each.name].maximum),
             )
-            for place, each in enumerate(features)
+            for each in features
         ),
         *(
             _outcome_profile(rows, outcome, columns, counts, faults)
@@ -297,7 +291,6 @@ def _column_profile(
     faults: Sequence[RowFault],
     lacking: bool,
     wrong: DataError | None,
-    furthest: tuple[float, float] | tuple[None, None],
 ) -> ColumnProfile:
     feature = column.feature
     here = rows.local[feature.name] if feature.name in rows.columns else None
@@ -344,8 +337,6 @@ def _column_profile(
         unknown_codes=dict(column.unknown),
         missing=max(0.0, 1.0 - share - column.unknown.total() / n) if n else 0.0,
         **(column.figures if numbers else {}),
-        furthest=furthest[0],
-        furthest_sd=furthest[1],
         levels={} if feature.kind == "numeric" else levels,
         mapped={c: level_name(each) for c, each in rows.rules[feature.name].levels.items()},
         says=tuple(says),
@@ -513,22 +504,6 @@ class FarRows:
         if not self._count:
             return None
         return RowsFarOut(self._count, len(self._scales or ()), unit, tuple(self._first))
-
-    def furthest(
-        self, place: int, least: float, most: float
-    ) -> tuple[float, float] | tuple[None, None]:
-        """Return which of a feature's extremes is further from the median, and how far.
-
-        In robust standard deviations; Nones if the feature has none.
-        """
-        scale = (self._scales or {}).get(place)
-        if scale is None:
-            return None, None
-        median, deviation = scale
-        ends = np.array([least, most])
-        distances = np.abs(_scaled(self._features[place], ends) - median) / deviation
-        further = int(distances.argmax())
-        return float(ends[further]), float(distances[further])
 
 
 def _scaled(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.float64]:
