@@ -10,6 +10,11 @@ from typing import Final
 from fedclust.schema.display import counted, first_few
 from fedclust.schema.feature import Feature
 
+#: What to do about codes.
+CODES_ADVICE: Final = (
+    'say in the mapping file (levels) what each code is, or that it is missing (= ""); fedclust '
+    "check shows the lines"
+)
 #: At most this many names of columns are listed.
 _MOST_NAMES: Final = 10
 
@@ -48,19 +53,11 @@ def sentinel_advice(feature: str, number: str) -> str:
     )
 
 
-def level_advice(feature: Feature) -> str:
-    """Return how to say which level a code is."""
+def unknown_text(feature: Feature) -> str:
+    """Return which codes the session knows, and what to do about others."""
     levels = feature.levels or ("0", "1")
     known = ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
-    return (
-        f"The session knows {known}. Say in the mapping file (mapping=, --mapping) which of them "
-        f'each code here is, or "" for a missing value:\n{_level_lines(feature)}'
-    )
-
-
-def unknown_text(count: int, feature: Feature) -> str:
-    """Return how many values are codes that the session does not know, and what to do."""
-    return f"{counted(count, 'value')} that the session does not know. {level_advice(feature)}"
+    return f"The session knows {known}: {CODES_ADVICE}"
 
 
 def too_few_text(what: str, least: float) -> str:
@@ -69,22 +66,6 @@ def too_few_text(what: str, least: float) -> str:
         f"{what}, and min_present (--min-present) asks for {least:.1%}; only a session with "
         "missing: mask does without it"
     )
-
-
-def binary_advice(feature: Feature) -> str:
-    """Return how to say which code is 1 and which is 0."""
-    return (
-        'say in the mapping file which code is 1 and which is 0, or "" for a missing value:\n'
-        f"{_level_lines(feature)}"
-    )
-
-
-def _level_lines(feature: Feature) -> str:
-    """Return lines of a mapping file in which only the codes have to be written."""
-    lines = '"CODE HERE" = 1\n"OTHER CODE HERE" = 0'
-    if feature.levels:
-        lines = f'"CODE HERE" = {json.dumps(feature.levels[0], ensure_ascii=False)}'
-    return mapping_lines(feature.name, ".levels", lines)
 
 
 def on_one_line(advice: str) -> str:

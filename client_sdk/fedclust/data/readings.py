@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.advice import CODES_ADVICE
 from fedclust.data.decode import LARGEST
 from fedclust.data.mapping import ColumnMap, canonical_code, level_name, number_or_none
 from fedclust.numeric.array_types import FloatArray
@@ -256,7 +257,5 @@ def _unknown_code(reading: FeatureReading, source: str) -> DataError:
         known = "has " + ", ".join(levels[:12]) + (", ..." if len(levels) > 12 else "")
     else:
         known = "asks for 0 and 1" if feature.kind == "binary" else "asks for numbers"
-    message = f"it holds codes that the session does not know, which {known}; say in the mapping "
-    message += 'file which level each is (levels), or that it is missing (= ""); fedclust check '
-    message += "counts them and shows the lines"
+    message = f"it holds codes that the session does not know, which {known}; {CODES_ADVICE}"
     return DataError(source, "unknown-level", message, column=reading.column)

@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import binary_advice, on_one_line, too_few_text
+from fedclust.data.advice import CODES_ADVICE, on_one_line, too_few_text
 from fedclust.data.chunks import Chunk, Origin
 from fedclust.data.decode import ColumnRule, Decoder, Wrong
 from fedclust.data.mapping import (
@@ -382,7 +382,7 @@ class RowSource:
             decimal_mark=self.file.decimal,
         )
         # How a column was read first does not change: then codes are no way out.
-        advice = binary_advice(feature) if feature.kind == "binary" and not pinned else ""
+        advice = CODES_ADVICE if feature.kind == "binary" and not pinned else ""
         return Decoder(
             rule,
             textual=self.reader.textual,

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.advice import (
-    level_advice,
     list_names,
     mapping_lines,
     on_one_line,
@@ -122,12 +121,11 @@ class RowWarnings:
 
     def _unknown_texts(self, place: int, reading: FeatureReading) -> Iterator[str]:
         if count := self._unknown[place]:
-            text = unknown_text(count, reading.feature)
+            text, last = counted(count, "value"), ""
             if self._missing:
-                text = f"{counted(count, 'row')} {'has' if count == 1 else 'have'} a value that "
-                text += "the session does not know, and it counts as missing. "
-                text += level_advice(reading.feature)
-            yield on_one_line(text)
+                text = f"{counted(count, 'row')} {'has' if count == 1 else 'have'} a value"
+                last = ", and it counts as missing"
+            yield f"{text} that the session does not know{last}. {unknown_text(reading.feature)}"
 
     def _unvalued_texts(self) -> Iterator[str]:
         """Yield a sentence for each outcome that the site would answer and that has no value.
