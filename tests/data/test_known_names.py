@@ -33,6 +33,9 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
     ("feature", "header", "score"),
     [
         ("sod", "Natrium (mmol/l)", 1),
+        ("died_30", "Elhunyt 30 napon belül", 2),
+        ("age", "Věk", 2),
+        ("wbc", "Leukosyytit [E9/l]", 2),
         ("alb", "S-Albumin [g/L]", 2),
         ("sbp", "Ciśnienie skurczowe", 2),
         ("creatinine", "Serum creatinine, total", 2),
@@ -86,6 +89,10 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
     assert meanings_of(["männl.", "Weibl", "m.w."]) == {
         "männl.": "male", "Weibl": "female", "m.w.": None
     }  # fmt: skip
+    assert meanings_of(["Férfi", "nő"]) == {"Férfi": "male", "nő": "female"}
+    assert meanings_of(["Ano", "ne"]) == {"Ano": "yes", "ne": "no"}
+    # Non évalué.
+    assert meanings_of(["oui", "non", "NE"])["NE"] is None
     assert meanings_of(["ja", "nei"]) == {"ja": "yes", "nei": "no"}
     assert meanings_of(["T", "N", "-9"]) == {"T": "yes", "N": "no", "-9": None}
     smoking = {"Ex-Raucher": "former", "non-fumeur": "never", "w przeszłości": "former"}

@@ -145,7 +145,7 @@ def test_unknown_levels_that_count_as_missing_are_told(n_unknown: int) -> None:
     for each in caught:
         text = str(each.message)
         assert f"column 's': {counted} that the session does not know, and it counts as mis" in text
-        assert "The session knows a, b." in text
+        assert "The session knows a, b: say in the mapping file" in text
         assert "SECRET" not in text
     same = simulate("lloyd", {"a": blank}, policy=policy, **given)
     assert found.cluster_centers_.tobytes() == same.cluster_centers_.tobytes()

@@ -52,8 +52,8 @@ _SPANS: Final = {word: frozenset(map(int, days)) for word, days in _by_word("spa
 _CODES: Final = {word: min(keys) for word, keys in _by_word("codes").items()}
 _FATES: Final = {word: int("dead" in keys) for word, keys in _by_word("fates").items()}
 _STATUSES: Final = {word: min(keys) for word, keys in _by_word("statuses").items()}
-#: Initials of two languages: what they mean if there are no others.
-_TOGETHER: Final = {frozenset(both): known for both, known in _WORDS["initials"].items()}
+#: Two codes: what they mean if there are no others.
+_TOGETHER: Final = {frozenset(both.split()): known for both, known in _WORDS["initials"].items()}
 #: With one of these codes M may be mujer.
 _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
