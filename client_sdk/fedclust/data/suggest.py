@@ -62,10 +62,10 @@ _MOST_YES_NO: Final = 12
 _MOST_COLUMNS: Final = 200
 #: A column whose values fit is taken if its name is so similar.
 _SIMILAR: Final = 0.55
-#: A column may be a feature if this share of its values is readable and within the bounds; at most
-#: so many are named.
+#: A column may be a feature if this share of its values is readable and within the bounds; so many
+#: of the most similar names are tried for a feature without a column.
 _FITTING: Final = 0.4
-_MOST_NEAR: Final = 3
+_MOST_NEAR: Final = 4
 #: Encodings of Windows in Western Europe, Central Europe and Turkey.
 _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 #: What a column without a name is called, before its letter.
@@ -566,11 +566,11 @@ class _Writer:
         if match is None:
             free = (name for name in self._table.columns if name not in used)
             near = sorted(free, key=lambda name: -similarity(feature.name, name))
-            fit = [name for name in near if _fit(feature, self._table, name) > _FITTING][
-                :_MOST_NEAR
+            fit = [
+                each for each in near[:_MOST_NEAR] if _fit(feature, self._table, each) > _FITTING
             ]
             why = "no column here is called like it"
-            why += f"; may it be {' or '.join(map(_toml, fit))}?" if fit else ""
+            why += f"; may it be {' or '.join(map(_toml, fit[:3]))}?" if fit else ""
             self._note(feature, why, '# column = "NAME HERE"')
         else:
             unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
