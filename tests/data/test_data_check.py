@@ -113,6 +113,8 @@ def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
     }
     age = found.columns[0]
     assert (age.below, age.above, found.ignored) == (1, 1, ("note",))
+    text = pd.DataFrame({"age": list("abc")}).astype(object)
+    assert not any("missing" in said for said in profile(text, (AGE,)).columns[0].says)
     assert [re.split("[:.]", text)[0] for text in age.says] == [
         "line 4",
         "2 values outside the session's bounds",

@@ -109,6 +109,7 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
         ("calcium", "Ca (mEq/L)", "mmol/l", None),
         ("hb", "Hæmoglobin mmol/L", "g/dl", (1.6114, 0.0)),
         ("temp", "Temperatura (ºC)", "°C", (1.0, 0.0)),
+        ("ascorbate", "Vitamin (C) [mg/dl]", "mg/l", (10.0, 0.0)),
         ("wbc", "GB (x10^3/µL)", "10^9/l", (1.0, 0.0)),
         ("egfr", "DFG (mL/min/1,73 m²)", "ml/min/1.73m2", (1.0, 0.0)),
     ],

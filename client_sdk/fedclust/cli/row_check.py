@@ -411,7 +411,7 @@ def _repeated_ids(
             meanings = meanings_of(set(cells), column)
             for each, cell in zip(ids, cells, strict=True):
                 value = meanings[cell] or folded(cell)
-                there = each in several and cell and not looks_missing(cell)
+                there = each and cell and not looks_missing(cell)
                 if there and values.setdefault(each, value) != value:
                     differing.add(each)
         rows = sum(times[each] for each in several)

@@ -369,7 +369,7 @@ def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:
     of = _dimension(unit)
     units = sorted((each != of, other) for each, scale in _SCALES.items() for other in scale)
     found = {other: conversion(feature, "", other, unit) for _, other in reversed(units)}
-    return {other: pair for other, pair in found.items() if pair and pair != (1.0, 0.0)}
+    return {other: pair for other, pair in found.items() if pair}
 
 
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:
