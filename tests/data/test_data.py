@@ -53,7 +53,7 @@ def test_columns_are_found_by_name_and_come_in_the_sessions_order(tmp_path: Path
         ("age,sex,chol\n1,0,2\n1,0,SECRET\n", "not-a-number", "chol", 3),
         ("age,sex,chol\n1,0,2\n1,0,1_000\n", "not-a-number", "chol", 3),
         ('note,age,sex,chol\n"a\nb\nc",1,0,SECRET\n', "not-a-number", "chol", 2),
-        ("age;chol,sex\n1;0,2\n", "separator", None, None),
+        ("age;chol,sex\n1;0,2\n", "missing-column", "age", None),
         ("age;sex;chol\n1;0;1,5\n", "not-a-number", "chol", 2),
         ("SECRET,SECRET,1\n2,0,1\n", "missing-column", "age", None),
         ("age,sex,chol\n1,0,٣\n", "not-a-number", "chol", 2),

@@ -215,14 +215,13 @@ def test_the_delimiter_is_the_headers(mark: str, tmp_path: Path) -> None:
     assert fault(given, (AGE, CHOL)).rule == "missing-column"
 
 
-def test_a_delimiter_that_might_be_another_is_asked_for(tmp_path: Path) -> None:
+def test_a_delimiter_that_might_be_another_is_told_by_the_rows(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    path.write_text("age,x;chol\n1,2;3\n", "utf-8")
-    error = fault(path, (AGE, CHOL))
-    assert error.rule == "separator"
-    assert "--delimiter" in str(error)
-    # One of them names a feature: nothing to ask.
-    assert load(Dataset(path), (AGE,)).X.tolist() == [[1.0]]
+    path.write_text("age,x;chol\n1,2;3\n4;5\n", "utf-8")
+    assert load(path, (CHOL,)).X.tolist() == [[3.0], [5.0]]
+    # In a file with one column, decimal commas are no delimiters.
+    path.write_text("chol\n3,5\n4,5\n", "utf-8")
+    assert load(Dataset(path, decimal=","), (CHOL,)).X.tolist() == [[3.5], [4.5]]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import codecs
 import csv
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final, TextIO
@@ -13,7 +13,7 @@ from fedclust.data.chunks import FIRST_ROWS, Chunk, Origin, Reader, batches, rec
 from fedclust.data.decode import place_of_header
 from fedclust.data.mapping import ColumnsFile
 
-_DELIMITERS: Final = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+_DELIMITERS: Final = (",", ";", "\t", "|")
 #: Byte order marks, and the encodings that they announce.
 _MARKS: Final = (
     (codecs.BOM_UTF8, "utf-8-sig"),
@@ -49,9 +49,13 @@ class CsvReader(Reader):
     written : ColumnsFile
         Delimiter, encoding, line of the header, and columns, if given. By default UTF-8 or the
         encoding of the byte order mark, and the delimiter with which the header has the most of
-        ``wanted``.
+        ``wanted``, or which fits the first rows best.
     wanted : sequence of str
         Columns that will be read.
+
+    Attributes
+    ----------
+    delimiter : str
 
     Raises
     ------
@@ -72,14 +76,9 @@ class CsvReader(Reader):
             with self._open() as file:
                 announced = _SEPARATOR.fullmatch(file.readline())
             self._before = max((written.header_row or 1) - 1, int(announced is not None))
-            self._known_delimiter = written.delimiter is not None or announced is not None
-            if written.delimiter is not None:
-                self._delimiter = written.delimiter
-            elif announced is not None:
-                self._delimiter = announced[1]
-            else:
-                self._delimiter = self._sniffed(frozenset(wanted))
-            first = self._first(self._delimiter)
+            told = announced[1] if announced is not None else None
+            self.delimiter = written.delimiter or told or self._likely_delimiter(wanted)
+            first = self._first(self.delimiter)
         if not first:
             ends = "ends above this line" if written.header_row else "is empty"
             message = f"the file {ends}; a header is needed"
@@ -94,18 +93,21 @@ class CsvReader(Reader):
 
     def first_records(self) -> list[tuple[int, Sequence[Any]]]:
         """Return the line and the fields of the header, and of the first rows below it."""
-        return [*self._head(self.likely_delimiter())]
+        return [*self._head(self.delimiter)]
 
-    def likely_delimiter(self) -> str:
-        """Return the delimiter that gives most of the first rows as many fields as the header."""
-        if self._known_delimiter:
-            return self._delimiter
-        found: dict[str, tuple[bool, int, int]] = {}
+    def _likely_delimiter(self, wanted: Collection[str]) -> str:
+        """Return the delimiter with which the header has most of the wanted names.
+
+        Of equal ones that which gives most of the first rows as many fields as the header.
+        """
+        found: dict[str, tuple[int, bool, int, int]] = {}
         for delimiter in _DELIMITERS:
             records = self._head(delimiter)
             widths = [len(record) for _, record in records]
-            width = widths[place_of_header(records)] if widths else 0
-            found[delimiter] = (width > 1, widths.count(width), width)
+            width = len(self._given) or (widths[place_of_header(records)] if widths else 0)
+            names = {name.strip() for _, record in records[:1] for name in record}
+            known = 0 if self._given else len(names.intersection(wanted))
+            found[delimiter] = (known, width > 1, widths.count(width), width)
         return max(found, key=lambda delimiter: found[delimiter])
 
     def _head(self, delimiter: str) -> list[tuple[int, list[str]]]:
@@ -137,7 +139,7 @@ class CsvReader(Reader):
     def _records(self, file: TextIO, ended: list[int]) -> Iterator[tuple[int, list[str]]]:
         """Yield the rows below the header, as :meth:`_rows` does; each is as long as the header."""
         width = len(self.header)
-        rows = self._rows(file, self._delimiter, ended)
+        rows = self._rows(file, self.delimiter, ended)
         if self._skips_header:
             next(rows, None)
         for number, record in rows:
@@ -173,27 +175,6 @@ class CsvReader(Reader):
         with self._open() as file:
             _, record = next(self._rows(file, delimiter, [0]), (0, []))
             return [name.strip() for name in record]
-
-    def _sniffed(self, wanted: frozenset[str]) -> str:
-        """Return the delimiter that fits the header best; DataError if two fit equally well."""
-        scores: dict[str, tuple[int, int]] = {}
-        for delimiter in _DELIMITERS:
-            try:
-                first = self._first(delimiter)
-            except csv.Error:
-                continue
-            known = 0 if self._given else len(wanted.intersection(first))
-            fits = len(first) == len(self._given) if self._given else len(first)
-            scores[delimiter] = (known, int(fits))
-        best = max(scores.values(), default=(0, 0))
-        found = [delimiter for delimiter, score in scores.items() if score == best]
-        if len(found) > 1 and best[0] > 0 and best[1] > 1:
-            names = " and ".join(_DELIMITERS[delimiter] for delimiter in found)
-            message = (
-                f"its columns may be separated by {names}: say which (delimiter=, --delimiter)"
-            )
-            raise self.origin.fault("separator", message)
-        return found[0] if found else ","
 
     @contextmanager
     def _reading(self) -> Iterator[list[int]]:

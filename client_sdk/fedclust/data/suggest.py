@@ -269,7 +269,7 @@ def _read_as(
     notes: list[str] = []
     found: dict[str, Any] = {}
     if isinstance(reader, CsvReader) and written.delimiter is None:
-        found = {"delimiter": reader.likely_delimiter()}
+        found = {"delimiter": reader.delimiter}
     if isinstance(reader, CsvReader | ExcelReader) and not (written.columns or written.header_row):
         found |= _likely_header(reader, notes)
     if found:
