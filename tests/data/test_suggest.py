@@ -720,8 +720,8 @@ def test_lines_above_the_header_of_a_csv_file_are_named_and_skipped(
 ) -> None:
     path = csv("utf-8", ";", {"Alter": comma([40.5, 50.5]), "crp": [1, 2], "x": "ab"}, title)
     found = suggest_mapping([AGE, Feature(name="crp")], path(tmp_path))
-    first = 2 if title.startswith("sep") else 1
-    said = f"lines {first} to 2 are taken as a title: is line 3 the header?"
+    above = "line 2 is" if title.startswith("sep") else "lines 1 to 2 are"
+    said = f"{above} taken as a title: is line 3 the header?"
     assert found.still_open == (said,)
     assert "\nheader_row = 3\n" in found.text
     found.write(tmp_path / "m.toml")

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset
-from fedclust.data.advice import list_names, repeated_text
+from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.chunks import MISSING
 from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
 from fedclust.data.mapping import canonical_code
@@ -400,10 +400,9 @@ def _repeated_ids(
     repeated = {}
     for name in named or filter(is_id, found.ignored):
         ids = read_text_column(data, name)
-        times = Counter(filter(None, ids))
-        several = {each for each, n in times.items() if n > 1}
+        n_ids, n_rows = count_repeated(filter(None, ids))
         # A "case" with few values is no id.
-        if not several or (not named and len(times) ** 2 < len(ids)):
+        if not n_ids or (not named and len(set(ids)) ** 2 < len(ids)):
             continue
         differing = set[str]()
         for column in shared:
@@ -414,8 +413,7 @@ def _repeated_ids(
                 there = each and cell and not looks_missing(cell)
                 if there and values.setdefault(each, value) != value:
                     differing.add(each)
-        rows = sum(times[each] for each in several)
-        repeated[name] = RepeatedIds(len(several), rows, len(differing), shared)
+        repeated[name] = RepeatedIds(n_ids, n_rows, len(differing), shared)
     return repeated
 
 

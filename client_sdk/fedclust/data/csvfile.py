@@ -76,8 +76,8 @@ class CsvReader(Reader):
             with self._open() as file:
                 announced = _SEPARATOR.fullmatch(file.readline())
             self._before = max((written.header_row or 1) - 1, int(announced is not None))
-            told = announced[1] if announced is not None else None
-            self.delimiter = written.delimiter or told or self._likely_delimiter(wanted)
+            named = announced[1] if announced is not None else None
+            self.delimiter = written.delimiter or named or self._likely_delimiter(wanted)
             first = self._first(self.delimiter)
         if not first:
             ends = "ends above this line" if written.header_row else "is empty"

@@ -311,9 +311,8 @@ def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[st
     names, gaps = texts[top], False
     if top:
         first, end = rows[0][0], rows[top][0]
-        notes.append(
-            f"{unit}s {first} to {end - 1} are taken as a title: is {unit} {end} the header?"
-        )
+        above = f"{unit}s {first} to {end - 1} are" if end - first > 1 else f"{unit} {first} is"
+        notes.append(f"{above} taken as a title: is {unit} {end} the header?")
     if len(rows) > top + 2 and not any(map(is_value, cells[top + 1])):
         pairs = list(zip(names, texts[top + 1], strict=True))
         below = [b for _, b in pairs if b]
