@@ -7,12 +7,7 @@ from pydantic import BaseModel
 
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
-from fedclust_service.http.ui.schema_fields import (
-    FormField,
-    fields_of,
-    option_fields,
-    plain_text,
-)
+from fedclust_service.http.ui.schema_fields import FormField, fields_of, option_fields, plain_text
 
 #: What a field holds that the browser's form takes as JSON.
 _OF_SEVERAL = {

@@ -37,11 +37,7 @@ from pydantic import Field, FiniteFloat
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, IntVector
 from fedclust.schema.model import Model
-from fedclust_dual.cone_program import (
-    AssignmentCost,
-    maximise_bundle,
-    maximise_cutting_planes,
-)
+from fedclust_dual.cone_program import AssignmentCost, maximise_bundle, maximise_cutting_planes
 from fedclust_dual.feasible_set import Region
 
 Rule: TypeAlias = Literal["subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle"]

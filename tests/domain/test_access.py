@@ -12,12 +12,7 @@ from fedclust.schema.outcomes import (
     Outcomes,
 )
 from fedclust.schema.result import Result, SiteDifferences
-from fedclust_service.domain.access import (
-    Actor,
-    Role,
-    sees_session,
-    visible_result,
-)
+from fedclust_service.domain.access import Actor, Role, sees_session, visible_result
 
 FAR = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor(Role.OPERATOR, "ada", "t1", FAR)

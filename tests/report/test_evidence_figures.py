@@ -13,11 +13,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.one_cloud import chosen_text, shown_text
 from fedclust.result.page import html
-from fedclust.schema.result import (
-    CloudComparison,
-    Stability,
-    SweepEntry,
-)
+from fedclust.schema.result import CloudComparison, Stability, SweepEntry
 from fedclust.wire.errors import UsageError
 from support.drawings import check_drawing, words_of
 from support.results import facts_of

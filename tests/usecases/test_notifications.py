@@ -28,10 +28,7 @@ from fedclust_service.usecases import principals, sessions
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.participation import exclude
 from fedclust_service.usecases.rounds import close_round
-from fedclust_service.usecases.sweeper import (
-    sweep,
-    tidy,
-)
+from fedclust_service.usecases.sweeper import sweep, tidy
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE

@@ -14,15 +14,7 @@ import typer
 from pydantic import Field
 
 from fedclust.cli import options as o
-from fedclust.cli.console import (
-    ProgressLine,
-    conclude,
-    consented,
-    err,
-    show,
-    show_list,
-    timestamp,
-)
+from fedclust.cli.console import ProgressLine, conclude, consented, err, show, show_list, timestamp
 from fedclust.cli.options import epilog
 from fedclust.cli.output_files import check_outputs, is_labels, is_result, write_outputs
 from fedclust.client import Client

@@ -10,15 +10,7 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 
 from fedclust.cli import options as o
-from fedclust.cli.console import (
-    ProgressLine,
-    conclude,
-    err,
-    out,
-    print_json,
-    read_line,
-    show,
-)
+from fedclust.cli.console import ProgressLine, conclude, err, out, print_json, read_line, show
 from fedclust.cli.row_check import show_recognition
 from fedclust.cli.session_file import read_definition_file
 from fedclust.protection.table import TooFewPersons

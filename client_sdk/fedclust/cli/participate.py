@@ -20,19 +20,8 @@ from fedclust.cli.console import (
     show_facts,
     show_list,
 )
-from fedclust.cli.output_files import (
-    check_outputs,
-    is_report,
-    is_submission,
-    write,
-    write_outputs,
-)
-from fedclust.cli.result_output import (
-    result_facts,
-    script_facts,
-    show_conclusions,
-    warn_unlabelled,
-)
+from fedclust.cli.output_files import check_outputs, is_report, is_submission, write, write_outputs
+from fedclust.cli.result_output import result_facts, script_facts, show_conclusions, warn_unlabelled
 from fedclust.data import Dataset
 from fedclust.result.session_result import SessionResult
 from fedclust.result.wording import listed

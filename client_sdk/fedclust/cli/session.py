@@ -9,16 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.console import (
-    agreed,
-    conclude,
-    err,
-    out,
-    print_json,
-    show,
-    show_list,
-    write_out,
-)
+from fedclust.cli.console import agreed, conclude, err, out, print_json, show, show_list, write_out
 from fedclust.cli.output_files import (
     check_outputs,
     is_document,

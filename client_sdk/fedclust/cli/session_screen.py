@@ -31,12 +31,7 @@ from fedclust.schema.display import standing
 from fedclust.schema.states import ENDED
 from fedclust.schema.times import time_span
 from fedclust.wire import errors
-from fedclust.wire.models import (
-    RoundInfo,
-    SessionEntry,
-    SessionInfo,
-    SitePresence,
-)
+from fedclust.wire.models import RoundInfo, SessionEntry, SessionInfo, SitePresence
 
 
 def session_row(info: SessionEntry, *, study_shown: bool) -> list[object]:

@@ -8,12 +8,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import print_json
-from fedclust.cli.output_files import (
-    check_outputs,
-    is_labels,
-    is_report,
-    write_labels,
-)
+from fedclust.cli.output_files import check_outputs, is_labels, is_report, write_labels
 from fedclust.cli.result_output import script_facts, show_result
 from fedclust.cli.session_file import read_definition_file
 from fedclust.cli.session_options import Clusters, read_clusters

@@ -9,13 +9,7 @@ import numpy as np
 
 from fedclust.result.drawing import RIGHT, WIDTH, Figure, clipped, short, signed, text
 from fedclust.result.facts import NOTABLE, Facts
-from fedclust.result.figures.profile import (
-    HeatRow,
-    heat_cell,
-    heat_map,
-    mean_of,
-    unit_of,
-)
+from fedclust.result.figures.profile import HeatRow, heat_cell, heat_map, mean_of, unit_of
 from fedclust.result.markup import Section, html_figure, html_records, html_table
 from fedclust.result.matching import (
     ClusterPair,

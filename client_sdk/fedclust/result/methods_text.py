@@ -17,13 +17,7 @@ from fedclust.result.facts import Facts
 from fedclust.result.one_cloud import n_apart, recommended
 from fedclust.result.outcomes import missing_texts, outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
-from fedclust.result.wording import (
-    and_text,
-    in_markdown,
-    named_values,
-    time_text,
-    variable_text,
-)
+from fedclust.result.wording import and_text, in_markdown, named_values, time_text, variable_text
 from fedclust.rounds import Plan
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.schema.display import counted

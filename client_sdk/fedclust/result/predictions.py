@@ -29,11 +29,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.assign import (
-    distances_to_clusters,
-    keep_columns,
-    label_by_centroid,
-)
+from fedclust.methods.common.assign import distances_to_clusters, keep_columns, label_by_centroid
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.encoding import Column

@@ -9,13 +9,7 @@ from fedclust.schema.notification_texts import with_address
 from fedclust.schema.times import write_time
 from fedclust_service.delivery.smtp import MailServer, SmtpSender
 from fedclust_service.delivery.webhook import WebhookSender
-from fedclust_service.domain.notification import (
-    Body,
-    Channel,
-    DeliveryFailed,
-    Outgoing,
-    Sender,
-)
+from fedclust_service.domain.notification import Body, Channel, DeliveryFailed, Outgoing, Sender
 from fedclust_service.settings import Settings, SettingsError
 
 

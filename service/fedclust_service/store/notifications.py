@@ -5,11 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import ColumnElement, bindparam, delete, select, update
 
-from fedclust_service.domain.notification import (
-    Channel,
-    DeliveryState,
-    Notification,
-)
+from fedclust_service.domain.notification import Channel, DeliveryState, Notification
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Ending
 

@@ -20,11 +20,7 @@ from fedclust_service.domain.overview import Attention
 from fedclust_service.store import StoreError, Tx
 from fedclust_service.store import backup as copies
 from fedclust_service.usecases.access_queries import page_of, read_cursor, row_number, show
-from fedclust_service.usecases.attention import (
-    BACKED_UP,
-    find_attention,
-    last_about_database,
-)
+from fedclust_service.usecases.attention import BACKED_UP, find_attention, last_about_database
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
 

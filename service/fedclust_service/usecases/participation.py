@@ -23,12 +23,7 @@ from fedclust_service.domain.session import (
     next_state,
 )
 from fedclust_service.store import DataDamaged, Tx
-from fedclust_service.usecases.access_queries import (
-    is_slug,
-    own_session,
-    session_for,
-    show,
-)
+from fedclust_service.usecases.access_queries import is_slug, own_session, session_for, show
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
 from fedclust_service.usecases.round_lifecycle import start_if_complete, update_round

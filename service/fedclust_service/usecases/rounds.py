@@ -15,11 +15,7 @@ from fedclust_service.usecases.access_queries import (
     session_for,
     show,
 )
-from fedclust_service.usecases.round_lifecycle import (
-    decide_stored_round,
-    rules_of,
-    update_round,
-)
+from fedclust_service.usecases.round_lifecycle import decide_stored_round, rules_of, update_round
 from fedclust_service.usecases.unit_of_work import UnitOfWork, reads, writes
 
 

@@ -13,12 +13,7 @@ from fedclust_service.domain.access import Actor, Principal, Refusal, Token
 from fedclust_service.domain.tokens import CookieText, SignIn, new_cookie, parse_cookie, parse_token
 from fedclust_service.store import Tx
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.principals import (
-    authenticate,
-    check_valid,
-    record_use,
-    touch_token,
-)
+from fedclust_service.usecases.principals import authenticate, check_valid, record_use, touch_token
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit
 
 #: The most open sign-ins of a principal; a further one ends the oldest. Each has a budget of open

@@ -12,11 +12,7 @@ from fedclust_service.http.ui.address import account_path, address
 from fedclust_service.http.ui.filled_form import FilledForm
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.usecases.admin import AdminAuditEntry, list_audit
-from fedclust_service.usecases.audit import (
-    last_verification,
-    record_verification,
-    verify_audit,
-)
+from fedclust_service.usecases.audit import last_verification, record_verification, verify_audit
 
 _WORDS = ("subject", "actor", "action", "text")
 _TIMES = ("since", "until")
