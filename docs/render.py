@@ -17,7 +17,7 @@ from fedclust.schema.task import Phase
 
 DOCS = Path(__file__).parent
 sys.path.insert(0, str(DOCS))
-from render_options import markdown_table, options, paper_options, shared_options  # noqa: E402  # found through the line above
+from render_options import markdown_table, options, paper_options, shared_options  # noqa: E402
 from render_reference import (  # noqa: E402
     DEFINITIONS,
     commands,

@@ -150,7 +150,8 @@ def draw_stability(facts: Facts) -> Figure:
         described.append(f"Cluster {label}: {value:.2f}, {says}")
     x = Axis(0.0, 1.0, _room(facts), WIDTH - RIGHT - _VERDICT)
     parts, bottom = _bars(bars, x, "mean Jaccard index of each cluster in resampled data")
-    return Figure(parts, bottom + 48, "How far clusters are found again", joined(described))
+    words = f"Mean Jaccard index in resampled data. {joined(described)}"
+    return Figure(parts, bottom + 48, "How far clusters are found again", words)
 
 
 def look_of(number: int) -> dict[str, str]:
