@@ -122,7 +122,7 @@ def test_the_commands_that_stop_a_session_are_complete() -> None:
 def test_it_says_who_runs_the_coordinator_and_how_long_it_keeps_what_was_sent() -> None:
     asked = request()
     url = asked.coordinator
-    kept = f"Data sent to {url} are deleted 30 days after the session's end, in backups later"
+    kept = f"Data sent to {url} are deleted 30 days after the session's end, and later from backups"
     (said,) = dict(asked.sections())["operated by"]
     assert said == f"Heart registry, it@registry.example. {kept}; the result stays."
     page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
@@ -172,14 +172,14 @@ def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any
     own = {line for heading, line in asked.text(full=True)}
     common = {line for heading, line in terms.text(full=True)}
     only_here = sorted(common - own)
-    assert only_here[-1].startswith("zurich; which of its rows")
+    assert only_here[-1].startswith("zurich; only the site knows")
     stricter = (
         f"{terms.p} persons is the session's number. If your site has set a larger one, "
         "that applies, and the review at your site shows it."
     )
     shared = (
-        "Similar persons share values: whoever knows that a person is in a group reads there what "
-        "all of it have. The review at your site says for how many persons this holds."
+        "Similar persons share values: whoever knows that a person is in a group knows the values "
+        "that all of it share. The review at your site says for how many persons this holds."
     )
     assert only_here[:-1] == ([] if asked.protection_none else [stricter, shared])
     told = " ".join(own - common)

@@ -32,7 +32,7 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
 
     info = direct.info("heart")
     assert (info.state, info.round, info.stopped_because) == ("held", 1, None)
-    assert "died (deaths: 2)" in (info.failure or "")
+    assert "ended unexpectedly (times: 2)" in (info.failure or "")
     deaths = [details["deaths"] for _, _, details in direct.audit(action="round.process_died")]
     assert deaths == [1, 2]
     assert len(direct.audit(action="session.held")) == 1

@@ -49,8 +49,8 @@ TECHNICAL = {
 
 COORDINATOR_LEARNS = (
     "The coordinator learns how many persons take part, when this table of groups changes, and "
-    "perhaps the table itself. At a few dozen persons, a malicious one may guess better than by "
-    "chance who is in it."
+    "perhaps the table itself. With a few dozen persons, a malicious coordinator may guess "
+    "better than by chance who is in it."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -155,8 +155,9 @@ class SessionTerms:
             "applies, and the review at your site shows it."
         )
         shared = (
-            "Similar persons share values: whoever knows that a person is in a group reads there "
-            "what all of it have. The review at your site says for how many persons this holds."
+            "Similar persons share values: whoever knows that a person is in a group knows the "
+            "values that all of it share. The review at your site says for how many persons this "
+            "holds."
         )
         return (*self._two_sites_notes(), COORDINATOR_LEARNS, shared, stricter)
 
@@ -213,7 +214,7 @@ class SessionTerms:
         in_rounds = (
             f"at least {policy.min_sites} in each of at most {rounds.most_rounds(self.plan)} rounds"
         )
-        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}; the session has no end date"]
+        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}; it ends with its last round"]
         for heading in ("this site", "read as", "rounded to"):
             yield heading, own.get(heading, ())
         method = self.plan.method
@@ -258,7 +259,7 @@ class SessionTerms:
         days = counted(operator.retention_days, "day")
         return (
             f"{who}. Data sent to {self.coordinator} are deleted {days} after the session's end, "
-            "in backups later; the result stays."
+            "and later from backups; the result stays."
         )
 
     @property
@@ -280,7 +281,7 @@ class SessionTerms:
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:  # noqa: ARG002
         """Return what only the site knows, by heading: at least who it is."""
-        known = "which of its rows take part, and how they are read, is known only there"
+        known = "only the site knows which rows take part and how they are read"
         return {
             "this site": [f"{self.site}; {known} (fedclust check)"],
             "points": tuple(self._points_lines()),

@@ -38,7 +38,7 @@ FAILURES = {
         "needs. Create a session with more sites, fewer clusters, or a smaller least group size."
     ),
     TurnoutFailure.QUORUM_NOT_REACHED: (
-        "Too few sites answered the round by its deadline and in the time for late answers after "
+        "Too few sites answered the round by its deadline, or in the time for late answers after "
         "it. Create a new session with the sites that can answer, or with more time for a round."
     ),
     TurnoutFailure.TASK_REFUSED: (

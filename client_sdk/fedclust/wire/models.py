@@ -178,7 +178,7 @@ class SessionCreate(Written):
     """The title of the session, for the people who decide at a site; at most 200 characters."""
     purpose: Purpose = ""
     """Why the sites should take part, in one to five sentences (20 to 1,000 characters): they
-    decide by it. A simulation needs none.
+    decide by it.
     """
     contact: Line = ""
     """Whom they can ask: name and address."""

@@ -177,6 +177,7 @@ class OverviewQueries(Repository):
             each: Attendance(None, tuple(sites)).pending for each, sites in present.items()
         }
         return [
+            *items("session-held", held.order_by(s.c.held_at).limit(limit)),
             *(
                 Attention.to(
                     "round-late", row.name, row.deadline, row.number, named(late_sites[row.id])
@@ -195,7 +196,6 @@ class OverviewQueries(Repository):
                 Attention.to("table-refused", row.actor, row.at, detail=_table_refusal(row))
                 for row in run(_refused_tables(failed_since).limit(limit))
             ),
-            *items("session-held", held.order_by(s.c.held_at).limit(limit)),
             *items("session-failed", failed.limit(limit)),
             *(
                 Attention.to("token-expiring", owner.key, token.expires_at)

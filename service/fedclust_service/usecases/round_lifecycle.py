@@ -51,9 +51,9 @@ from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork
 
 #: What ``failure`` says of a session that is held.
 _HELD = (
-    "The process that aggregates round {number} died (deaths: {deaths}). The coordinator's "
-    "operator should look for the cause, for example too little memory, and then have the session "
-    "try again, or cancel it. All answers are kept."
+    "The process that aggregates round {number} ended unexpectedly (times: {deaths}). The "
+    "coordinator's operator should look for the cause, for example too little memory, and then "
+    "have the session try again, or cancel it. All answers are kept."
 )
 #: What the session's ``failure`` says for each reason.
 FAILURE_MESSAGES = FAILURES | {

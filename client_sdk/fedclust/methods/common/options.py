@@ -125,7 +125,7 @@ class SweptOptions(EvaluatedOptions):
     """The options of a method that can compare several K."""
 
     n_clusters: ClusterCounts
-    """One number, or several to compare, each at least 2."""
+    """One number, or several to compare."""
 
     @property
     def k(self) -> int:

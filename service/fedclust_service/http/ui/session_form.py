@@ -28,8 +28,12 @@ MOST_ROWS = 500
 #: The columns of the table; what else a row has is behind "More".
 COLUMNS = ("name", "role", "kind", "unit", "lower", "upper", "transform", "levels")
 #: Guesses of the analyst stay on the page.
-_PATIENTS = FormField("/patients", "Patients at a site, about", "number", "No site sees it.")
-_GUESS = FormField("/guess", "Guess: % with the event", "number", "No site sees it.")
+_PATIENTS = FormField(
+    "/patients", "Patients at a site, about", "number", "For the estimate below. No site sees it."
+)
+_GUESS = FormField(
+    "/guess", "Guess: % with the event", "number", "For the estimate. No site sees it."
+)
 #: The inputs above the table.
 ASKED = ("/purpose", "/sites", "/name", "/algorithm", "/config/n_clusters", "/patients")
 _K = "/config/n_clusters"
