@@ -596,7 +596,7 @@ def test_repeated_ids_are_said_of_a_column_that_nobody_named(desk: Desk) -> None
 
     data = changed(desk, "twice.csv", repeat)
     for named, advice in (
-        ("", "if each id is one person, give --person-column mrn"),
+        ("", "each row counts as a person: if each id is one person, give --person-column mrn"),
         ("--id-column mrn", "with --person-column mrn each id is one person"),
     ):
         said = desk.run("ada", f"check --definition heart.json {data} {named}")
@@ -610,17 +610,18 @@ def test_repeated_ids_are_said_of_a_column_that_nobody_named(desk: Desk) -> None
     said = desk.run("ada", f"check --definition heart.json {changed(desk, 'mixed.csv', mixed)}")
     assert "of 1 of them the rows differ in Geb.-Datum, so they are not one person" in said.text
     assert "give --person-column" not in said.text
-    # Other columns repeat their values, too.
-    for other in ("patient_sex", "case", "COVID"):
 
-        def add(lines: list[list[Any]], name: str = other) -> None:
-            for line in lines:
-                line.append(name if line is lines[0] else 1)
+    def unnamed(lines: list[list[Any]]) -> None:
+        # Other columns repeat their values, too.
+        lines[0][:1] = ["IPP", "day", "note", "count", "patient_sex", "case", "COVID"]
+        for place, line in enumerate(lines[1:]):
+            own = max(place, 1)
+            line[:1] = [f"x-{own}", f"20{own:02}-12-01", f"a {own}", place % 54, 1, 1, 1]
 
-        data = changed(desk, "other.csv", add)
-        said = desk.run("ada", f"check --definition heart.json {data}")
-        assert other in said.text
-        assert "several rows" not in said.text
+    said = desk.run("ada", f"check --definition heart.json {changed(desk, 'unnamed.csv', unnamed)}")
+    assert "IPP looks like an identifier: 1 id occurs in several rows (2 rows); each" in said.text
+    assert "day, note, count, patient_sex, case, COVID" in said.text
+    assert said.text.count("several rows") == 1
     said = desk.run("ada", "check --definition heart.json --data north.csv")
     assert "several rows" not in said.text
 

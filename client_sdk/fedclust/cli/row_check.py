@@ -18,7 +18,7 @@ from fedclust.data.mapping import canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
 from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
 from fedclust.data.suggest import ask_codes
-from fedclust.data.table import read_text_column
+from fedclust.data.table import find_id_columns, read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
@@ -130,6 +130,7 @@ class RowCheck:
             "rows far out": found.far_out is not None,
             "missing: drop": staying is not None and staying.few,
             "edges": any(True for _ in self._crowded_texts()),
+            "ids": any(name in found.ignored for name in self.repeated),
         }
         names = dict.fromkeys((*warned, *absent))
         return [*names, *(text for text, said in also.items() if said)]
@@ -208,16 +209,6 @@ class RowCheck:
         if found.ignored:
             n_ignored = len(found.ignored)
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
-        for name, of in self.repeated.items():
-            said = f"with --person-column {name} each id is one person"
-            if of.differing:
-                said = (
-                    f"of {of.differing} of them the rows differ in {list_names(of.compared)}, so "
-                )
-                said += f"they are not one person each: --person-column {name} would mix persons"
-            elif name in found.ignored:
-                said = f"if each id is one person, give --person-column {name}"
-            _say(f"{name}: {repeated_text(of.ids, of.rows)}; {said}")
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
@@ -240,6 +231,8 @@ class RowCheck:
             said = f"takes part without {', '.join(self.features_unreleased)}: "
             said += "too few persons are in groups that release a value"
             _say(said)
+        for text in self._repeated_texts():
+            _say(text)
         self._show_to_do()
 
     def _show_to_do(self) -> None:
@@ -300,6 +293,19 @@ class RowCheck:
             shares = [cells[b] / max(sum(cells[b:]), 1) for b in range(0, len(cells) - 1, 2)]
             if said := crowded_text(outcome, shares):
                 yield f"{column.feature}: {said}"
+
+    def _repeated_texts(self) -> Iterator[str]:
+        """Yield which ids are in several rows, and whether each can be one person."""
+        for name, of in self.repeated.items():
+            option, unused = f"--person-column {name}", name in self.found.ignored
+            said = f"with {option} each id is one person"
+            if of.differing:
+                said = f"of {of.differing} of them the rows differ in {list_names(of.compared)}, "
+                said += f"so they are not one person each: {option} would mix persons"
+            elif unused:
+                said = f"each row counts as a person: if each id is one person, give {option}"
+            guessed = " looks like an identifier" * (unused and not is_id(name))
+            yield f"{name}{guessed}: {repeated_text(of.ids, of.rows)}; {said}"
 
     def _pattern_texts(self) -> Iterator[str]:
         """Yield what is probably no feature, or a fault of whole rows."""
@@ -394,11 +400,12 @@ def _mark_refused(column: ColumnProfile, refused: str | None, p: int) -> ColumnP
 def _repeated_ids(
     data: Dataset, named: Sequence[str], found: SourceProfile
 ) -> dict[str, RepeatedIds]:
-    """Count repeated ids in named columns, else in those whose names say what they are."""
+    """Count repeated ids in named columns, else in those that names or values say to be ids."""
     columns = (*found.ignored, *(each.column for each in found.columns if each.role == "feature"))
     shared = tuple(dict.fromkeys(each for each in columns if each and never_changes(each)))
     repeated = {}
-    for name in named or filter(is_id, found.ignored):
+    likely = find_id_columns(data, found.ignored) if found.ignored and not named else ()
+    for name in named or dict.fromkeys((*filter(is_id, found.ignored), *likely)):
         ids = read_text_column(data, name)
         n_ids, n_rows = count_repeated(filter(None, ids))
         # A "case" with few values is no id.

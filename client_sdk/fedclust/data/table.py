@@ -2,16 +2,18 @@
 
 import hashlib
 import os
+import re
 from array import array
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.chunks import Origin
+from fedclust.data.chunks import MISSING, Origin
+from fedclust.data.decode import looks_like_a_value
 from fedclust.data.mapping import Dataset, as_dataset
 from fedclust.data.outcome_rows import CellArray
 from fedclust.data.persons import person_names
@@ -26,6 +28,12 @@ from fedclust.wire.errors import DataError
 #: that are no features (of a time the time, then the event); a pandas or Dask DataFrame or Dask
 #: array; the path of a CSV, Excel, Parquet or SQL file; a SqlQuery; or one of these in a Dataset.
 Source: TypeAlias = Any
+
+#: Identifiers are known by so many rows; of these so many values differ, and this share of them.
+_ID_ROWS: Final = 4_096
+_LEAST_IDS: Final = 30
+_IDS_DIFFER: Final = 0.95
+_ID: Final = re.compile(r"[\w-]*\d[\w-]*")
 
 
 @dataclass(frozen=True)
@@ -245,6 +253,25 @@ def read_text_column(source: Source, column: str) -> tuple[str, ...]:
     for chunk in reader.chunks((), (column,), BLOCK):
         cells += chunk.text[column]
     return tuple(cells)
+
+
+def find_id_columns(source: Source, columns: Sequence[str]) -> tuple[str, ...]:
+    """Return those of a table's columns whose values look like identifiers, by its first rows.
+
+    Nearly all differ, and each is a whole number or a word with digits; DataError.
+    """
+    dataset = as_dataset(source)
+    reader = open_reader(dataset, dataset.options.resolved(), (), columns, columns)
+    first = next(iter(reader.chunks((), columns, _ID_ROWS)))
+    return tuple(name for name in columns if _are_ids(first.text[name]))
+
+
+def _are_ids(cells: Sequence[str]) -> bool:
+    given = [cell for cell in map(str.strip, cells) if cell.casefold() not in MISSING]
+    differ = len(set(given)) >= max(_LEAST_IDS, _IDS_DIFFER * len(given))
+    return differ and all(
+        each.isdecimal() or (_ID.fullmatch(each) and not looks_like_a_value(each)) for each in given
+    )
 
 
 #: A file with the columns ``new`` and ``old``, or the old id of each new one.
