@@ -807,9 +807,7 @@ def _code_lines(
     # Where only death has a word, as among ways of discharge, the others are alive.
     dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
     for code, n in unknown.most_common(_MOST_CODES):
-        first = status_of(code.partition(" ")[0])
-        known = _toml(first) if first in (feature.levels or ()) else ""
-        guess = '""' if looks_missing(code) else "0" if dead else known
+        guess = '""' if looks_missing(code) else "0" if dead else ""
         lines.append(f"{mark * (guess != '0')}{_toml(code)} = {guess}  # {n}")
     levels = ", ".join(map(_toml, feature.levels or (0, 1)))
     return (
