@@ -287,10 +287,11 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
         smoker,
         {**smoker, "name": "sex"},
         chest,
+        contact="Ada",
     )
     codes = ["w;vielleicht;typical", "M;ja;Sharp", "m;nein;typical", "w;ja;Sharp"]
     lines = "".join(f"{50 + i % 9};{i % 4};{codes[i % 4]};{i};x{i}\n" for i in range(20))
-    table = f"alter;Flow (gal/s);Geschlecht;Raucher;pain;no;note\n{lines}"
+    table = f"alter;Flow (gal/s);Geschlecht;smoker;pain;no;note\n{lines}"
     (office.place / "cohort.csv").write_text(table, "utf-8")
     mapping = office.place / "suggested.toml"
     check = ("check", "--definition", file, *office.data)
@@ -304,6 +305,8 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
     ]  # fmt: skip
     assert '2. flow: how does "gal/s" become "l/min"? Give to and factor 3.' in text
     assert '"vielleicht" = # 5' in text
+    # Of a smoker yes and no are known.
+    assert re.findall(r"(\w+)\] [^]]*; ask Ada what 1 means", text) == ["sex"]
     sexes = [line.strip() for line in todo.splitlines() if "levels = {" in line]
     assert sexes == [
         'levels = { "w" = 1, "M" = 0, "m" = 0 }  # 1 = female',
@@ -312,6 +315,9 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
     assert '1. age2: no column here is called like it; may it be "no"?' in text
     assert office.err.count("\n") == 2
     assert "this site could not take part yet: see what is still to do" in office.err
+    plain = office.ran(*check, code=3).out
+    assert '"ja" = 1 # 10' in " ".join(plain.split())
+    assert "ask Ada" not in plain
     # What is pasted is read, and the screen says which code is 1.
     own = mapping.read_text("utf-8").replace(f"# {sexes[0]}", sexes[0])
     mapping.write_text(own, "utf-8")

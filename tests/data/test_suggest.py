@@ -464,7 +464,9 @@ def test_the_two_sides_of_a_yes_no_column_are_a_line_each(tmp_path: Path) -> Non
     np.testing.assert_array_equal(read[:, 0], [1, 0, 1, np.nan])
 
 
-def test_ways_of_admission_are_levels_and_a_longer_code_is_open(tmp_path: Path) -> None:
+def test_ways_of_admission_are_levels_and_a_longer_code_is_open(
+    tmp_path: Path,
+) -> None:
     levels = ("emergency", "elective", "transfer")
     text, marked = suggested(
         tmp_path,

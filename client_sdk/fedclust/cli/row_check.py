@@ -260,11 +260,9 @@ class RowCheck:
             name, says = column.feature, list(column.says)
             marks = [each for each in self.marks if each.startswith(f"{name}: ")]
             if column.unknown_codes and column.column and name in features:
-                asked, lines = ask_codes(
-                    features[name], Counter(column.unknown_codes), column.column
-                )
-                if column.kind == "binary" and self.body.contact:
-                    asked += f"; ask {self.body.contact} what 1 means"
+                codes = Counter(column.unknown_codes)
+                contact = "" if column.n else self.body.contact
+                asked, lines = ask_codes(features[name], codes, column.column, contact)
                 yield "\n".join([f"{name}: {asked}", *lines]), [m for m in marks if "known" in m]
             elif column.state == "refused":
                 said = says if column.column or not marks else []

@@ -771,10 +771,17 @@ class _Writer:
         self.lines += [*([f"# {asked}:"] if unknown else []), *lines]
 
 
-def ask_codes(feature: Feature, codes: Counter[str], column: str) -> tuple[str, list[str]]:
-    """Return what to write into a mapping file about codes of a column, and its lines."""
+def ask_codes(
+    feature: Feature, codes: Counter[str], column: str, contact: str = ""
+) -> tuple[str, list[str]]:
+    """Return what to write into a mapping file about codes of a column, and its lines.
+
+    ``contact`` is to be asked what 1 means if no code says it.
+    """
     sure, _, unknown = _sort_codes(feature, codes, _Match(column, 1))
     below, asked, lines = _code_lines(feature, codes, column, sure, unknown, "")
+    if contact and feature.kind == "binary" and not sure:
+        asked += f"; ask {contact} what 1 means"
     return f"below {below} {asked}", lines
 
 
