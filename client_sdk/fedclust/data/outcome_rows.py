@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import rounds
+from fedclust.data.advice import list_names
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.rounds import Plan
 from fedclust.schema.display import counted
@@ -106,8 +107,9 @@ def differing_outcomes(
         differing = int((np.bincount(pairs[0].astype(np.int64)) > 1).sum())
         if differing and outcome.kind != "time":
             found.append(
-                f"outcome {outcome.name!r}: the rows of {counted(differing, 'person')} differ, and "
-                "the commonest value counts; write the person's value into each row"
+                f"outcome {outcome.name!r}: the rows of {counted(differing, 'person')} differ; the "
+                "commonest value counts, and of equally common ones the first of "
+                f"{list_names(outcome.cells[:-1])}"
             )
     return found
 
