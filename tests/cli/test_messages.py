@@ -519,7 +519,7 @@ def test_repeated_ids_are_counted_and_not_named(desk: Desk) -> None:
         assert advice in said.text
         assert not re.search(r"north-\d", said.text)
     grouped = desk.run("north", f"check --definition heart.json --person-column mrn {data}")
-    assert (grouped.code, f"mrn: {text}; with --person-column" in grouped.text) == (0, True)
+    assert (grouped.code, f"mrn: {text}; each id is one person" in grouped.text) == (0, True)
     saved = "participate swept --data north.csv --id-column mrn --result-out swept.fedclust"
     assert desk.run("north", saved).code == 0
     labelled = desk.run("north", f"predict swept.fedclust --id-column mrn --out l.csv {data}")

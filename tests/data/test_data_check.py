@@ -267,6 +267,11 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     assert "all 2 features, 60 rows" in office.out
     assert "columns that are not used (1): id" in office.out
     assert office.run("check", "heart", *office.data, "--mapping", str(mapping)) == 0
+    assert "Marked as" not in office.out
+    with mapping.open("a", encoding="utf-8") as file:
+        file.write("# uncertain: a\n# uncertain: b\n")
+    office.ran("check", "heart", *office.data, "--mapping", str(mapping))
+    assert "Marked as uncertain in the mapping file: 2 lines." in office.out
     written = mapping.read_bytes()
     assert "File exists" in office.ran("check", "heart", *office.data, *write, code=2).err
     assert mapping.read_bytes() == written
@@ -323,6 +328,8 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
     mapping.write_text(own, "utf-8")
     office.ran(*check, "--mapping", str(mapping), code=3)
     assert "sex: 0 (M, m) 50.0%, 1 (w) 50.0%" in office.out
+    assert "suggests one" not in office.out
+    assert "suggests one" in plain
     assert office.run(*check, "--mapping", str(mapping), "--json") == 3
     for code in ("Sharp", "vielleicht", '"w"'):
         assert code not in office.out + office.err

@@ -87,7 +87,8 @@ class RowCheck:
     """How rows match one definition; ``read`` is False if the source could not be read.
 
     ``open_points`` says in words what is charged to the site's points and not answered, ``marks``
-    what a suggested mapping file marks as uncertain.
+    what a suggested mapping file marks as uncertain. ``person`` is the column of persons that was
+    given, ``uncertain`` how many lines of the given mapping file are marked; None without one.
     """
 
     body: SessionCreate
@@ -98,6 +99,8 @@ class RowCheck:
     open_points: tuple[str, ...] = ()
     repeated: dict[str, RepeatedIds] = field(default_factory=dict)
     marks: tuple[str, ...] = field(default=(), repr=False)
+    person: str | None = None
+    uncertain: int | None = None
 
     @property
     def asked(self) -> bool:
@@ -243,7 +246,9 @@ class RowCheck:
         if self.marks:
             said += "; proposed lines are in the mapping file, behind #"
         elif todo:
-            said += " in the mapping file (--mapping): fedclust check --write-mapping suggests one"
+            said += " in the mapping file"
+            if self.uncertain is None:
+                said += " (--mapping): fedclust check --write-mapping suggests one"
         if todo:
             show(out, f"{said}:", "bold")
         _show_list(todo, 1)
@@ -251,6 +256,9 @@ class RowCheck:
         marks = [mark for mark in self.marks if mark not in used]
         if marks:
             show(out, "Marked as uncertain in the mapping file; change what is wrong:", "bold")
+        elif self.uncertain and not self.marks and not self.refused:
+            n_marked = counted(self.uncertain, "line")
+            _say(f"Marked as uncertain in the mapping file: {n_marked}. Look, then delete the mark")
         _show_list(marks, len(todo) + 1)
 
     def _edits(self) -> Iterator[tuple[str, list[str]]]:
@@ -296,7 +304,7 @@ class RowCheck:
         """Yield which ids are in several rows, and whether each can be one person."""
         for name, of in self.repeated.items():
             option, unused = f"--person-column {name}", name in self.found.ignored
-            said = f"with {option} each id is one person"
+            said = f"with {option} " * (self.person is None) + "each id is one person"
             if of.differing:
                 said = f"of {of.differing} of them the rows differ in {list_names(of.compared)}, "
                 said += f"so they are not one person each: {option} would mix persons"
@@ -367,7 +375,13 @@ def examine(
             each if each.role == "outcome" else _mark_refused(each, of, p) for each in found.columns
         )
         found = dataclasses.replace(found, columns=tuple(marked))
-    return RowCheck(body, found, p, table, repeated=repeated, marks=rows.marks)
+    return RowCheck(
+        *(body, found, p, table),
+        repeated=repeated,
+        marks=rows.marks,
+        person=source.person_column,
+        uncertain=source.reading.count_uncertain(),
+    )
 
 
 def _declared(body: SessionCreate) -> tuple[tuple[Feature, ...], tuple[Outcome, ...]]:

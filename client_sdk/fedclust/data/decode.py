@@ -287,7 +287,8 @@ class Decoder:
             return f"not a number (str); {_CONVERT}"
         if _DATE.fullmatch(text):
             return _A_DATE
-        hint = "empty or NA is a missing value; others are named with --missing (missing=)"
+        hint = "empty or NA is a missing value; name others in its section of the mapping file, "
+        hint += "missing = [...], or for all columns with --missing (missing=)"
         if _GROUPED.fullmatch(text):
             comma = self.rule.decimal_mark == ","
             mark, other = ("comma", "point") if comma else ("point", "comma")

@@ -44,7 +44,14 @@ from fedclust.data.known_names import (
     statuses_of,
     time_unit_of,
 )
-from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, as_dataset, canonical_code
+from fedclust.data.mapping import (
+    UNCERTAIN,
+    ColumnMap,
+    ColumnsFile,
+    Dataset,
+    as_dataset,
+    canonical_code,
+)
 from fedclust.data.outcome_rows import with_outcomes
 from fedclust.data.readings import FeatureReading, limits
 from fedclust.data.row_source import BLOCK
@@ -217,7 +224,7 @@ class _Table:
             f"# How fedclust would read {_toml(name)}. Look at each line that is marked uncertain.",
             "# To accept a line that is proposed, delete the # before it. Counts are of rows:",
             "# delete the comments before you give this file away.",
-            *(f"# uncertain: {note}" for note in self.notes),
+            *(f"{UNCERTAIN} {note}" for note in self.notes),
         ]
         settings = self.written.model_dump(exclude_defaults=True, exclude={"features"})
         lines += [f"{name} = {_toml(value)}" for name, value in settings.items()]
@@ -666,7 +673,7 @@ class _Writer:
             self._note(feature, "no time lies near the grid: which unit?")
 
     def _note(self, feature: Feature, why: str, *lines: str) -> None:
-        self.lines += [f"# uncertain: {why}", *lines]
+        self.lines += [f"{UNCERTAIN} {why}", *lines]
         self.still_open.append(f"{feature.name}: {why}")
 
     def _add_missing(self, missing: Counter[str]) -> None:
