@@ -636,7 +636,7 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     assert said.code == 3
     assert "1. angina: below [features.angina.levels] write one of" in said.text
     assert '"Secret" = # 30' in said.text
-    assert "angina angina refused 0.0%" in said.text
+    assert "angina angina refused 0.0% + 50.0% open" in said.text
     assert "Secret" not in desk.run("ada", f"check --json --definition heart.json {data}").text
     saved = "participate swept --data north.csv --id-column mrn --result-out swept.fedclust"
     assert desk.run("north", saved).code == 0
@@ -661,7 +661,7 @@ def test_a_column_without_a_known_level_is_refused_in_its_line(desk: Desk) -> No
         (desk.place / "levels.json").write_text(json.dumps(definition), "utf-8")
         said = desk.run("ada", f"check --definition levels.json {data}")
         assert said.code == 3
-        assert "angina angina refused 0.0%" in said.text
+        assert "angina angina refused 0.0% + 100.0% open" in said.text
 
 
 def test_rows_without_a_label_are_counted(capsys: pytest.CaptureFixture[str]) -> None:

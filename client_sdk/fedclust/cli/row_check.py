@@ -498,7 +498,8 @@ def _column_row(column: ColumnProfile) -> list[str]:
         return cells + [""] * 5
     numbers = (column.minimum, column.mean, column.sd, column.maximum)
     shown = ["" if value is None else f"{value:.5g}" for value in numbers]
-    return [*cells, f"{column.missing:.1%}", *shown]
+    is_open = f" + {1 - column.present - column.missing:.1%} open" * (column.unknown > 0)
+    return [*cells, f"{column.missing:.1%}{is_open}", *shown]
 
 
 def _far_text(found: RowsFarOut) -> str:
