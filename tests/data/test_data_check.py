@@ -335,6 +335,23 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
         assert code not in office.out + office.err
 
 
+def test_texts_in_numbers_are_listed_with_a_line_to_paste(office: Office) -> None:
+    cells = [*["<5"] * 3, *["lysed"] * 2, "NA", "old", "2020-01-02T03:04", "1.234.5"]
+    cells += ["1e2"] * 8
+    table = "".join(f"{40 + i},{cell}\n" for i, cell in enumerate(cells))
+    (office.place / "cohort.csv").write_text(f"age,chol\n{table}", "utf-8")
+    own = '[features.chol]  # uncertain: a\nmissing = ["old"]\n'
+    (office.place / "columns.toml").write_text(own, "utf-8")
+    out = office.ran("check", "heart", *office.data, *office.mapping, code=3).out
+    text = " ".join(out.split())
+    assert "chol [mg/dl] chol refused 23.5% + 29.4% open 100 100 0 100" in text
+    assert "1. chol: line 9: a date or time" in text
+    assert "; line 10: text in a number column; write decimals with a point" in text
+    assert '; text in a number column: "<5" 3, "lysed" 2; one with < or > is not' in text
+    assert 'write below [features.chol] missing = ["old", "<5", "lysed"]' in text
+    assert "Marked as" not in text
+
+
 def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> None:
     rows = pd.DataFrame({"age": RNG.uniform(30, 80, 60), "chol": RNG.normal(200, 30, 60)})
     rows["dialysis"] = (np.arange(60) < 30).astype(float)

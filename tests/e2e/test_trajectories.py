@@ -233,3 +233,6 @@ def test_check_reads_rows_of_values_by_the_mapping_that_it_suggests(
     given = ("--mapping", str(tmp_path / "m.toml"), "--person-column", "mrn", "--json")
     assert command_line.run(*check, str(tmp_path / "a.csv"), *given) == 0
     assert json.loads(command_line.out) == facts
+    # A column that is made of rows has no text of its own in the file.
+    assert command_line.run(*check, str(tmp_path / "a.csv"), *given, "--min-present", "1") == 3
+    assert json.loads(command_line.out)["refused"]["rule"] == "too-few-present"

@@ -14,16 +14,16 @@ from fedclust.data import Dataset
 from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.chunks import MISSING
 from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
-from fedclust.data.mapping import canonical_code
+from fedclust.data.mapping import ReadOptions, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
 from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
-from fedclust.data.suggest import ask_codes
+from fedclust.data.suggest import ask_codes, ask_texts, find_texts
 from fedclust.data.table import find_id_columns, read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
 from fedclust.schema.display import counted
-from fedclust.schema.feature import Feature, Outcome, clustered, outcomes_of
+from fedclust.schema.feature import Feature, Outcome, TrajectoryColumn, clustered, outcomes_of
 from fedclust.schema.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_sources import DataSource
@@ -88,7 +88,7 @@ class RowCheck:
 
     ``open_points`` says in words what is charged to the site's points and not answered, ``marks``
     what a suggested mapping file marks as uncertain. ``person`` is the column of persons that was
-    given, ``uncertain`` how many lines of the given mapping file are marked; None without one.
+    given, ``options`` say how the rows are read.
     """
 
     body: SessionCreate
@@ -100,7 +100,7 @@ class RowCheck:
     repeated: dict[str, RepeatedIds] = field(default_factory=dict)
     marks: tuple[str, ...] = field(default=(), repr=False)
     person: str | None = None
-    uncertain: int | None = None
+    options: ReadOptions = field(default_factory=ReadOptions, repr=False)
 
     @property
     def asked(self) -> bool:
@@ -247,7 +247,7 @@ class RowCheck:
             said += "; proposed lines are in the mapping file, behind #"
         elif todo:
             said += " in the mapping file"
-            if self.uncertain is None:
+            if self.options.mapping is None:
                 said += " (--mapping): fedclust check --write-mapping suggests one"
         if todo:
             show(out, f"{said}:", "bold")
@@ -256,8 +256,8 @@ class RowCheck:
         marks = [mark for mark in self.marks if mark not in used]
         if marks:
             show(out, "Marked as uncertain in the mapping file; change what is wrong:", "bold")
-        elif self.uncertain and not self.marks and not self.refused:
-            n_marked = counted(self.uncertain, "line")
+        elif (n := self.options.count_uncertain()) and not self.marks and not self.refused:
+            n_marked = counted(n, "line")
             _say(f"Marked as uncertain in the mapping file: {n_marked}. Look, then delete the mark")
         _show_list(marks, len(todo) + 1)
 
@@ -267,7 +267,13 @@ class RowCheck:
         for column in self.found.columns:
             name, says = column.feature, list(column.says)
             marks = [each for each in self.marks if each.startswith(f"{name}: ")]
-            if column.unknown_codes and column.column and name in features:
+            if column.unknown_codes and column.kind == "numeric":
+                texts, file = Counter(column.unknown_codes), self.options.resolved()
+                asked, line = ask_texts(name, texts, file)
+                others = (f"{text}; " for text in says if "missing = [...]" not in text)
+                used = [mark for mark in marks if "text in a number" in mark]
+                yield f"{name}: {''.join(others)}{asked}\n{line}", used
+            elif column.unknown_codes and column.column and name in features:
                 codes = Counter(column.unknown_codes)
                 contact = "" if column.n else self.body.contact
                 asked, lines = ask_codes(features[name], codes, column.column, contact)
@@ -352,7 +358,11 @@ def examine(
             lacking = body.policy.missing == "mask"
             features, outcomes = _declared(body)
             found = profile(rows.data, features, text=text, lacking=lacking, outcomes=outcomes)
-            columns = tuple(_with_codes(each, rows.data, found.rows) for each in found.columns)
+            made = {each.name for each in features if isinstance(each, TrajectoryColumn)}
+            columns = tuple(
+                each if each.feature in made else _with_codes(each, rows.data, found.rows)
+                for each in found.columns
+            )
             found = dataclasses.replace(found, columns=columns)
             repeated = _repeated_ids(rows.data, text, found)
     except DataError as error:
@@ -380,7 +390,7 @@ def examine(
         repeated=repeated,
         marks=rows.marks,
         person=source.person_column,
-        uncertain=source.reading.count_uncertain(),
+        options=rows.data.options,
     )
 
 
@@ -389,11 +399,15 @@ def _declared(body: SessionCreate) -> tuple[tuple[Feature, ...], tuple[Outcome, 
 
 
 def _with_codes(column: ColumnProfile, data: Dataset, n_rows: int) -> ColumnProfile:
-    """Count the codes of a yes/no column that holds text, and no mapping says what they are."""
-    if column.kind != "binary" or column.state != "refused" or column.column is None:
+    """Count what no mapping reads of a refused column: codes of yes/no, and texts in numbers."""
+    asked = column.state == "refused" and column.kind in ("binary", "numeric")
+    if not asked or column.column is None:
         return column
-    cells = map(canonical_code, read_text_column(data, column.column))
-    codes = Counter(code for code in cells if code.casefold() not in (*MISSING, "0", "1"))
+    cells = read_text_column(data, column.column)
+    codes = find_texts(cells, data.options.resolved(), column.feature)
+    if column.kind == "binary":
+        own = map(canonical_code, cells)
+        codes = Counter(code for code in own if code.casefold() not in (*MISSING, "0", "1"))
     missing = max(0.0, 1.0 - column.present - codes.total() / n_rows)
     return dataclasses.replace(
         column, unknown=codes.total(), unknown_codes=dict(codes), missing=missing

@@ -144,10 +144,6 @@ _ONE_OR_MORE: Final = BeforeValidator(
 )
 
 
-#: What a suggested mapping file has before a doubt.
-UNCERTAIN: Final = "# uncertain:"
-
-
 class ReadOptions(Format):
     """The options of a :class:`Dataset`, validated.
 
@@ -188,11 +184,11 @@ class ReadOptions(Format):
         """The name of the mapping in messages."""
         return Path(self.mapping).name if isinstance(self.mapping, str) else "the mapping"
 
-    def count_uncertain(self) -> int | None:
-        """Return how many lines of the mapping file are marked as uncertain; None without one."""
+    def count_uncertain(self) -> int:
+        """Return how many lines of the mapping file are marked as uncertain."""
         if not isinstance(self.mapping, str):
-            return None
-        return Path(self.mapping).read_text("utf-8").count(UNCERTAIN)
+            return 0
+        return Path(self.mapping).read_text("utf-8").count("# uncertain:")
 
 
 class Dataset:

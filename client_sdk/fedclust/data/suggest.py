@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from fedclust.data.advice import list_names, mapping_key
 from fedclust.data.chunks import MISSING, is_blank
 from fedclust.data.csvfile import CsvReader
-from fedclust.data.decode import ColumnRule, Decoder, is_value, place_of_header
+from fedclust.data.decode import ColumnRule, Decoder, is_value, looks_like_a_value, place_of_header
 from fedclust.data.excel import ExcelReader, cell_name
 from fedclust.data.known_names import (
     conversion,
@@ -44,14 +44,7 @@ from fedclust.data.known_names import (
     statuses_of,
     time_unit_of,
 )
-from fedclust.data.mapping import (
-    UNCERTAIN,
-    ColumnMap,
-    ColumnsFile,
-    Dataset,
-    as_dataset,
-    canonical_code,
-)
+from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, as_dataset, canonical_code
 from fedclust.data.outcome_rows import with_outcomes
 from fedclust.data.readings import FeatureReading, limits
 from fedclust.data.row_source import BLOCK
@@ -79,6 +72,7 @@ _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
+_TEXT: Final = re.compile(r"[^\W\d_]|[<>≤≥]")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -224,7 +218,7 @@ class _Table:
             f"# How fedclust would read {_toml(name)}. Look at each line that is marked uncertain.",
             "# To accept a line that is proposed, delete the # before it. Counts are of rows:",
             "# delete the comments before you give this file away.",
-            *(f"{UNCERTAIN} {note}" for note in self.notes),
+            *(f"# uncertain: {note}" for note in self.notes),
         ]
         settings = self.written.model_dump(exclude_defaults=True, exclude={"features"})
         lines += [f"{name} = {_toml(value)}" for name, value in settings.items()]
@@ -673,7 +667,7 @@ class _Writer:
             self._note(feature, "no time lies near the grid: which unit?")
 
     def _note(self, feature: Feature, why: str, *lines: str) -> None:
-        self.lines += [f"{UNCERTAIN} {why}", *lines]
+        self.lines += [f"# uncertain: {why}", *lines]
         self.still_open.append(f"{feature.name}: {why}")
 
     def _add_missing(self, missing: Counter[str]) -> None:
@@ -776,6 +770,30 @@ class _Writer:
         if below.endswith(".levels]") and lines:
             self.lines.append(below)
         self.lines += [*([f"# {asked}:"] if unknown else []), *lines]
+
+
+def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter[str]:
+    """Count the texts in a column of numbers that are not read; not dates."""
+    known = {*MISSING, *file.missing, *file.features.get(feature, ColumnMap()).missing}
+    return Counter(
+        cell
+        for cell in map(str.strip, cells)
+        if _TEXT.search(cell) and not {cell, cell.casefold()} & known
+        if not looks_like_a_value(cell)
+    )
+
+
+def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str, str]:
+    """Return what to write into a mapping file about texts in numbers, and the line."""
+    said = f"text in a number column: {with_counts(texts)}"
+    if any(text[0] in "<>≤≥" for text in texts):
+        said += "; one with < or > is not unknown: better write a number into the table, such as "
+        said += "half the limit"
+    # Free text may name persons.
+    own = file.features.get(feature, ColumnMap()).missing
+    listed = _toml([*own, *texts]) if not is_free_text(texts) else "[...]"
+    said += f"; to read it as missing, write below [features.{mapping_key(feature)}]"
+    return said, f"missing = {listed}"
 
 
 def ask_codes(
