@@ -213,6 +213,8 @@ function prepare(root) {
 
 function say(text, ...more) {
   const line = document.getElementById("failure");
+  // The first click on a link ends the typing, which asks again: a new link would not be followed.
+  if (!line.hidden && line.textContent.startsWith(text)) return;
   line.replaceChildren(text, ...more);
   line.hidden = false;
 }
