@@ -217,7 +217,7 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
             return ended.value.code
 
         assert verify() == 0
-        assert "has all" in capsys.readouterr().out
+        assert "noted here" in capsys.readouterr().out
         # By another name it is another coordinator: that is said, not passed over.
         assert verify(server.base_url.replace("127.0.0.1", "localhost")) == 0
         output = capsys.readouterr().out
