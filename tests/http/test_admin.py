@@ -32,6 +32,11 @@ class Watched:
     def get(self, path: str) -> Any:
         return self.api.ok("GET", f"/v1/admin/{path}", self.local.operator_token)
 
+    def attention(self) -> list[Any]:
+        """Return what needs attention but that no backup was made."""
+        found = self.get("overview")["attention"]
+        return [each for each in found if each["kind"] != "backup-old"]
+
     def session(self, name: str) -> Any:
         return self.api.ok("GET", f"/v1/sessions/{name}", self.local.operator_token)
 
@@ -77,7 +82,7 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
     assert len({each["sdk_version"] for each in standing}) == 1
     assert len({each["table_id"] for each in standing}) == 3
     assert not any(each["separate_groups"] for each in standing)
-    (late,) = watched.get("overview")["attention"]
+    (late,) = watched.attention()
     assert (late["kind"], late["subject"], late["detail"]) == ("round-late", "heart", "west")
 
 
@@ -93,7 +98,7 @@ def test_who_left_is_not_waited_for_and_an_ended_session_waits_for_nobody(watche
     assert found["deadline"] is not None
     watched.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
     assert watched.session("heart")["deadline"] is None
-    assert watched.get("overview")["attention"] == []
+    assert watched.attention() == []
 
 
 def _task_bytes(watched: Watched, site: str) -> bytes:
@@ -179,26 +184,25 @@ def test_what_needs_attention(watched: Watched) -> None:
     now = watched.clock.now()
     taken = co.store.run_tx("test.take", lambda tx: _take(tx, now))
     assert taken
-    assert watched.get("overview")["attention"] == []
+    assert watched.attention() == []
     watched.clock.advance(60)
-    (stuck,) = watched.get("overview")["attention"]
+    (stuck,) = watched.attention()
     assert (stuck["kind"], stuck["subject"], stuck["round"]) == ("round-stuck", "stuck", 1)
     # Ends in ten days. One that follows it takes the concern away; a revoked one does not.
     api.ok("POST", "/v1/sites", api.operator, json={"name": "east"})
     ten = {"expires_in_days": 10}
     api.ok("POST", "/v1/sites/east/tokens", api.operator, json=ten)
-    expiring = [each for each in watched.get("overview")["attention"] if each != stuck]
+    expiring = [each for each in watched.attention() if each != stuck]
     assert [(each["kind"], each["subject"]) for each in expiring] == [
         ("token-expiring", "site:east")
     ]
     later = api.ok("POST", "/v1/sites/east/tokens", api.operator)
-    assert watched.get("overview")["attention"] == [stuck]
+    assert watched.attention() == [stuck]
     api.ok("DELETE", f"/v1/sites/east/tokens/{later['id']}", api.operator)
-    assert watched.get("overview")["attention"] == [stuck, *expiring]
+    assert watched.attention() == [stuck, *expiring]
     # Once it has ended nothing is left to renew; and nobody is late who has answered.
     watched.clock.advance(11 * 86_400)
-    left = [each for each in watched.get("overview")["attention"] if each["kind"] != "backup-old"]
-    assert left == [stuck]
+    assert watched.attention() == [stuck]
     assert watched.session("stuck")["deadline"] is None
 
 

@@ -51,8 +51,6 @@ def test_a_disk_that_is_nearly_full(both: DirectApi) -> None:
 def test_an_old_backup_and_none(both: DirectApi, tmp_path: Path) -> None:
     assert both.attention(backups=True) == []
     both.define()
-    both.clock.advance(7 * 86_400)
-    assert both.attention(backups=True) == []
     both.clock.advance(1)
     assert both.attention(backups=True) == [("backup-old", "database", "no backup was made")]
     assert both.attention() == []

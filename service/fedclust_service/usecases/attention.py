@@ -55,10 +55,10 @@ def last_about_database(tx: Tx, action: str) -> AuditEntry | None:
 
 def _backup_old(tx: Tx, now: datetime) -> Iterator[Attention]:
     last = last_about_database(tx, BACKED_UP)
-    since = tx.audit.began() if last is None else last.at
-    if since is not None and now - since > BACKUP_EVERY:
+    since = tx.audit.began() if last is None else last.at + BACKUP_EVERY
+    if since is not None and now > since:
         why = "no backup was made" if last is None else f"the last one is of {last.at:%Y-%m-%d}"
-        yield Attention.to("backup-old", "database", since + BACKUP_EVERY, detail=why)
+        yield Attention.to("backup-old", "database", since, detail=why)
 
 
 def _audit_changed(tx: Tx) -> Iterator[Attention]:

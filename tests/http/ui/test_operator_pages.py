@@ -285,7 +285,7 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     for path, section in re.findall(r'href="/help/([\w/]+)\.html#?([\w-]*)"', shown):
         text = (ROOT / "docs" / f"{path}.md").read_text("utf-8").lower().replace(" ", "-")
         assert f"#-{section}\n" in text or not section
-    assert shown.count("Read how") == 3
+    assert shown.count("Read how") == 4
     for reader in (place.readers["ada"], place.readers["north"]):
         assert reader.post("/ui/overview/backup").status_code == 403
     assert operator.post("/ui/overview/backup", csrf="other").status_code == 403
