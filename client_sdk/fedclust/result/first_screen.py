@@ -34,34 +34,36 @@ def html_first_screen(facts: Facts) -> str:
     purpose = facts.definition.purpose
     question = f'<p class="lead">{escape(purpose)}</p>' if purpose else ""
     first, *others = answer(facts)
+    # Parts of one whole are no finding: their words are not bold.
+    parts = " parts" if (_cloud_p(facts.result) or 0.0) > CLEAR else ""
     return (
         f'{question}<p class="lead answer"><b>{escape(first)}</b></p>{html_paragraphs(others)}'
-        f'{_warnings(facts)}<div class="cards found">{cards}</div>{more}{_figures(facts)}'
+        f'{_warnings(facts)}<div class="cards found{parts}">{cards}</div>{more}{_figures(facts)}'
     )
 
 
 def answer(facts: Facts) -> list[str]:
     """Return the answer in a sentence or two, made from the numbers; then how K was chosen."""
     result, apart = facts.result, n_apart(facts.result)
-    cloud, outcomes = result.one_cloud, result.outcomes
+    p, outcomes = _cloud_p(result), result.outcomes
     persons = "" if result.quality is None else f"{counted_persons(result.quality.n_rows)} at "
     who = f"{persons}{counted(len(facts.sites), 'site')}"
-    if cloud is not None and cloud.p is not None and cloud.p > CLEAR:
+    if p is not None and p > CLEAR:
         said = (
             f"No separate clusters were found among {who}: artificial patients without clusters "
-            f"give clusters as clear as these in about {100 * cloud.p:.0f} of 100 tries "
-            f"({p_text(cloud.p)}). The clusters below are parts of one whole."
+            f"give clusters as clear as these in about {100 * p:.0f} of 100 tries "
+            f"({p_text(p)}). The clusters below are parts of one whole."
         )
     else:
         n = len(result.centroids)
         said = f"{counted(n, 'cluster')} among {who}, "
         if result.tied:
             said = f"{tied_text(result)} clusters among {who}: too close to call. The {n} here are "
-        if cloud is None or cloud.p is None:
+        if p is None:
             said += "not compared with what artificial patients without clusters give."
         else:
             said += (
-                f"clearer than those of artificial patients without clusters ({p_text(cloud.p)})."
+                f"clearer than those of artificial patients without clusters ({p_text(p)})."
             )
             said += {None: "", n: " Each stands apart from the others."}.get(
                 apart, f" Clusters that stand apart from their neighbours: {apart} of {n}."
@@ -76,6 +78,10 @@ def answer(facts: Facts) -> list[str]:
         chosen, why = shown_text(result), " because outcomes were counted there"
         lines.append(f"{chosen[0].upper()}{chosen[1:]}{why * (outcomes is not None)}.")
     return lines if outcomes is not None else [*lines, *outcome_sentences(facts)]
+
+
+def _cloud_p(result: Result) -> float | None:
+    return None if result.one_cloud is None else result.one_cloud.p
 
 
 def counted_persons(number: int) -> str:

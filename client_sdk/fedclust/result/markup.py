@@ -32,7 +32,8 @@ svg{width:100%;min-width:40rem;max-width:52rem;height:auto}
 .pair{grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}.pair svg{min-width:0}
 .card{border:1px solid #ddd;border-radius:.4rem;padding:.6rem .9rem;margin-bottom:.6rem}
 .card h2{display:inline;border:0;font-size:1.05rem}.card p{margin:.3rem 0}.lead{font-size:1.1rem}
-summary{cursor:pointer;font-weight:600}.soft{color:#555}section{scroll-margin-top:3rem}
+summary{cursor:pointer;font-weight:600}.parts summary{font-weight:400}.soft{color:#555}
+section{scroll-margin-top:3rem}
 @media print{body{margin:0;max-width:none;font-size:11px}svg{min-width:0}
 figure,table{break-inside:avoid}h2{break-after:avoid}.card{border:0;padding:0}
 details::details-content{content-visibility:visible;block-size:auto}}

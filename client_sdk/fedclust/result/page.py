@@ -63,7 +63,7 @@ def sections(facts: Facts) -> tuple[Section, ...]:
     plots = Plots(facts)
     found = (
         Section("participants", "Who took part", _participants(facts)),
-        Section("clusters", "Clusters", _clusters(facts, plots)),
+        Section("clusters", "Each cluster in numbers", _clusters(facts, plots)),
         Section("outcomes", "Outcomes", html_outcomes(facts, plots.forest, plots.survival)),
         Section("holds", "Does it hold?", _holds(facts, plots)),
         Section("methods", "Methods", _methods(facts)),
