@@ -53,7 +53,7 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     page.get_by_label("Purpose").fill(PURPOSE)
     page.get_by_label("Number of clusters, K").fill("4")
     page.get_by_label("Patients at a site").fill("30")
-    page.get_by_label("Name", exact=True).first.fill("heart")
+    page.get_by_label("Name of the session").fill("heart")
     for site in page.get_by_role("checkbox").all()[:3]:
         site.check()
     wrong = page.locator("#f-features-2-kind")

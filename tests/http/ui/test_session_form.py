@@ -262,7 +262,7 @@ def test_a_trajectory_is_one_row_and_has_messages_of_its_own() -> None:
 def test_what_is_missing_has_no_message_and_hides_none() -> None:
     form, made = SessionForm().checked(check)
     assert (made, form.errors, form.general) == (None, {}, ())
-    wanted = ["Purpose", "Name", "Sites", "Columns", "Number of clusters, K"]
+    wanted = ["Purpose", "Name of the session", "Sites", "Columns", "Number of clusters, K"]
     assert list(form.missing.values()) == wanted
     form, _ = SessionForm(texts={"/config/n_clusters": "two", "/policy/gamma": "x"}).checked(check)
     assert set(form.errors) <= {"/config/n_clusters", "/policy/gamma"}

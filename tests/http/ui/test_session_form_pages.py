@@ -130,7 +130,7 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
 def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place) -> None:
     empty = place.post(place.form().changed(("check", "1")))
     assert empty.messages == {}
-    needed = "Still needed: Purpose; Name; Sites; Columns; Number of clusters, K."
+    needed = "Still needed: Purpose; Name of the session; Sites; Columns; Number of clusters, K."
     assert needed in "".join(empty.texts)
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
     part = place.post(sent)

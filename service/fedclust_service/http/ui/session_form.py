@@ -37,8 +37,9 @@ _GUESS = FormField(
 #: The inputs above the table.
 ASKED = ("/purpose", "/sites", "/name", "/algorithm", "/config/n_clusters", "/patients")
 _K = "/config/n_clusters"
+_ROWS = "/features"
 #: What a definition needs.
-_NEEDED: Final = ("/purpose", "/name", "/sites", "/features", _K)
+_NEEDED: Final = ("/purpose", "/name", "/sites", _ROWS, _K)
 #: Fields of a definition that nobody writes, or that the address of the page says.
 _ELSEWHERE = {"/study", "/sites", "/method_version", "/engine_version"}
 _ROW = re.compile(r"/features/([0-9]{1,6})(?=/|$)")
@@ -127,6 +128,8 @@ class SessionForm:
         found = {each.pointer: each for each in shown if each.pointer not in absent}
         method_field = replace(found["/algorithm"], kind="choice", default=self.usual)
         found["/algorithm"] = replace(method_field, choices=tuple(METHODS))
+        # Columns have names, too.
+        found["/name"] = replace(found["/name"], label=f"Name of the {self.kind}")
         known = row_fields().values()
         return found | {f"/features/{n}{each.pointer}": each for n in self.rows for each in known}
 
@@ -134,6 +137,19 @@ class SessionForm:
     def wrong_expert(self) -> bool:
         """Whether a message is at an input of the expert part."""
         return any(at not in ASKED and not at.startswith("/features") for at in self.errors)
+
+    @property
+    def needed(self) -> list[str]:
+        """The pointers of what must be given: nothing counts where it is empty."""
+        absent = {_K, _ROWS} if self.kind == "study" else set()
+        empty = {_ROWS, *(at for at, each in self.fields.items() if each.default in (None, ""))}
+        return [at for at in _NEEDED if at in empty - absent]
+
+    @property
+    def folded(self) -> list[str]:
+        """The labels of what was typed into the expert part."""
+        of = (at for at in self.texts if at not in ASKED and not at.startswith(_ROWS))
+        return [self.label(at) for at in of if at in self.fields]
 
     def under(self, part: str) -> list[str]:
         """Return the pointers of the inputs of a part, without those that are asked first."""
@@ -224,12 +240,9 @@ class SessionForm:
         ``check`` takes the body as the API does, and raises Refusal. What is missing has no
         message. The API compares fields with each other after all of them are there and right.
         """
-        asked = {at for at, each in self.fields.items() if each.default in (None, "")}
-        if self.kind == "study":
-            asked.discard(_K)
-        elif not self.rows:
-            asked.add("/features")
-        lacking = [at for at in _NEEDED if at in asked and not self.texts.get(at)]
+        lacking = [
+            at for at in self.needed if not (self.rows if at == _ROWS else self.texts.get(at))
+        ]
         form, made = self, None
         try:
             made = check(self.json.encode())
