@@ -142,7 +142,7 @@ class SessionTerms:
         return (
             f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than "
             f"groups of at least {self.p} similar persons, whoever asks, however often. "
-            "Rows, labels and identifiers never leave."
+            "Rows, ids and persons' clusters never leave."
         )
 
     @property
