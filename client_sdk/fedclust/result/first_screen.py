@@ -62,9 +62,7 @@ def answer(facts: Facts) -> list[str]:
         if p is None:
             said += "not compared with what artificial patients without clusters give."
         else:
-            said += (
-                f"clearer than those of artificial patients without clusters ({p_text(p)})."
-            )
+            said += f"clearer than those of artificial patients without clusters ({p_text(p)})."
             said += {None: "", n: " Each stands apart from the others."}.get(
                 apart, f" Clusters that stand apart from their neighbours: {apart} of {n}."
             )
