@@ -188,6 +188,21 @@ def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path
     assert fake.joined.min_group_size == 9
 
 
+def test_who_consents_reads_that_an_unused_column_repeats_ids(tmp_path: Path) -> None:
+    """Each row counts as a person: two rows of one would be two of the five in a group."""
+    table = pd.DataFrame(MINE, columns=["x", "y"])
+    table["case"] = [f"c-{max(1, row)}" for row in range(len(table))]
+    asked: list[ConsentRequest] = []
+    for named in ({}, {"person": "case"}):
+        with pytest.raises(errors.ConsentDeclined):
+            coordinator().site(tmp_path).participate("heart", table, consent=asked.append, **named)
+    unnamed, named = asked
+    (said,) = unnamed.warnings
+    assert "column 'case' looks like an identifier: 1 id occurs in several rows (2 rows)" in said
+    assert ("warning", said) in unnamed.text()
+    assert named.warnings == ()
+
+
 @pytest.mark.parametrize("consent", [False, lambda _request: False])
 def test_without_consent_nothing_is_sent(tmp_path: Path, consent: Any) -> None:
     fake = coordinator()

@@ -18,7 +18,7 @@ from fedclust.data.mapping import ReadOptions, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
 from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
 from fedclust.data.suggest import ask_codes, ask_texts, find_texts
-from fedclust.data.table import find_id_columns, read_text_column
+from fedclust.data.table import likely_ids, read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
 from fedclust.result.worth_asking import crowded_text, points_asked
@@ -430,12 +430,10 @@ def _repeated_ids(
     columns = (*found.ignored, *(each.column for each in found.columns if each.role == "feature"))
     shared = tuple(dict.fromkeys(each for each in columns if each and never_changes(each)))
     repeated = {}
-    likely = find_id_columns(data, found.ignored) if found.ignored and not named else ()
-    for name in named or dict.fromkeys((*filter(is_id, found.ignored), *likely)):
-        ids = read_text_column(data, name)
+    of = {name: read_text_column(data, name) for name in named}
+    for name, ids in (of or likely_ids(data, found.ignored)).items():
         n_ids, n_rows = count_repeated(filter(None, ids))
-        # A "case" with few values is no id.
-        if not n_ids or (not named and len(set(ids)) ** 2 < len(ids)):
+        if not n_ids:
             continue
         differing = set[str]()
         for column in shared:

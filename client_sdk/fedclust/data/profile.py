@@ -236,17 +236,12 @@ def profile(
             rows.held(shares, rows.min_present)
     except DataError as error:
         refused = error
-    used = rows.used
-    # A header in which no feature is found may be a row, and its names values.
-    ignored = tuple(
-        name for name in rows.reader.header if used and name and name not in used.union(text)
-    )
     return SourceProfile(
         rows.origin.source,
         n,
         complete,
         profiles,
-        ignored,
+        rows.unused,
         tuple(sorted(set(rows.file.features) - set(columns))),
         refused,
         far.found(rows.origin.unit),

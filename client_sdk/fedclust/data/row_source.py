@@ -214,6 +214,13 @@ class RowSource:
         found = {self.local[name] for name in self.columns}
         return found.union(*(each.sources for each in self.long)) if found else found
 
+    @property
+    def unused(self) -> tuple[str, ...]:
+        """The columns that nothing is made of; none if no feature was found."""
+        # A header in which no feature is found may be a row, and its names values.
+        used = self.used.union(self._text) if self.used else self.reader.header
+        return tuple(name for name in self.reader.header if name and name not in used)
+
     def said_of(self, feature: str) -> str:
         """Return the name by which a mapping file calls a feature: a trajectory for its columns."""
         made = {column.name: each.of.name for each in self.long for column in each.columns}

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust.data.chunks import MISSING, Origin
 from fedclust.data.decode import looks_like_a_value
+from fedclust.data.known_names import is_id
 from fedclust.data.mapping import Dataset, as_dataset
 from fedclust.data.outcome_rows import CellArray
 from fedclust.data.persons import person_names
@@ -264,6 +265,15 @@ def find_id_columns(source: Source, columns: Sequence[str]) -> tuple[str, ...]:
     reader = open_reader(dataset, dataset.options.resolved(), (), columns, columns)
     first = next(iter(reader.chunks((), columns, _ID_ROWS)))
     return tuple(name for name in columns if _are_ids(first.text[name]))
+
+
+def likely_ids(source: Source, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of those columns that names or values say to be identifiers; DataError."""
+    found = find_id_columns(source, columns) if columns else ()
+    ids = dict.fromkeys((*filter(is_id, columns), *found))
+    cells = {name: read_text_column(source, name) for name in ids}
+    # A "case" with few values is no id.
+    return {name: each for name, each in cells.items() if len(set(each)) ** 2 >= len(each)}
 
 
 def _are_ids(cells: Sequence[str]) -> bool:

@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data import DataWarning, LabelRows, Source, Table
+from fedclust.data.advice import count_repeated, repeated_text
+from fedclust.data.mapping import Dataset
 from fedclust.data.outcome_rows import (
     OutcomeBlock,
     measure_staying,
@@ -26,7 +28,7 @@ from fedclust.data.outcome_rows import (
     with_outcomes,
 )
 from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons, slice_block
-from fedclust.data.row_source import BLOCK
+from fedclust.data.row_source import BLOCK, RowSource
 from fedclust.data.site_data import (
     held_features,
     no_points,
@@ -34,7 +36,7 @@ from fedclust.data.site_data import (
     site_data,
     table_points,
 )
-from fedclust.data.table import IdMap, canonical_bytes, read_id_map
+from fedclust.data.table import IdMap, canonical_bytes, likely_ids, read_id_map
 from fedclust.data.table_figures import TableFigures, measure_table
 from fedclust.definition import LEAST_GROUP
 from fedclust.numeric.array_types import BoolArray
@@ -243,7 +245,11 @@ def prepare(
         p_used,
         draft,
         figures,
-        (*persons.warnings, *_value_warnings(draft.recognition, p_used)),
+        (
+            *persons.warnings,
+            *_value_warnings(draft.recognition, p_used),
+            *_id_warnings(given, persons.rows),
+        ),
         persons.n_rows,
         persons.n_persons,
         partial(_person_outcomes, store, plan, given, cohort, p_used, takes_part),
@@ -575,6 +581,20 @@ def _as_features(columns: Mapping[str, SiteColumn]) -> list[Feature]:
         )
         for name, column in columns.items()
     ]
+
+
+def _id_warnings(given: SiteRows, rows: RowSource) -> Iterator[str]:
+    """Yield the unused columns whose ids occur in several rows, where each row is a person."""
+    large = isinstance(given.source, Dataset) and given.source.options.out_of_core
+    unused = () if given.has_ids or large else rows.unused
+    for name, ids in likely_ids(given.source, unused).items():
+        n_ids, n_rows = count_repeated(filter(None, ids))
+        if n_ids:
+            yield (
+                f"column {name!r} looks like an identifier: {repeated_text(n_ids, n_rows)}, and "
+                "each row counts as a person. If each id is one person, name the column (person=, "
+                "--person-column)"
+            )
 
 
 def _value_warnings(found: Recognition, p: int) -> Iterator[str]:
