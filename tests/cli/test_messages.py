@@ -507,7 +507,7 @@ def test_repeated_ids_are_counted_and_not_named(desk: Desk) -> None:
 
     data = changed(desk, "repeated.csv", repeat)
     text = "2 ids occur in several rows (6 rows)"
-    advice = "rows of one person, give --person-column mrn (person=) and --id-column"
+    advice = "rows of one person, give --person-column mrn (person=) too"
     for line in (
         f"check --definition heart.json --id-column mrn {data}",
         f"check open --id-column mrn {data}",

@@ -11,7 +11,7 @@ import pytest
 
 from fedclust.cli.agent import AgentEntries
 from fedclust.cli.row_check import NoTable, RowCheck
-from fedclust.data import Dataset, load, persons
+from fedclust.data import Dataset, DataWarning, load, persons
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.profile import profile
 from fedclust.schema.feature import Feature
@@ -333,6 +333,29 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
     assert office.run(*check, "--mapping", str(mapping), "--json") == 3
     for code in ("Sharp", "vielleicht", '"w"'):
         assert code not in office.out + office.err
+
+
+def test_what_may_say_the_opposite_is_named_until_levels_decide(office: Office) -> None:
+    """Accepted as the column of deaths, "Survived" would give the share of survivors."""
+    died = {"name": "died", "kind": "binary"}
+    # Of 1 and 2 the 1 may mean no.
+    file = session_file(office.place / "s.json", FEATURES[0], died, {**died, "name": "mi"})
+    rows = "".join(f"{50 + i % 9},{'yn'[i % 2]},{1 + i % 2}\n" for i in range(20))
+    (office.place / "cohort.csv").write_text(f"age,Survived,mi\n{rows}", "utf-8")
+    said = '"Survived" may say the opposite of died'
+    for levels in ("", 'levels = { "y" = 0, "n" = 1 }\n'):
+        own = f'[features.died]\ncolumn = "Survived"\n{levels}'
+        (office.place / "columns.toml").write_text(own, "utf-8")
+        check = ("check", "--definition", file, *office.data, *office.mapping)
+        out = office.ran(*check, code=3).out
+        assert (said in " ".join(out.split())) == (not levels)
+        assert 'levels = { "1" = 1, "2" = 0 }' in out
+        assert 'levels = { "1" = 0, "2" = 1 }' in out
+    # Codes that need no levels are read, with a warning.
+    rows = pd.DataFrame({"Survived": [0, 1] * 9})
+    table = Dataset(rows, mapping={"features": {"died": {"column": "Survived"}}})
+    with pytest.warns(DataWarning, match="may say the opposite"):
+        persons.read_persons(table, [Feature(name="died", kind="binary")])
 
 
 def test_texts_in_numbers_are_listed_with_a_line_to_paste(office: Office) -> None:

@@ -328,6 +328,7 @@ def suggested(place: Path, feature: Feature, **columns: Any) -> tuple[str, str]:
 AGE, CREATININE, CHOL, FEMALE, SMOKER, PAIN = FEATURES
 LOS = Feature(name="los", unit="days", lower=0, upper=400)
 TSH = Feature(name="tsh", unit="mU/l", lower=0, upper=20)
+HB = Feature(name="haemoglobin", unit="g/dL", lower=4, upper=22)
 TEMP = Feature(name="temp", unit="°C", lower=30, upper=45)
 NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
 
@@ -363,6 +364,11 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (AGE, {"weight": [70, 80], "name": ["A", "B"]}, 'may it be "weight"?'),
         (SMOKER, {"Smoker__(0=yes)": [0, 1]}, 'what does "0=yes" in the header mean?'),
         (SMOKER, {"Smoker__(former)": [0, 1]}, 'what does "former" in the header mean?'),
+        (SMOKER, {"Nichtraucher": ["ja", "nein"]}, '"Nichtraucher" may say the opposite of it'),
+        (SMOKER, {"smoker no/yes": ["y", "n"]}, 'is "smoker no/yes" this column?'),
+        (DIED.columns[0], {"Przeżycie": ["tak", "nie"]}, 'may say the opposite of it: "tak" 1'),
+        (HB, {"Hb": [6.3, 8.5, 10.9]}, "says no unit, and its values would fit in mmol/l too"),
+        (HB, {"Hb__[g/dl]": [6.3, 8.5, 10.9]}, ""),
         (SMOKER, {"smoker": [1, 2]}, 'codes that are not known: "1" 1, "2" 1'),
         (SMOKER, {"smoker": ["None", "ja"]}, '"None" is read as missing: does it mean no?'),
         (FEMALE, {"sex": ["H", "Mujer", "M"]}, 'codes that are not known: "H" 1, "Mujer" 1, "M" 1'),

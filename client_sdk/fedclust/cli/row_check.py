@@ -215,7 +215,7 @@ class RowCheck:
         show(out, "These figures stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
-        if found.complete_rows < found.rows:
+        if found.complete_rows < found.rows and self.body.policy.missing == "drop":
             show(out, f"{found.complete_rows} of {found.rows} rows have a value in every column")
         if self.table.staying is not None:
             _say(self.table.staying.text)
@@ -270,9 +270,12 @@ class RowCheck:
             if column.unknown_codes and column.kind == "numeric":
                 texts, file = Counter(column.unknown_codes), self.options.resolved()
                 asked, line = ask_texts(name, texts, file)
-                others = (f"{text}; " for text in says if "missing = [...]" not in text)
                 used = [mark for mark in marks if "text in a number" in mark]
-                yield f"{name}: {''.join(others)}{asked}\n{line}", used
+                others = [text for text in says if "missing = [...]" not in text]
+                # What ends in lines to paste is an edit of its own.
+                yield from ((f"{name}: {text}", []) for text in others if "\n" in text)
+                asked = "; ".join([*(text for text in others if "\n" not in text), asked])
+                yield f"{name}: {asked}\n{line}", used
             elif column.unknown_codes and column.column and name in features:
                 codes = Counter(column.unknown_codes)
                 contact = "" if column.n else self.body.contact
@@ -399,15 +402,20 @@ def _declared(body: SessionCreate) -> tuple[tuple[Feature, ...], tuple[Outcome, 
 
 
 def _with_codes(column: ColumnProfile, data: Dataset, n_rows: int) -> ColumnProfile:
-    """Count what no mapping reads of a refused column: codes of yes/no, and texts in numbers."""
-    asked = column.state == "refused" and column.kind in ("binary", "numeric")
+    """Count what no mapping reads of a column: codes of yes/no, and texts in numbers."""
+    refused = column.state == "refused" and column.kind == "numeric"
+    asked = refused or (column.kind == "binary" and (column.state == "refused" or column.unknown))
     if not asked or column.column is None:
         return column
     cells = read_text_column(data, column.column)
     codes = find_texts(cells, data.options.resolved(), column.feature)
     if column.kind == "binary":
         own = map(canonical_code, cells)
-        codes = Counter(code for code in own if code.casefold() not in (*MISSING, "0", "1"))
+        codes = Counter(code for code in own if code.casefold() not in MISSING)
+        others = {code for code in codes if code.isdecimal() and not looks_missing(code)}
+        # Of 1 and 2 the 1 may mean no.
+        if "0" in codes or others <= {"1"}:
+            codes = Counter({code: n for code, n in codes.items() if code not in ("0", "1")})
     missing = max(0.0, 1.0 - column.present - codes.total() / n_rows)
     return dataclasses.replace(
         column, unknown=codes.total(), unknown_codes=dict(codes), missing=missing

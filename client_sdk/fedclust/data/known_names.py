@@ -51,6 +51,7 @@ _HEADERS: Final = {
 _SPANS: Final = {word: frozenset(map(int, days)) for word, days in _by_word("spans").items()}
 _CODES: Final = {word: min(keys) for word, keys in _by_word("codes").items()}
 _FATES: Final = {word: int("dead" in keys) for word, keys in _by_word("fates").items()}
+_NOT, _ALIVE = (frozenset(map(folded, words.split())) for words in _WORDS["opposites"].values())
 _STATUSES: Final = {word: min(keys) for word, keys in _by_word("statuses").items()}
 #: Two codes: what they mean if there are no others.
 _TOGETHER: Final = {frozenset(both.split()): known for both, known in _WORDS["initials"].items()}
@@ -184,6 +185,21 @@ def death_of(code: str) -> int | None:
 def is_death(feature: str) -> bool:
     """Return whether a name says that a person died."""
     return "died" in _measured(feature)[1]
+
+
+def is_contrary(feature: str, header: str) -> bool:
+    """Return whether a header may say the opposite of a feature: non-smoker, or that one lives."""
+    if is_death(feature) and _ALIVE.intersection(_parts(header)):
+        return True
+    return _is_negated(feature) != _is_negated(split_unit(header)[0])
+
+
+def _is_negated(name: str) -> bool:
+    parts = _parts(name)
+    if any(_CODES.get(part) == "yes" for part in parts):
+        return False  # "diabetes ja/nein" lists the codes
+    joined = (part.removeprefix(word) for part in parts for word in _NOT if part.startswith(word))
+    return not _NOT.isdisjoint(parts) or any(rest in _MEASURED for rest in joined)
 
 
 def rank_of(code: str, *, alone: bool = False) -> int | None:

@@ -371,7 +371,7 @@ def _repeated_message(column: str | None, n_ids: int, n_rows: int) -> str:
     """Return what to do about ids that occur several times."""
     message = f"{repeated_text(n_ids, n_rows)}, and an id column names each row once; if they are "
     option = shlex.join(["--person-column", column or "COLUMN"])
-    return message + f"rows of one person, give {option} (person=) and --id-column (id_column=)"
+    return message + f"rows of one person, give {option} (person=) too"
 
 
 def _refuse_other_rules(rows: RowSource, pinned: Mapping[str, SiteColumn]) -> None:

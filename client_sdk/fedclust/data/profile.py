@@ -303,6 +303,7 @@ def _column_profile(
     if column.unknown:
         says.append(_unknown_text(column))
     says += _find_oddities(column, n, bool(faults))
+    says += rows.opposite_texts(feature.name) if here else ()
     state: State = "warning" if says else "ok"
     if here is None:
         state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
@@ -356,6 +357,8 @@ def _outcome_profile(
     for column in own:
         if column.unknown:
             says.append(_unknown_text(column))
+    for name in () if absent else names:
+        says += rows.opposite_texts(name)
     if n_rows and not n:
         says.append("no row has a value: nobody would be counted in any other cell")
     elif n < n_rows / 2:

@@ -221,6 +221,22 @@ class RowSource:
         used = self.used.union(self._text) if self.used else self.reader.header
         return tuple(name for name in self.reader.header if name and name not in used)
 
+    def opposite_texts(self, name: str) -> Iterator[str]:
+        """Yield what to say of a yes/no column whose name may say the opposite of a feature.
+
+        "Survived" read as a death would give wrong shares without any other sign. Levels in a
+        mapping file decide.
+        """
+        column, kinds = self.local[name], {e.feature.name: e.feature.kind for e in self.readings}
+        if kinds[name] == "binary" and name != column and not self.rules[name].levels:
+            from fedclust.data.known_names import is_contrary  # few tables need it
+
+            if is_contrary(name, column):
+                yield (
+                    f"{column!r} may say the opposite of {name!r}: say in the mapping file "
+                    "(levels) what its codes mean"
+                )
+
     def said_of(self, feature: str) -> str:
         """Return the name by which a mapping file calls a feature: a trajectory for its columns."""
         made = {column.name: each.of.name for each in self.long for column in each.columns}

@@ -116,6 +116,8 @@ class RowWarnings:
                 text += f" {on_one_line(sentinel_advice(said, 'NUMBER'))}"
             yield text
         yield from self._unknown_texts(place, reading)
+        if reading.column is not None:
+            yield from self._rows.opposite_texts(reading.feature.name)
         if place in self._ids and self._ids[place].suspicious:
             yield IdDetector.MESSAGE
 

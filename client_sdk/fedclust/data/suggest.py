@@ -26,6 +26,7 @@ from fedclust.data.known_names import (
     folded,
     in_brackets,
     is_absent_text,
+    is_contrary,
     is_death,
     is_sex,
     is_unit,
@@ -33,6 +34,7 @@ from fedclust.data.known_names import (
     likeness,
     looks_missing,
     meanings_of,
+    other_units,
     rank_of,
     same_measure,
     says_unit,
@@ -65,6 +67,8 @@ _SIMILAR: Final = 0.55
 #: A column may be a feature if this share of its values is readable and within the bounds; so many
 #: of the most similar names are tried for a feature without a column.
 _FITTING: Final = 0.4
+#: Values may have another unit if this share of them is within the bounds in it.
+_NEARLY_ALL: Final = 0.98
 _MOST_NEAR: Final = 4
 #: Encodings of Windows in Western Europe, Central Europe and Turkey.
 _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
@@ -575,7 +579,7 @@ class _Writer:
         else:
             unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
             cells = self._table.columns[match.column]
-            lines = [f"column = {_toml(match.column)}"]
+            names, lines = [match.column], [f"column = {_toml(match.column)}"]
             if match.score < 0:
                 # The lines below are right for each that is proposed.
                 names = [
@@ -586,7 +590,9 @@ class _Writer:
                 lines = [f"# column = {_toml(each)}" for each in names]
                 cells = sum(map(self._table.columns.__getitem__, names), Counter[Any]())
             if match.score < 1:
-                self._note(feature, "no column here is called like it; by its values it may be:")
+                said = list_names([*map(_toml, names)])
+                why = f"no column here is called like it; by its values it may be {said}"
+                self._note(feature, why)
             self.lines += lines
             if match.score == 1:
                 self._note(feature, f"is {_toml(match.column)} this column?")
@@ -683,13 +689,15 @@ class _Writer:
             found = [(value, n) for value, n in found if value not in given]
         self._add_missing(_codes(feature, cells)[1])
         factor, offset = self._add_unit(feature, column)
+        said_unit = bool(split_unit(column)[1])
         texts = {
             why.partition(";")[0]: Counter({str(cell): cells[cell] for cell in others})
             for (_, why), others in wrong.items()
         }
         taken = all(is_absent_text(text) for each in texts.values() for text in each)
         for why, each in texts.items():
-            self._note(feature, f"{why}{', read as missing' * taken}: {with_counts(each)}")
+            said = f"{why}{', read as missing' * taken}: {with_counts(each)}{_limit_advice(each)}"
+            self._note(feature, said)
         if listed := [text for each in texts.values() if not is_free_text(each) for text in each]:
             self.lines.append(f"{'' if taken else '# '}missing = {_toml(listed)}")
         if not found:
@@ -714,7 +722,7 @@ class _Writer:
             why = "are outside the bounds, read as missing" if taken else "may mean a missing value"
             line = f"sentinels = [{', '.join([*map(repr, given), *numbers])}]"
             self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
-        self._judge_bounds(feature, values[~absent], counts[~absent])
+        self._judge_bounds(feature, values[~absent], counts[~absent], said_unit=said_unit)
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
@@ -741,16 +749,30 @@ class _Writer:
         return found
 
     def _judge_bounds(
-        self, feature: Feature, values: NDArray[np.float64], counts: NDArray[np.int64]
+        self,
+        feature: Feature,
+        values: NDArray[np.float64],
+        counts: NDArray[np.int64],
+        *,
+        said_unit: bool,
     ) -> None:
-        """Mark values outside the bounds, or so low within them that the unit may be another."""
-        lower, upper = limits(feature)
+        """Mark values that are outside the bounds or very low in them, or may have another unit."""
         total, outside = int(counts.sum()), int(counts[_outside(feature, values)].sum())
+        others = [] if said_unit else _other_units(feature, values, counts)
         if outside:
             unit = feature.unit or "the unit of the session"
-            self._note(feature, f"{outside} of {total} values lie outside the bounds, in {unit}")
-        elif total and 0 <= lower < upper < np.inf and values.max() < lower + (upper - lower) / 20:
-            self._note(feature, "all values lie in the lowest twentieth of the bounds: which unit?")
+            why = f"{outside} of {total} values lie outside the bounds, in {unit}"
+        elif total and _is_low(feature, values):
+            why = "all values lie in the lowest twentieth of the bounds: which unit?"
+        elif others:
+            why = f"the header says no unit, and its values would fit in {others[0][0]} too"
+        else:
+            return
+        lines = []
+        for unit, factor, offset in others[:1]:
+            lines = [f"# unit = {_toml(unit)}", f"# to = {_toml(feature.unit)}"]
+            lines += [f"# factor = {factor:.6g}", f"# offset = {offset!r}"][: 1 + bool(offset)]
+        self._note(feature, why, *lines)
 
     def _add_codes(self, feature: Feature, match: _Match, cells: Counter[Any]) -> None:
         codes, missing = _codes(feature, cells)
@@ -764,7 +786,10 @@ class _Writer:
             self._note(
                 feature, f"only {_toml(*codes)} is there: do the others mean no value, or no?"
             )
-        if unknown:
+        if feature.kind == "binary" and is_contrary(feature.name, match.column):
+            why = f"{_toml(match.column)} may say the opposite of it: {with_counts(codes)}"
+            self._note(feature, why)
+        elif unknown:
             self._note(feature, f"codes that are not known: {with_counts(unknown)}")
         below, asked, lines = _code_lines(feature, codes, match.column, sure, unknown, "# ")
         if below.endswith(".levels]") and lines:
@@ -785,15 +810,21 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
 
 def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str, str]:
     """Return what to write into a mapping file about texts in numbers, and the line."""
-    said = f"text in a number column: {with_counts(texts)}"
-    if any(text[0] in "<>≤≥" for text in texts):
-        said += "; one with < or > is not unknown: better write a number into the table, such as "
-        said += "half the limit"
+    said = f"text in a number column: {with_counts(texts)}{_limit_advice(texts)}"
     # Free text may name persons.
     own = file.features.get(feature, ColumnMap()).missing
     listed = _toml([*own, *texts]) if not is_free_text(texts) else "[...]"
     said += f"; to read it as missing, write below [features.{mapping_key(feature)}]"
     return said, f"missing = {listed}"
+
+
+def _limit_advice(texts: Iterable[str]) -> str:
+    if not any(text[:1] in tuple("<>≤≥") for text in texts):
+        return ""
+    return (
+        "; one with < or > is not unknown: better write a number into the table, such as half the "
+        "limit"
+    )
 
 
 def ask_codes(
@@ -805,6 +836,8 @@ def ask_codes(
     """
     sure, _, unknown = _sort_codes(feature, codes, _Match(column, 1))
     below, asked, lines = _code_lines(feature, codes, column, sure, unknown, "")
+    if feature.kind == "binary" and is_contrary(feature.name, column):
+        asked += f"; {_toml(column)} may say the opposite of {feature.name}"
     if contact and feature.kind == "binary" and not sure:
         asked += f"; ask {contact} what 1 means"
     return f"below {below} {asked}", lines
@@ -855,12 +888,14 @@ def _sort_codes(
     """Return the codes that are certainly a level, those of the session, and the others."""
     reading = FeatureReading.of(feature, ColumnMap(), match.column)
     legend = legend_of(match.column)
+    contrary = feature.kind == "binary" and is_contrary(feature.name, match.column)
     sure: dict[str, str | int] = {}
     known, unknown = Counter[str](), Counter[str]()
     for code, n in codes.most_common():
         level = _level(feature, code, codes, match)
         # M may be mujer.
         spanish = folded(code) == "m" and meanings_of(codes, match.column)[code] is None
+        level = None if contrary else level
         if level is None and (feature.kind == "binary" or spanish or code in legend):
             unknown[code] = n
         elif reading.meaning(code) is not None and code not in legend:
@@ -875,6 +910,31 @@ def _sort_codes(
 def _outside(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.bool_]:
     lower, upper = limits(feature)
     return np.asarray((values < lower) | (values > upper))
+
+
+def _is_low(feature: Feature, values: NDArray[np.float64]) -> bool:
+    """Return whether all values lie in the lowest twentieth of a feature's bounds."""
+    lower, upper = limits(feature)
+    return bool(0 <= lower < upper < np.inf and values.max() < lower + (upper - lower) / 20)
+
+
+def _other_units(
+    feature: Feature, values: NDArray[np.float64], counts: NDArray[np.int64]
+) -> list[tuple[str, float, float]]:
+    """Return units, with factor and offset, in which nearly all values are within the bounds.
+
+    None for ages: nobody counts those of adults in months.
+    """
+    known = feature.unit and feature.unit != "years" and len(values)
+    if not known or None in (feature.lower, feature.upper):
+        return []
+    found = []
+    for unit, (factor, offset) in other_units(feature.name, feature.unit).items():
+        own = values * factor + offset
+        inside = counts[~_outside(feature, own)].sum() >= _NEARLY_ALL * counts.sum()
+        if inside and (factor, offset) != (1.0, 0.0) and not _is_low(feature, own):
+            found.append((unit, factor, offset))
+    return found
 
 
 def _absent(
