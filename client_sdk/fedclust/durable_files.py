@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedclust.wire.errors import writing
+
 #: Windows has no quotas with a number of their own.
 _FULL = frozenset({errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)})
 
@@ -84,6 +86,12 @@ def write_atomically(path: Path, data: bytes) -> None:
             os.close(descriptor)
         draft.replace(path)
         sync_directory(path.parent)
+
+
+def write_file(path: str | os.PathLike[str], content: bytes) -> None:
+    """Write a file that somebody named; UsageError where it cannot be written."""
+    with writing(path):
+        write_atomically(Path(path), content)
 
 
 def _write_all(descriptor: int, data: bytes) -> None:

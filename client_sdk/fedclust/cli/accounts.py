@@ -7,10 +7,11 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_list, write_out
-from fedclust.cli.output_files import check_outputs, is_token, write
+from fedclust.cli.output_files import check_outputs, is_token
 from fedclust.cli.session_file import checked, slug
 from fedclust.client import Kind
 from fedclust.client.session_request import FieldNames
+from fedclust.durable_files import write_file
 from fedclust.schema.model import EmailAddress
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import PrincipalInfo, TableId, TokenIssued
@@ -154,7 +155,7 @@ def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
 def _give(name: str, issued: TokenIssued, path: Path | None) -> None:
     if path is not None:
         # Files are written 0600.
-        write(path, f"{issued.token}\n".encode())
+        write_file(path, f"{issued.token}\n".encode())
     shown = None if path else issued.token
     if o.wants_json():
         known = {"name": name, "id": issued.id, "expires_at": f"{issued.expires_at:%Y-%m-%d}"}

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, ledger_screen, out, print_json, show, write_out
-from fedclust.cli.output_files import write
 from fedclust.client import Client
+from fedclust.durable_files import write_file
 from fedclust.site.backup import ledger_faults
 from fedclust.site.charges import Charges, open_text
 from fedclust.site.journal import SubmissionOutcome, recorded_answers
@@ -113,7 +113,7 @@ def ledger_export(
     if out_path.exists():
         raise errors.UsageError(f"{out_path} exists: name a new file")
     lines = list(Ledger(SiteState()).texts())
-    write(out_path, "".join(f"{line}\n" for line in lines).encode())
+    write_file(out_path, "".join(f"{line}\n" for line in lines).encode())
     conclude(f"{out_path}: {len(lines)} lines", {"lines": len(lines)})
 
 

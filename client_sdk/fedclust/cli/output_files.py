@@ -11,7 +11,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.durable_files import write_atomically
+from fedclust.durable_files import write_file
 from fedclust.result.predictions import DETAILS, Predictions, probability_names
 from fedclust.result.result_file import BEGINNING
 from fedclust.result.ro_crate import METADATA
@@ -127,12 +127,6 @@ def _try_writing(path: Path) -> None:
     temporary.unlink()
 
 
-def write(path: Path, data: bytes) -> None:
-    """Write a file atomically; UsageError where it cannot be written."""
-    with writing(path):
-        write_atomically(path, data)
-
-
 def write_labels(
     path: Path, labels: NDArray[Any], ids: tuple[str, ...] | None, id_column: str | None
 ) -> None:
@@ -146,7 +140,7 @@ def write_labels(
 def _write_rows(path: Path, rows: Iterable[Iterable[object]]) -> None:
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows(rows)
-    write(path, text.getvalue().encode())
+    write_file(path, text.getvalue().encode())
 
 
 def write_predictions(

@@ -20,9 +20,10 @@ from fedclust.cli.console import (
     show_facts,
     show_list,
 )
-from fedclust.cli.output_files import check_outputs, is_report, is_submission, write, write_outputs
+from fedclust.cli.output_files import check_outputs, is_report, is_submission, write_outputs
 from fedclust.cli.result_output import result_facts, script_facts, show_conclusions, warn_unlabelled
 from fedclust.data import Dataset
+from fedclust.durable_files import write_file
 from fedclust.result.session_result import SessionResult
 from fedclust.result.wording import listed
 from fedclust.site import Preview, Site
@@ -192,7 +193,7 @@ def leave(
 
 def _show_preview(preview: Preview, path: Path | None) -> None:
     if path is not None and preview.body is not None:
-        write(path, preview.body)
+        write_file(path, preview.body)
         show(err, f"{len(preview.body)} bytes written to {path}; nothing was sent")
     elif o.wants_json():
         body = None if preview.body is None else base64.b64encode(preview.body).decode()

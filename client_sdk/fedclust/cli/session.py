@@ -10,14 +10,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import agreed, conclude, err, out, print_json, show, show_list, write_out
-from fedclust.cli.output_files import (
-    check_outputs,
-    is_document,
-    is_report,
-    is_result,
-    is_table,
-    write,
-)
+from fedclust.cli.output_files import check_outputs, is_document, is_report, is_result, is_table
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import OneK, SessionOptions, WorthOptions, read_time
@@ -30,6 +23,7 @@ from fedclust.cli.session_screen import (
 )
 from fedclust.client.session_request import FieldNames
 from fedclust.definition import unbounded
+from fedclust.durable_files import write_file
 from fedclust.result.ro_crate import check_license
 from fedclust.result.session_result import SessionResult
 from fedclust.result.tables import centroid_table
@@ -387,7 +381,7 @@ def _output(content: bytes, path: Path | None) -> None:
     if path is None:
         write_out(content)
         return
-    write(path, content)
+    write_file(path, content)
     show(err, f"{len(content)} bytes: {path}")
 
 

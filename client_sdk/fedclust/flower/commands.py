@@ -8,9 +8,10 @@ from typing import Annotated
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude
-from fedclust.cli.output_files import check_outputs, is_review, write
+from fedclust.cli.output_files import check_outputs, is_review
 from fedclust.cli.session_file import read_definition_file
 from fedclust.definition import canonical, freeze
+from fedclust.durable_files import write_file
 from fedclust.site.review import write_review
 from fedclust.site.state import SiteState
 from fedclust.wire.codec import sha256
@@ -59,8 +60,8 @@ def new(
     for part in ("both", "sites" if simulate is None else "simulation"):
         for template in sorted((_TEMPLATES / part).rglob("*.txt")):
             file = folder / template.relative_to(_TEMPLATES / part).with_suffix("")
-            write(file, template.read_text("utf-8").format(**facts).encode())
-    write(folder / "session" / "definition.json", content)
+            write_file(file, template.read_text("utf-8").format(**facts).encode())
+    write_file(folder / "session" / "definition.json", content)
     conclude(f"{folder}: README.md says how to run it", facts)
 
 

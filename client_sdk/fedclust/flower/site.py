@@ -67,8 +67,7 @@ def handle(message: Message, _: Context) -> Message:
     except Exception as error:
         # The text may hold values of rows. Flower would send it, and NVFlare sends a site's log.
         _LOG.warning("%s", type(error).__name__)
-        consent = isinstance(error, errors.ConsentError)
-        reply = Reply(refused="not approved" if consent else "error")
+        reply = Reply(refused="not approved" if isinstance(error, errors.ConsentError) else "error")
         if isinstance(error, errors.TaskRefused):
             reply = Reply(refused=error.rule, final=True)
     return Message(pack(reply), reply_to=message)

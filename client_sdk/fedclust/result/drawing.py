@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 
-from fedclust.durable_files import write_atomically
+from fedclust.durable_files import write_file
 from fedclust.result.wording import plain
-from fedclust.wire.errors import UsageError, of_extra, writing
+from fedclust.wire.errors import UsageError, of_extra
 
 #: Okabe & Ito's colours, which colour-blind readers tell apart.
 PALETTE = (
@@ -133,8 +133,7 @@ class Figure:
         if target.suffix.lower() not in (".svg", ".png"):
             raise UsageError(f"{path}: a figure's file ends in .svg or .png")
         content = self.png() if target.suffix.lower() == ".png" else f"{self.titled_svg}\n".encode()
-        with writing(path):
-            write_atomically(target, content)
+        write_file(path, content)
 
 
 class Axis:

@@ -23,7 +23,7 @@ from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.data.row_warnings import TypicalValues, typical_values
 from fedclust.definition import DefinitionError, plan_of
-from fedclust.durable_files import write_atomically
+from fedclust.durable_files import write_file
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
 from fedclust.result.predictions import Predictions, goes_by_distance, label_by_distance, place
@@ -42,7 +42,7 @@ from fedclust.schema.result import (
     SweepEntry,
 )
 from fedclust.schema.task import SiteTask
-from fedclust.wire.errors import ProtocolError, UsageError, writing
+from fedclust.wire.errors import ProtocolError, UsageError
 from fedclust.wire.models import Definition, ResultDocument
 
 if TYPE_CHECKING:
@@ -649,8 +649,7 @@ class SessionResult(Facts):
         UsageError
             The file cannot be written.
         """
-        with writing(path):
-            write_atomically(Path(path), self.to_json())
+        write_file(path, self.to_json())
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
@@ -700,9 +699,7 @@ class SessionResult(Facts):
         """
         from fedclust.result.tables import report_bytes
 
-        content = report_bytes(self, Path(path))
-        with writing(path):
-            write_atomically(Path(path), content)
+        write_file(path, report_bytes(self, Path(path)))
 
     def table_one(self) -> TableOne:
         """Return table 1 of a manuscript: features and outcomes by cluster, with footnotes."""
@@ -724,9 +721,7 @@ class SessionResult(Facts):
         UsageError
             The file cannot be written, has another ending, or its package is not installed.
         """
-        content = self.table_one().content(Path(path))
-        with writing(path):
-            write_atomically(Path(path), content)
+        write_file(path, self.table_one().content(Path(path)))
 
     def save_ro_crate(
         self,
@@ -754,9 +749,7 @@ class SessionResult(Facts):
         """
         from fedclust.result.ro_crate import crate_bytes
 
-        content = crate_bytes(self.document, self.definition, license)
-        with writing(path):
-            write_atomically(Path(path), content)
+        write_file(path, crate_bytes(self.document, self.definition, license))
 
 
 def read_result(document: ResultDocument, definition: Definition, site: str = "") -> SessionResult:

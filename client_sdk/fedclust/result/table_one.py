@@ -21,7 +21,7 @@ from fedclust.result.outcomes import cluster_lines, effect_text, event_of, measu
 from fedclust.result.wording import isolated, percent, plain, spreadsheet_text
 from fedclust.schema.encoding import Column
 from fedclust.schema.outcomes import OutcomeResult
-from fedclust.wire.errors import UsageError
+from fedclust.wire.errors import UsageError, of_extra
 
 #: Endings of a table's file.
 FORMATS = (".docx", ".xlsx", ".csv", ".html")
@@ -105,11 +105,8 @@ class TableOne:
         raise UsageError(f"{path}: the file of a table 1 ends in {', '.join(FORMATS)}")
 
     def _docx(self) -> bytes:
-        try:
+        with of_extra("docx", "a DOCX file needs python-docx"):
             import docx
-        except ImportError:
-            message = "a DOCX file needs python-docx: pip install 'fedclust[docx]'"
-            raise UsageError(message) from None
         document = docx.Document()
         document.add_paragraph(self.title, style="Caption")
         table = document.add_table(rows=0, cols=len(self.header), style="Table Grid")
@@ -121,11 +118,8 @@ class TableOne:
         return self._repacked(document)
 
     def _xlsx(self) -> bytes:
-        try:
+        with of_extra("excel", "an XLSX file needs openpyxl"):
             import openpyxl
-        except ImportError:
-            message = "an XLSX file needs openpyxl: pip install 'fedclust[excel]'"
-            raise UsageError(message) from None
         workbook = openpyxl.Workbook()
         sheet = workbook.active
         sheet.title = "Table 1"

@@ -6,13 +6,12 @@ from html import escape, unescape
 from pathlib import Path
 
 from fedclust.data.table_figures import HEADINGS
-from fedclust.durable_files import write_atomically
+from fedclust.durable_files import write_file
 from fedclust.result.markup import html_document, html_facts, html_table
 from fedclust.result.session_terms import SHORT, TECHNICAL, feature_text
 from fedclust.schema.feature import asked_of
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
-from fedclust.wire.errors import writing
 
 _STYLE = """
 dl{display:grid;grid-template-columns:8rem 1fr;gap:.3rem 1rem;margin:.8rem 0}
@@ -145,8 +144,7 @@ def write_review(
 ) -> Review:
     """Write the page to a file and record it in the ledger; UsageError if it cannot be written."""
     page = review_page(request, now).encode()
-    with writing(path):
-        write_atomically(path, page)
+    write_file(path, page)
     return approvals.record_review(request, page, now)
 
 
