@@ -298,7 +298,7 @@ def test_the_unit_runs_what_there_is_and_stops_where_restarting_does_not_help() 
     assert service["RestartPreventExitStatus"] == str(dict(EXIT_CODES)[UsageError])
     text = UNIT.read_text("utf-8")
     used = set(re.findall(r"^Environment=(FEDCLUST_\w+)=", text, re.M))
-    options_of = set(re.findall(r'envvar="(\w+)"', inspect.getsource(options)))
+    options_of = set(re.findall(r'"envvar": "(\w+)"', inspect.getsource(options)))
     assert used <= options_of | {"FEDCLUST_STATE_DIR"}
     # Token, journal and labels are for this user alone.
     assert (service["UMask"], service["StateDirectoryMode"]) == ("0077", "0700")

@@ -76,8 +76,8 @@ class Visit:
         self, url: str = "http://127.0.0.1:9", data: Path | None = None, **connection: Any
     ) -> tuple[dict[str, tuple[str, str]], int]:
         worst: list[errors.FedclustError] = []
-        whose = WhoseRows(connection.pop("id_column", None))
-        reach = Connection(url, self.token, **connection)
+        whose = WhoseRows(id_column=connection.pop("id_column", None))
+        reach = Connection(coordinator=url, token_file=self.token, **connection)
         read = None if data is None else lambda: Reading().source(str(data), whose)
         found = doctor._findings(reach, read, None, worst)
         lines = {each.check: (each.state, each.said) for each in found}
@@ -235,15 +235,15 @@ def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: 
     pair = authority.issue("localhost", name="server")
     flags = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
     with running_server(tmp_path / "server", *flags) as server:
-        token = tmp_path / "token"
+        url, token = f"https://localhost:{server.port}", tmp_path / "token"
         token.write_text(server.operator_token, "utf-8")
         token.chmod(0o600)
         seen = []
         for bundle in (authority.bundle, None):
-            reach = Connection(f"https://localhost:{server.port}", token, ca_bundle=bundle)
+            reach = Connection(coordinator=url, token_file=token, ca_bundle=bundle)
             worst: list[errors.FedclustError] = []
-            found = list(doctor._findings(reach, None, None, worst))
-            seen.append(({each.check: each for each in found}, worst))
+            found = {each.check: each for each in doctor._findings(reach, None, None, worst)}
+            seen.append((found, worst))
     (lines, worst), (distrusted, refusals) = seen
     assert (lines["tls"].state, worst) == ("warning", [])
     assert "expires in 9 days" in lines["tls"].said

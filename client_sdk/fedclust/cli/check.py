@@ -48,6 +48,19 @@ from fedclust.wire.models import SessionCreate, SessionInfo
 app = typer.Typer(rich_markup_mode=None)
 
 
+class _Asked(o.OptionGroup):
+    """What rows are matched with, if not with one session."""
+
+    study: Annotated[str | None, {"callback": o.slug_or_none}] = None
+    """Check all sessions of this study that invite this site."""
+    definition: Path | None = None
+    """JSON file with the session's definition, instead of SESSION; no coordinator is needed."""
+    write_mapping: Path | None = None
+    """Suggest a mapping file for these rows, write it here, and check with it. No file is
+    replaced."""
+    full: o.Full = False
+
+
 @o.command(
     app,
     "check",
@@ -57,46 +70,23 @@ app = typer.Typer(rich_markup_mode=None)
     "fedclust check --definition heart.json --data cohort.csv --write-mapping columns.toml",
     "fedclust check --definition heart.json --data cohort.csv --mapping columns.toml",
 )
-# Each parameter is an option, or a group of them, of the command.
 def check(
     connection: o.Connection,
     how: o.Reading,
     persons: o.Persons,
     data: o.Data,
     session: Annotated[str | None, o.arg("Name of the session.")] = None,
-    study: Annotated[
-        str | None,
-        o.opt(
-            "--study",
-            "Check all sessions of this study that invite this site.",
-            callback=o.slug_or_none,
-        ),
-    ] = None,
-    definition: Annotated[
-        Path | None,
-        o.opt(
-            "--definition",
-            "JSON file with the session's definition, instead of SESSION; no coordinator is "
-            "needed.",
-        ),
-    ] = None,
-    write_mapping: Annotated[
-        Path | None,
-        o.opt(
-            "--write-mapping",
-            "Suggest a mapping file for these rows, write it here, and check with it. No file is "
-            "replaced.",
-        ),
-    ] = None,
-    full: o.Full = False,
+    *,
+    asked: _Asked,
 ) -> None:
     """Match rows with a session's features and show what you would consent to; send nothing.
 
     With --study: a line for each session, then the columns where something needs a look.
     """
+    study, definition, write_mapping = asked.study, asked.definition, asked.write_mapping
     if [session, study, definition].count(None) != 2:
         raise UsageError("give one of: the name of a session, --study STUDY, --definition FILE")
-    if study is not None and full:
+    if study is not None and asked.full:
         raise UsageError("--full is for one session: fedclust check SESSION --full")
     if study is not None and write_mapping is not None:
         raise UsageError("--write-mapping is for one session: a mapping file then serves others")
@@ -125,7 +115,7 @@ def check(
         accepted_plan(session, info)
         with connection.site() as site:
             done = _check_session(site, info, rows_for(info.definition))
-    _conclude(done, full)
+    _conclude(done, asked.full)
 
 
 def _suggested(

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,19 +28,13 @@ app = o.group("Form and manage the groups of this site's persons.")
 _GROUP_SIZE = 5
 
 
-@dataclass(frozen=True)
-class _Columns:
+class _Columns(o.OptionGroup):
     """From which columns groups are formed."""
 
-    features: Annotated[
-        str | None,
-        o.opt(
-            "--features", "Names of numeric columns, comma-separated; for others use --definition."
-        ),
-    ] = None
-    definition: Annotated[
-        Path | None, o.opt("--definition", "JSON file with a definition: use its features.")
-    ] = None
+    features: str | None = None
+    """Names of numeric columns, comma-separated; for others use --definition."""
+    definition: Path | None = None
+    """JSON file with a definition: use its features."""
 
     def asked(self) -> tuple[Feature, ...]:
         """Return the features of --features or of --definition; UsageError for none or both."""

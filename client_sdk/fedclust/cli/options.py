@@ -1,21 +1,22 @@
 """Options that several commands share, what they are turned into, and the end of every help.
 
-A parameter whose type is a dataclass stands for the fields of that class: each is an option of the
-command. Those of :class:`Persons`, :class:`Reading` and :class:`Connection` come last in its help.
+A parameter whose type is an :class:`OptionGroup` stands for the fields of that class: each is an
+option of the command. Those of :class:`Persons`, :class:`Reading` and :class:`Connection` come last
+in its help.
 """
 
-import dataclasses
 import functools
 import inspect
 import math
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final
 
 import typer
+from pydantic.fields import FieldInfo
+from typer.models import OptionInfo
 
 from fedclust.cli.console import JSON
 from fedclust.cli.output_files import Output, is_labels, is_result
@@ -25,6 +26,7 @@ from fedclust.client.http import ConnectionOptions, Http
 from fedclust.client.token_file import read_token_file
 from fedclust.data.mapping import ReadOptions, read_options
 from fedclust.data.secret_files import refuse_address
+from fedclust.schema.model import Written
 from fedclust.site import Site
 from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import RowOptions, table_options
@@ -99,9 +101,9 @@ PATIENCE_S: Final = 15.0
 wants_json = JSON.get
 
 
-def opt(name: str, text: str, **more: Any) -> Any:
-    """Return an option without a default that the help would show."""
-    return typer.Option(name, help=text, show_default=False, **more)
+def opt(name: str, text: str, *, show_default: bool = False, **more: Any) -> Any:
+    """Return an option, by default without a default that the help would show."""
+    return typer.Option(name, help=text, show_default=show_default, **more)
 
 
 def arg(text: str, **more: Any) -> Any:
@@ -155,44 +157,34 @@ Full = Annotated[bool, opt("--full", "List every field that leaves and what it c
 Consent = Annotated[bool, opt("--yes", "Consent to everything that is shown, without asking.")]
 
 
-@dataclass(frozen=True)
-class Connection:
+class OptionGroup(Written):
+    """Base of options that belong together: their names are those of the fields, with hyphens.
+
+    The text below a field is its help. A mapping in its ``Annotated`` has further arguments of
+    ``typer.Option``.
+    """
+
+    def refuse_unusable(self) -> None:
+        """Raise UsageError for options that cannot be used, before anything else is done."""
+
+
+class Connection(OptionGroup):
     """How a command reaches its coordinator."""
 
-    coordinator: Annotated[
-        str | None,
-        opt(
-            "--coordinator",
-            "Address of the coordinator: https://host[:port]",
-            envvar="FEDCLUST_COORDINATOR",
-        ),
-    ] = None
-    token_file: Annotated[
-        Path | None,
-        opt(
-            "--token-file",
-            "File with the token, mode 0600; or set FEDCLUST_TOKEN. There is no option for the "
-            "token itself: a command line is visible to others.",
-            envvar="FEDCLUST_TOKEN_FILE",
-        ),
-    ] = None
-    ca_bundle: Annotated[
-        Path | None,
-        opt("--ca-bundle", "Certificate authorities to trust instead of the system's, PEM."),
-    ] = None
-    client_cert: Annotated[Path | None, opt("--client-cert", "Client certificate, PEM.")] = None
-    client_key: Annotated[
-        Path | None, opt("--client-key", "Key of the client certificate, PEM, not encrypted.")
-    ] = None
-    proxy: Annotated[
-        str | None,
-        opt(
-            "--proxy",
-            "Address of the proxy: http://host:port. If it needs a password, set FEDCLUST_PROXY "
-            "or HTTPS_PROXY instead: a command line is visible to others.",
-            envvar="FEDCLUST_PROXY",
-        ),
-    ] = None
+    coordinator: Annotated[str | None, {"envvar": "FEDCLUST_COORDINATOR"}] = None
+    """Address of the coordinator: https://host[:port]"""
+    token_file: Annotated[Path | None, {"envvar": "FEDCLUST_TOKEN_FILE"}] = None
+    """File with the token, mode 0600; or set FEDCLUST_TOKEN. There is no option for the token
+    itself: a command line is visible to others."""
+    ca_bundle: Path | None = None
+    """Certificate authorities to trust instead of the system's, PEM."""
+    client_cert: Path | None = None
+    """Client certificate, PEM."""
+    client_key: Path | None = None
+    """Key of the client certificate, PEM, not encrypted."""
+    proxy: Annotated[str | None, {"envvar": "FEDCLUST_PROXY"}] = None
+    """Address of the proxy: http://host:port. If it needs a password, set FEDCLUST_PROXY or
+    HTTPS_PROXY instead: a command line is visible to others."""
 
     @property
     def url(self) -> str:
@@ -233,165 +225,81 @@ PersonColumn = Annotated[
 ]
 
 
-@dataclass(frozen=True)
-class WhoseRows:
+class WhoseRows(OptionGroup):
     """Which columns say whose the rows are."""
 
     id_column: IdColumn = None
     person_column: PersonColumn = None
-    id_map: Annotated[
-        Path | None,
-        opt(
-            "--id-map",
-            "File with the columns new and old: the old id of each new one, for persons whose ids "
-            "have changed; never sent.",
-        ),
-    ] = None
+    id_map: Path | None = None
+    """File with the columns new and old: the old id of each new one, for persons whose ids have
+    changed; never sent."""
 
 
-@dataclass(frozen=True)
 class Persons(WhoseRows):
     """Who the rows are about, and by which of the site's groups they are protected."""
 
-    min_group_size: Annotated[
-        int | None,
-        opt(
-            "--min-group-size",
-            "Least group size of this site: the smallest number of persons behind any number that "
-            "it sends. If the session's, or that in site.toml, is larger, that applies.",
-            min=3,
-        ),
-    ] = None
-    cohort: Annotated[
-        str | None,
-        opt("--cohort", "Start of the id of the table to use, if persons are in several."),
-    ] = None
-    separate_groups: Annotated[
-        str | None,
-        opt(
-            "--separate-groups",
-            "Approval for forming separate groups of persons who already have groups. A second "
-            "grouping reveals more about each person; the ledger records the approval.",
-        ),
-    ] = None
-    other_persons: Annotated[
-        str | None,
-        opt(
-            "--other-persons",
-            "Who approves that persons take part whom no table of this site knows; the ledger "
-            "records it.",
-        ),
-    ] = None
-    no_person_in_another_table: Annotated[
-        bool,
-        opt(
-            "--no-person-in-another-table",
-            "With --other-persons: who approves it states that none of these persons is in "
-            "another table of this site, under any id. Their table then has points for outcomes of "
-            "its own.",
-        ),
-    ] = False
-    later: Annotated[
-        str | None,
-        opt(
-            "--later",
-            "The rows are later measurements: release each column under its name with this suffix, "
-            "such as _2027.",
-        ),
-    ] = None
+    min_group_size: Annotated[int | None, {"min": 3}] = None
+    """Least group size of this site: the smallest number of persons behind any number that it
+    sends. If the session's, or that in site.toml, is larger, that applies."""
+    cohort: str | None = None
+    """Start of the id of the table to use, if persons are in several."""
+    separate_groups: str | None = None
+    """Approval for forming separate groups of persons who already have groups. A second grouping
+    reveals more about each person; the ledger records the approval."""
+    other_persons: str | None = None
+    """Who approves that persons take part whom no table of this site knows; the ledger records
+    it."""
+    no_person_in_another_table: bool = False
+    """With --other-persons: who approves it states that none of these persons is in another table
+    of this site, under any id. Their table then has points for outcomes of its own."""
+    later: str | None = None
+    """The rows are later measurements: release each column under its name with this suffix, such as
+    _2027."""
 
     def given(self, source: DataSource) -> RowOptions:
         """Return what :class:`fedclust.Site` takes; the columns are those of ``source``."""
         return {**source.row_options, **table_options(self)}
 
 
-@dataclass(frozen=True)
-class Reading:
+class Reading(OptionGroup):
     """How a site's rows are read; UsageError says which option is wrong."""
 
-    mapping: Annotated[
-        Path | None,
-        opt(
-            "--mapping",
-            "TOML file: the site's own column names, units, codes and markers, by feature.",
-        ),
-    ] = None
-    missing: Annotated[
-        list[str] | None,
-        opt(
-            "--missing",
-            "Text that means a missing value in any column, such as '?'; may be repeated. Empty "
-            "cells, NA, NaN, null, None and . always mean one.",
-        ),
-    ] = None
-    sentinel: Annotated[
-        list[str] | None,
-        opt(
-            "--sentinel",
-            "FEATURE=NUMBER: this number of the feature means a missing value, such as chol=0; "
-            "may be repeated.",
-        ),
-    ] = None
-    delimiter: Annotated[
-        str | None,
-        opt(
-            "--delimiter",
-            "Character between the columns of a CSV file, or tab. By default it is detected in "
-            "the header.",
-        ),
-    ] = None
-    encoding: Annotated[
-        str | None,
-        opt(
-            "--encoding",
-            "Encoding of a CSV file, such as cp1252. By default UTF-8, or what its first bytes "
-            "declare.",
-        ),
-    ] = None
-    decimal: Annotated[str | None, opt("--decimal", "Decimal mark of a CSV file: '.' or ','.")] = (
-        None
-    )
-    columns: Annotated[
-        str | None,
-        opt("--columns", "Names of the columns of a CSV file without a header, comma-separated."),
-    ] = None
-    sheet: Annotated[
-        str | None,
-        opt("--sheet", "Sheet of an Excel workbook. By default the only sheet with rows."),
-    ] = None
-    header_row: Annotated[
-        int | None,
-        opt(
-            "--header-row",
-            "Number of the header's row in the sheet, or of its line in a CSV file. By default the "
-            "first that is not empty.",
-            min=1,
-        ),
-    ] = None
-    min_present: Annotated[
-        float | None,
-        opt(
-            "--min-present",
-            "Least share of values present, 0 to 1. With fewer, this site counts as lacking the "
-            "feature.",
-        ),
-    ] = None
-    sql_url_file: Annotated[
-        Path | None,
-        opt(
-            "--sql-url-file",
-            "File with the address of the database that a query is for, mode 0600; or set "
-            "FEDCLUST_SQL_URL.",
-        ),
-    ] = None
-    out_of_core: Annotated[
-        bool | None, opt("--out-of-core", "Read the rows in blocks, if memory cannot hold them.")
-    ] = None
+    mapping: Path | None = None
+    """TOML file: the site's own column names, units, codes and markers, by feature."""
+    missing: list[str] | None = None
+    """Text that means a missing value in any column, such as '?'; may be repeated. Empty cells, NA,
+    NaN, null, None and . always mean one."""
+    sentinel: list[str] | None = None
+    """FEATURE=NUMBER: this number of the feature means a missing value, such as chol=0; may be
+    repeated."""
+    delimiter: str | None = None
+    """Character between the columns of a CSV file, or tab. By default it is detected in the
+    header."""
+    encoding: str | None = None
+    """Encoding of a CSV file, such as cp1252. By default UTF-8, or what its first bytes declare."""
+    decimal: str | None = None
+    """Decimal mark of a CSV file: '.' or ','."""
+    columns: str | None = None
+    """Names of the columns of a CSV file without a header, comma-separated."""
+    sheet: str | None = None
+    """Sheet of an Excel workbook. By default the only sheet with rows."""
+    header_row: Annotated[int | None, {"min": 1}] = None
+    """Number of the header's row in the sheet, or of its line in a CSV file. By default the first
+    that is not empty."""
+    min_present: float | None = None
+    """Least share of values present, 0 to 1. With fewer, this site counts as lacking the
+    feature."""
+    sql_url_file: Path | None = None
+    """File with the address of the database that a query is for, mode 0600; or set
+    FEDCLUST_SQL_URL."""
+    out_of_core: bool | None = None
+    """Read the rows in blocks, if memory cannot hold them."""
 
-    def __post_init__(self) -> None:
-        _ = self.options  # before anything else is done
+    def refuse_unusable(self) -> None:
+        """Raise UsageError for an option that cannot be read."""
+        _ = self.options
 
-    @functools.cached_property
+    @property
     def options(self) -> ReadOptions:
         """The options as the SDK takes them; paths are absolute."""
         sentinels: dict[str, list[float]] = {}
@@ -425,7 +333,7 @@ class Reading:
             given=data,
         )
 
-    def source(self, data: str, whose: WhoseRows = WhoseRows()) -> DataSource:
+    def source(self, data: str, whose: WhoseRows) -> DataSource:
         """Return the rows that ``--data`` names.
 
         Options of this command replace those of a registered source.
@@ -433,8 +341,7 @@ class Reading:
         return self.given(data, whose).resolved()
 
 
-@dataclass(frozen=True)
-class Outputs:
+class Outputs(OptionGroup):
     """Where a site's part of the result is written."""
 
     labels_out: LabelsOut = None
@@ -482,7 +389,7 @@ def with_groups(function: Callable[..., None], *further: inspect.Parameter) -> C
     groups: dict[str, Any] = {
         each.name: each.annotation
         for each in parameters
-        if dataclasses.is_dataclass(each.annotation)
+        if isinstance(each.annotation, type) and issubclass(each.annotation, OptionGroup)
     }
     last = sorted(set(groups.values()).intersection(_LAST), key=_LAST.index)
     shown: list[inspect.Parameter] = []
@@ -500,6 +407,7 @@ def with_groups(function: Callable[..., None], *further: inspect.Parameter) -> C
         JSON.set(given.pop("as_json", False))
         for name, kind in groups.items():
             given[name] = kind(**{field: given.pop(field) for field in field_names(kind)})
+            given[name].refuse_unusable()
         function(**given)
 
     # What typer reads; it would follow __wrapped__ to the function itself.
@@ -509,22 +417,33 @@ def with_groups(function: Callable[..., None], *further: inspect.Parameter) -> C
     return run
 
 
-def _options_of(kind: type) -> list[inspect.Parameter]:
-    hints = get_type_hints(kind, include_extras=True)
+def _options_of(kind: type[OptionGroup]) -> list[inspect.Parameter]:
     return [
         inspect.Parameter(
-            field.name,
+            name,
             inspect.Parameter.KEYWORD_ONLY,
             default=field.default,
-            annotation=hints[field.name],
+            annotation=Annotated[field.annotation, _option(name, field)],
         )
-        for field in dataclasses.fields(kind)
+        for name, field in kind.model_fields.items()
     ]
 
 
-def field_names(kind: type) -> list[str]:
+def _option(name: str, field: FieldInfo) -> Any:
+    """Return a field of a group as an option of typer."""
+    more: dict[str, Any] = {}
+    for each in field.metadata:
+        if isinstance(each, OptionInfo):
+            return each
+        if isinstance(each, dict):
+            more |= each
+    text = " ".join((field.description or "").split())
+    return opt(**{"name": "--" + name.replace("_", "-"), "text": text, **more})
+
+
+def field_names(kind: type[OptionGroup]) -> list[str]:
     """Return the names of a group's options."""
-    return [field.name for field in dataclasses.fields(kind)]
+    return [*kind.model_fields]
 
 
 def absolute(path: Path | None) -> str | None:

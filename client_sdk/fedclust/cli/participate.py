@@ -1,7 +1,7 @@
 """A site's commands for a session: participate, status, leave."""
 
 import base64
-from dataclasses import astuple, dataclass
+from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -36,34 +36,21 @@ from fedclust.wire.errors import UsageError
 app = typer.Typer(rich_markup_mode=None)
 
 
-@dataclass(frozen=True)
-class _Interaction:
+class _Interaction(o.OptionGroup):
     """What a person is asked and shown, and how submissions are sent."""
 
     yes: o.Consent = False
-    ask: Annotated[
-        Literal["once", "each"],
-        typer.Option("--ask", help="Ask only for consent, or also before each submission."),
-    ] = "once"
-    preview: Annotated[
-        bool, o.opt("--preview", "Show the next submission's exact bytes; send nothing.")
-    ] = False
-    preview_out: Annotated[
-        Path | None,
-        o.opt("--preview-out", "Write the next submission's exact bytes to a file; send nothing."),
-    ] = None
+    ask: Annotated[Literal["once", "each"], {"show_default": True}] = "once"
+    """Ask only for consent, or also before each submission."""
+    preview: bool = False
+    """Show the next submission's exact bytes; send nothing."""
+    preview_out: Path | None = None
+    """Write the next submission's exact bytes to a file; send nothing."""
     full: o.Full = False
-    give_up_after: Annotated[
-        float,
-        typer.Option(
-            "--give-up-after",
-            help="Seconds after which to give up, if the coordinator does not answer.",
-            min=0,
-        ),
-    ] = 86_400.0
-    json_bodies: Annotated[
-        bool, o.opt("--json-bodies", "Send JSON instead of the binary form.")
-    ] = False
+    give_up_after: Annotated[float, {"min": 0, "show_default": True}] = 86400.0
+    """Seconds after which to give up, if the coordinator does not answer."""
+    json_bodies: bool = False
+    """Send JSON instead of the binary form."""
 
 
 @o.command(
@@ -83,7 +70,8 @@ def participate(
     data: o.Data,
     outputs: o.Outputs,
     report: o.Report = None,
-    interaction: _Interaction = _Interaction(),
+    *,
+    interaction: _Interaction,
 ) -> None:
     """Take part in a session, from consent to labels. Run the command again to resume it.
 

@@ -228,6 +228,23 @@ def _value(feature: Feature, typed: str) -> float:
 app = typer.Typer(rich_markup_mode=None)
 
 
+class _Given(o.OptionGroup):
+    """A table of new rows, or one patient."""
+
+    data: Annotated[str | None, {"metavar": "FILE"}] = None
+    """Table of new rows, as for `fedclust participate`."""
+    out: Path | None = None
+    """CSV file to write: each row's cluster, the next one, the margin, the distance, and whether
+    and why the row lies outside what the model saw."""
+    id_column: o.IdColumn = None
+    value: list[str] | None = None
+    """FEATURE=VALUE of one patient, instead of --data; once for each feature. What is left out is
+    missing."""
+    probabilities: bool = False
+    """Write the probability of each cluster too, in columns p0, p1 and so on. Only a method with
+    soft clusters has them, such as mixture."""
+
+
 @o.command(
     app,
     "predict",
@@ -235,68 +252,40 @@ app = typer.Typer(rich_markup_mode=None)
     "fedclust predict classes.fedclust --data new.csv --out labels.csv --probabilities",
     "fedclust predict heart.fedclust --value age=63 --value chol=233 --value sex=1",
 )
-# Each parameter is an option, or a group of them, of the command.
 def predict(
     how: o.Reading,
     result: Annotated[Path, o.arg("File that --result-out wrote.")],
-    data: Annotated[
-        str | None,
-        o.opt("--data", "Table of new rows, as for `fedclust participate`.", metavar="FILE"),
-    ] = None,
-    out_path: Annotated[
-        Path | None,
-        o.opt(
-            "--out",
-            "CSV file to write: each row's cluster, the next one, the margin, the distance, and "
-            "whether and why the row lies outside what the model saw.",
-        ),
-    ] = None,
-    id_column: o.IdColumn = None,
-    value: Annotated[
-        list[str] | None,
-        o.opt(
-            "--value",
-            "FEATURE=VALUE of one patient, instead of --data; once for each feature. What is left "
-            "out is missing.",
-        ),
-    ] = None,
-    probabilities: Annotated[
-        bool,
-        o.opt(
-            "--probabilities",
-            "Write the probability of each cluster too, in columns p0, p1 and so on. Only a method "
-            "with soft clusters has them, such as mixture.",
-        ),
-    ] = False,
+    given: _Given,
     k: OneK = None,
 ) -> None:
     """Find the cluster of new rows, or of one patient, with a saved result; nothing is sent."""
-    if value:
-        if data is not None or out_path is not None or id_column is not None or probabilities:
+    if given.value:
+        others = (given.data, given.out, given.id_column, given.probabilities or None)
+        if any(each is not None for each in others):
             raise UsageError(
                 "--value is for one patient: leave out --data, --out, --id-column and "
                 "--probabilities"
             )
-        _one_patient(_load(result, k), value)
+        _one_patient(_load(result, k), given.value)
         return
-    if data is None or out_path is None:
+    if given.data is None or given.out is None:
         raise UsageError(
             "give --data and --out for a table, or --value FEATURE=VALUE for one patient"
         )
-    source = how.source(data, o.WhoseRows(id_column))
-    check_outputs(((out_path, is_labels),), (result, *source.files))
+    source = how.source(given.data, o.WhoseRows(id_column=given.id_column))
+    check_outputs(((given.out, is_labels),), (result, *source.files))
     loaded = _load(result, k)
-    if probabilities:
+    if given.probabilities:
         loaded.require_soft()
     with ProgressLine(at_once=False) as line:
         found = loaded.place_rows(loaded.new_rows(source.rows(line.read), source.id_column))
-    soft = found.probabilities if probabilities else None
+    soft = found.probabilities if given.probabilities else None
     names = loaded.cluster_names if loaded.named else ()
-    write_predictions(out_path, found, source.id_column, soft, names)
+    write_predictions(given.out, found, source.id_column, soft, names)
     if source.id_column is None:
         show(err, "labels are named by row number only; give --id-column to name the rows")
     n_clusters = loaded.result.n_clusters
-    _conclude(found, out_path, "" if n_clusters is None else f" (K = {n_clusters})")
+    _conclude(found, given.out, "" if n_clusters is None else f" (K = {n_clusters})")
 
 
 def _conclude(found: Predictions, out_path: Path, sweep: str) -> None:

@@ -286,7 +286,31 @@ def watch(
         show(err, f"next: fedclust session result {session}")
 
 
-# Each parameter is an option, or a group of them, of the command.
+class _ResultOptions(o.OptionGroup):
+    """What is made of a result."""
+
+    form: Annotated[
+        Literal["table", "json", "csv", "binary", "ro-crate", "methods", "bibtex"] | None,
+        {"name": "--format"},
+    ] = None
+    """Format of the output; by default a table, or in a file CSV if its name ends in .csv, an
+    RO-Crate if it ends in .zip, BibTeX if it ends in .bib, else JSON. An RO-Crate is what to
+    deposit with a publication: result, report, figures, definition and provenance in one file. To
+    write the publication: methods is the text of its methods section, bibtex the references of this
+    text."""
+    out: Path | None = None
+    """File to write; by default standard output."""
+    report: o.Report = None
+    table_one: Path | None = None
+    """Write table 1 of a manuscript to this .docx, .xlsx, .csv or .html file: features and outcomes
+    by cluster."""
+    result_out: o.ResultOut = None
+    license: str | None = None
+    """Licence of an RO-Crate: an SPDX identifier, such as CC-BY-4.0, or the address of a licence's
+    text. Without it the RO-Crate says that none is stated."""
+    k: OneK = None
+
+
 @o.command(
     app,
     "result",
@@ -302,52 +326,21 @@ def watch(
 def result(
     connection: o.Connection,
     session: o.Session,
-    form: Annotated[
-        Literal["table", "json", "csv", "binary", "ro-crate", "methods", "bibtex"] | None,
-        o.opt(
-            "--format",
-            "Format of the output; by default a table, or in a file CSV if its name ends in .csv, "
-            "an RO-Crate if it ends in .zip, BibTeX if it ends in .bib, else JSON. An RO-Crate is "
-            "what to deposit with a publication: result, report, figures, definition and "
-            "provenance in one file. To write the publication: methods is the text of its methods "
-            "section, bibtex the references of this text.",
-        ),
-    ] = None,
-    path: Annotated[
-        Path | None, o.opt("--out", "File to write; by default standard output.")
-    ] = None,
-    report: o.Report = None,
-    table: Annotated[
-        Path | None,
-        o.opt(
-            "--table-one",
-            "Write table 1 of a manuscript to this .docx, .xlsx, .csv or .html file: features and "
-            "outcomes by cluster.",
-        ),
-    ] = None,
-    result_out: o.ResultOut = None,
-    licence: Annotated[
-        str | None,
-        o.opt(
-            "--license",
-            "Licence of an RO-Crate: an SPDX identifier, such as CC-BY-4.0, or the address of a "
-            "licence's text. Without it the RO-Crate says that none is stated.",
-        ),
-    ] = None,
-    k: OneK = None,
+    wanted: _ResultOptions,
 ) -> None:
     """Print the clusters, or write the result or a report of it to a file.
 
     --result-out writes what labels new rows: fedclust predict FILE --data ROWS --out LABELS.
     """
+    path, report, table, result_out = wanted.out, wanted.report, wanted.table_one, wanted.result_out
     known = ((path, is_document), (report, is_report), (table, is_table), (result_out, is_result))
     check_outputs(known, ())
-    shape = _result_form(form, path)
-    _check_license(licence, shape)
+    shape = _result_form(wanted.form, path)
+    _check_license(wanted.license, shape)
     with connection.client() as client:
         found = client.result(session)
-    if k is not None:
-        found = found.at(k)
+    if wanted.k is not None:
+        found = found.at(wanted.k)
     if report is not None:
         found.save_report(report)
         show(err, f"report: {report}")
@@ -358,7 +351,7 @@ def result(
         found.save(result_out)
         show(err, f"next: fedclust predict {result_out} --data FILE --out LABELS")
     if shape == "ro-crate" and path is not None:
-        found.save_ro_crate(path, licence)
+        found.save_ro_crate(path, wanted.license)
         show(err, f"RO-Crate: {path}")
     elif shape == "table":
         show_result(found)

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal
@@ -61,69 +60,41 @@ OneK = Annotated[
 _MOST_K = 10_000
 
 
-@dataclass(frozen=True)
-class _Shared:
+class _Shared(o.OptionGroup):
     """What sessions and studies have in common."""
 
-    file: Annotated[
-        Path | None, o.opt("--file", "JSON file with the definition; - is standard input.")
-    ] = None
-    algorithm: Annotated[str | None, o.opt("--algorithm", "The method.")] = None
+    file: Path | None = None
+    """JSON file with the definition; - is standard input."""
+    algorithm: str | None = None
+    """The method."""
     clusters: Clusters = None
-    features: Annotated[
-        str | None,
-        o.opt("--features", "Names of numeric features, comma-separated; for others use --file."),
-    ] = None
-    sites: Annotated[str | None, o.opt("--sites", "Names of the sites, comma-separated.")] = None
-    title: Annotated[str | None, o.opt("--title", "Title that people read.")] = None
-    purpose: Annotated[
-        str | None,
-        o.opt("--purpose", "Why the sites should take part, one to five sentences. Required."),
-    ] = None
-    contact: Annotated[str | None, o.opt("--contact", "Whom sites can ask: name, address.")] = None
-    approval: Annotated[str | None, o.opt("--approval", "Ethics approval or contract.")] = None
-    expires: Annotated[
-        str | None,
-        o.opt("--expires", "Time until which sites can join: RFC 3339 with its offset from UTC."),
-    ] = None
-    min_sites: Annotated[
-        int | None,
-        o.opt(
-            "--min-sites",
-            "Number of sites that every round needs, 3 by default. With 2, each of two sites can "
-            "work out the other's part and has to consent to that.",
-            min=2,
-        ),
-    ] = None
-    min_group_size: Annotated[
-        int | None,
-        o.opt(
-            "--min-group-size",
-            "Least group size: the smallest number of persons behind any number that a site sends. "
-            "5 by default; 10 and 11 are other common thresholds.",
-            min=3,
-        ),
-    ] = None
-    stability: Annotated[
-        int | None,
-        o.opt(
-            "--stability",
-            "Number of models of resampled data to compare the clusters with; 100 is usual.",
-            min=0,
-        ),
-    ] = None
-    evidence: Annotated[
-        bool | None,
-        o.opt(
-            "--evidence",
-            "Compare the clusters with one cloud without clusters. With several K or --stability "
-            "this happens anyway.",
-            is_flag=True,
-        ),
-    ] = None
-    start: Annotated[
-        Literal["when_all_joined", "manual"] | None, o.opt("--start", "When the session starts.")
-    ] = None
+    features: str | None = None
+    """Names of numeric features, comma-separated; for others use --file."""
+    sites: str | None = None
+    """Names of the sites, comma-separated."""
+    title: str | None = None
+    """Title that people read."""
+    purpose: str | None = None
+    """Why the sites should take part, one to five sentences. Required."""
+    contact: str | None = None
+    """Whom sites can ask: name, address."""
+    approval: str | None = None
+    """Ethics approval or contract."""
+    expires: str | None = None
+    """Time until which sites can join: RFC 3339 with its offset from UTC."""
+    min_sites: Annotated[int | None, {"min": 2}] = None
+    """Number of sites that every round needs, 3 by default. With 2, each of two sites can work out
+    the other's part and has to consent to that."""
+    min_group_size: Annotated[int | None, {"min": 3}] = None
+    """Least group size: the smallest number of persons behind any number that a site sends. 5 by
+    default; 10 and 11 are other common thresholds."""
+    stability: Annotated[int | None, {"min": 0}] = None
+    """Number of models of resampled data to compare the clusters with; 100 is usual."""
+    evidence: Annotated[bool | None, {"is_flag": True}] = None
+    """Compare the clusters with one cloud without clusters. With several K or --stability this
+    happens anyway."""
+    start: Literal["when_all_joined", "manual"] | None = None
+    """When the session starts."""
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return those of these options that were given, as fields of a definition."""
@@ -146,25 +117,15 @@ class _Shared:
         return {key: {**_object_at(body, key), **part} for key, part in given.items() if part}
 
 
-@dataclass(frozen=True)
 class SessionOptions(_Shared):
     """A definition, or changes of one from a file, another session or a study."""
 
-    from_session: Annotated[
-        str | None,
-        o.opt("--from", "Start from the definition of this session, with a new seed."),
-    ] = None
-    study: Annotated[
-        str | None,
-        o.opt(
-            "--study",
-            "Study that the session belongs to. It gives what you leave out.",
-            callback=o.slug_or_none,
-        ),
-    ] = None
-    seed: Annotated[
-        int | None, o.opt("--seed", "Seed of the session; random by default.", min=0)
-    ] = None
+    from_session: Annotated[str | None, {"name": "--from"}] = None
+    """Start from the definition of this session, with a new seed."""
+    study: Annotated[str | None, {"callback": o.slug_or_none}] = None
+    """Study that the session belongs to. It gives what you leave out."""
+    seed: Annotated[int | None, {"min": 0}] = None
+    """Seed of the session; random by default."""
 
     @property
     def names(self) -> FieldNames:
@@ -212,30 +173,17 @@ class SessionOptions(_Shared):
         return found
 
 
-@dataclass(frozen=True)
-class WorthOptions:
+class WorthOptions(o.OptionGroup):
     """Whether to create the session at all, and guesses that say if outcomes are worth asking."""
 
-    check: Annotated[
-        bool,
-        o.opt(
-            "--check",
-            "Create nothing: check the definition, and say what its outcomes cost and whether "
-            "they are worth asking.",
-        ),
-    ] = False
-    persons: Annotated[
-        int | None,
-        o.opt("--persons", "A guess for --check: the persons of all sites together.", min=1),
-    ] = None
-    shares: Annotated[
-        str | None,
-        o.opt(
-            "--shares",
-            "Guesses for --check: the share of persons with each outcome, such as "
-            "died=0.1,relapse=0.4. They are not part of the definition.",
-        ),
-    ] = None
+    check: bool = False
+    """Create nothing: check the definition, and say what its outcomes cost and whether they are
+    worth asking."""
+    persons: Annotated[int | None, {"min": 1}] = None
+    """A guess for --check: the persons of all sites together."""
+    shares: str | None = None
+    """Guesses for --check: the share of persons with each outcome, such as died=0.1,relapse=0.4.
+    They are not part of the definition."""
 
     def guesses(self) -> dict[str, float]:
         """Return the guessed share of each outcome; UsageError for what is no share."""

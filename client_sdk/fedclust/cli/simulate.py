@@ -1,6 +1,5 @@
 """Try a method on local files in this process; nothing is sent."""
 
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -40,30 +39,24 @@ _NAMES = FieldNames(
 )
 
 
-@dataclass(frozen=True)
-class _SimulatedSession:
+class _SimulatedSession(o.OptionGroup):
     """What is simulated."""
 
     clusters: Clusters = None
-    features: Annotated[
-        str | None,
-        o.opt(
-            "--features",
-            "Columns, comma-separated; by default all columns of numbers that are in every file "
-            "and do not look like identifiers.",
-        ),
-    ] = None
-    definition: Annotated[
-        Path | None, o.opt("--definition", "JSON file with a definition: use its features.")
-    ] = None
-    id_column: Annotated[
-        str | None,
-        o.opt("--id-column", "Column that identifies rows in the label files; never a feature."),
-    ] = None
+    features: str | None = None
+    """Columns, comma-separated; by default all columns of numbers that are in every file and do not
+    look like identifiers."""
+    definition: Path | None = None
+    """JSON file with a definition: use its features."""
+    id_column: str | None = None
+    """Column that identifies rows in the label files; never a feature."""
     person_column: o.PersonColumn = None
-    config: Annotated[str, typer.Option("--config", help="The method's options, JSON.")] = "{}"
-    policy: Annotated[str, typer.Option("--policy", help="The session's policy, JSON.")] = "{}"
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the session.", min=0)] = 0
+    config: Annotated[str, {"show_default": True}] = "{}"
+    """The method's options, JSON."""
+    policy: Annotated[str, {"show_default": True}] = "{}"
+    """The session's policy, JSON."""
+    seed: Annotated[int, {"min": 0, "show_default": True}] = 0
+    """Seed of the session."""
 
 
 @o.command(
@@ -89,7 +82,7 @@ def simulate(
 ) -> None:
     """Run a method on files as if each were a site; a session gives the same result."""
     given, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
-    persons = o.WhoseRows(session.id_column, session.person_column)
+    persons = o.WhoseRows(id_column=session.id_column, person_column=session.person_column)
     sources = {
         name: _reading(how, mappings.get(name)).source(data, persons)
         for name, data in given.items()
@@ -183,7 +176,7 @@ def _simulation_facts(found: SessionResult) -> dict[str, Any]:
 
 def _reading(how: o.Reading, mapping: str | None) -> o.Reading:
     """Return how a site's file is read: with its own mapping file, if it has one."""
-    return how if mapping is None else replace(how, mapping=Path(mapping))
+    return how if mapping is None else how.model_copy(update={"mapping": Path(mapping)})
 
 
 def _files(given: list[str], option: str) -> dict[str, str]:
