@@ -9,35 +9,11 @@ styles.
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
+from importlib.resources import files
 
 from fedclust.result.drawing import Figure, short
 from fedclust.wire.errors import UsageError
 
-_STYLE = """
-:root{color-scheme:light}
-body{font:15px/1.5 system-ui,sans-serif;color:#222;background:#fff;max-width:72rem;margin:2rem auto;
-padding:0 1rem}
-h1{font-size:1.6rem;margin-bottom:.2rem}h2{font-size:1.2rem;margin-top:2rem;border-bottom:1px solid
-#ddd}h3{font-size:1rem;margin-bottom:.3rem}
-table{border-collapse:collapse;font-size:.88rem;margin:.8rem 0}
-caption{text-align:left;color:#555;padding-bottom:.3rem}
-th,td{padding:.2rem .6rem;border-bottom:1px solid #e5e5e5;text-align:right;vertical-align:top}
-th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #bbb}
-td.text,th.text{text-align:left}code{font-size:.8rem;overflow-wrap:anywhere}
-figure{margin:1rem 0;overflow-x:auto}figcaption{color:#555;font-size:.88rem;position:sticky;left:0}
-svg{width:100%;min-width:40rem;max-width:52rem;height:auto}
-.warning{border-left:4px solid #d55e00;padding:.3rem .8rem;background:#fff6ef}
-.wide{overflow-x:auto}pre{white-space:pre-wrap;font-size:.8rem}
-.cards,.pair{display:grid;gap:1rem;grid-template-columns:repeat(auto-fit,minmax(13rem,1fr))}
-.pair{grid-template-columns:repeat(auto-fit,minmax(min(100%,26rem),1fr))}.pair svg{min-width:0}
-.card{border:1px solid #ddd;border-radius:.4rem;padding:.6rem .9rem;margin-bottom:.6rem}
-.card h2{display:inline;border:0;font-size:1.05rem}.card p{margin:.3rem 0}.lead{font-size:1.1rem}
-summary{cursor:pointer;font-weight:600}.parts summary{font-weight:400}.soft{color:#555}
-section{scroll-margin-top:3rem}
-@media print{body{margin:0;max-width:none;font-size:11px}svg{min-width:0}
-figure,table{break-inside:avoid}h2{break-after:avoid}.card{border:0;padding:0}
-details::details-content{content-visibility:visible;block-size:auto}}
-"""
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -91,11 +67,12 @@ def html_figure(draw: Callable[[], Figure], caption: str) -> str:
 
 def html_document(title: str, body: str, style: str = "") -> str:
     """Return a page from its title, the HTML of its body, and rules in addition to the common."""
+    common = files("fedclust.result").joinpath("page.css").read_text("utf-8")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
         '<meta name="viewport" content="width=device-width">'
-        f"<title>{escape(title)}</title><style>{_STYLE}{style}</style></head>"
+        f"<title>{escape(title)}</title><style>{common}{style}</style></head>"
         f"<body><main>{body}</main></body></html>\n"
     )
 

@@ -1,8 +1,10 @@
 """The page that a steward or an ethics board reads and signs before a site takes part."""
 
 import re
+import tomllib
 from datetime import datetime
 from html import escape, unescape
+from importlib.resources import files
 from pathlib import Path
 
 from fedclust.data.table_figures import HEADINGS
@@ -13,30 +15,6 @@ from fedclust.schema.feature import asked_of
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
 
-_STYLE = """
-dl{display:grid;grid-template-columns:8rem 1fr;gap:.3rem 1rem;margin:.8rem 0}
-dt{font-weight:600}dd{margin:0;overflow-wrap:anywhere}dd p{margin:0 0 .3rem}
-dd p.deep{margin-left:1.2rem}
-td.text{overflow-wrap:anywhere}th{overflow-wrap:break-word}
-.code{font-family:ui-monospace,monospace;overflow-wrap:anywhere}
-.code b{font-size:1.3rem;letter-spacing:.06em;margin-right:.3rem}
-.sign{display:grid;grid-template-columns:repeat(2,1fr);gap:2.6rem 1.5rem;
-margin-top:3rem;break-inside:avoid}
-.sign div{border-top:1px solid currentColor;padding-top:.2rem}
-@media (max-width:600px){dl{grid-template-columns:1fr;gap:0}dd{margin-bottom:.6rem}
-.sign{grid-template-columns:1fr}}
-@media screen and (prefers-color-scheme:dark){:root{color-scheme:dark}
-body{color:#ddd;background:#16181b}th,td{border-color:#3a3d42}thead th{border-color:#666}
-h2{border-color:#444}caption{color:#aaa}.warning{background:#33240f}}
-@page{margin:14mm;font:8pt sans-serif;
-@bottom-right{content:"sheet " counter(page) " of " counter(pages)}}
-@media print{body{font:8.5pt/1.3 system-ui,sans-serif;margin:0;padding:0}
-h1{font-size:1.3rem;margin:0}
-dl{grid-template-columns:5.5rem 1fr;gap:.15rem .8rem;margin:.4rem 0}
-h2{margin-top:1rem}
-p{margin:.4rem 0}.sign{grid-template-columns:repeat(4,1fr);margin-top:2.5rem}
-.annex{break-before:page}table,code{font-size:inherit}h2{font-size:1rem}}
-"""
 #: Terms of an approval as rows of a table. A value without an entry is shown as it is.
 _TERMS = {
     "coordinator": "coordinator",
@@ -67,49 +45,6 @@ _YES_NO = {
     ),
     ("protection_none", True): "This session works on exact rows, without protection.",
 }
-#: Words of the page, and what they mean, in one sentence.
-_WORDS = {
-    "analyst": "Who defined the session; the analyst reads its result, with figures by site.",
-    "candidate clustering": "One of several clusterings that the method improves side by side; the "
-    "best is kept.",
-    "cell": "One of the clusters that a site forms of its own groups as a first step. Of an "
-    "outcome: one of its counts.",
-    "centroid": "The mean of a cluster.",
-    "cluster": "Similar persons of all sites together, as the method finds them.",
-    "column": "One trait of the persons. Ask the contact what a short name stands for.",
-    "coordinator": "The server that collects what the sites send and computes the result.",
-    "group": "Similar persons of one site, at least as many as the least group size, who stay "
-    "together in every session.",
-    "imputed": "Estimated, because no value is released.",
-    "K": "The number of clusters; a session may compare several.",
-    "not released": "Fewer persons of the group than the least group size have a value of the "
-    "column, so the group has none.",
-    "operator": "Who runs the coordinator.",
-    "outcome": "What is counted by cluster, and does not form the clusters.",
-    "point": "A site gives each set of persons a number of points for ever. Each question about "
-    "their outcomes uses some, and has the less noise the more it uses.",
-    "protected table": "The groups of this site's persons, with the values that each group "
-    "releases.",
-    "record": "The values that a group releases: one for each column.",
-    "released value": "One value of a group's record: the middle one of its persons' values, "
-    "rounded, or the commonest level; what leaves is computed from such values.",
-    "round": "The coordinator asks each site once, and each site answers once; a session may need "
-    "fewer rounds than the most that are named.",
-    "scaled": "In the common units in which distances are measured.",
-    "session": "One clustering that the sites compute together, with terms that do not change.",
-    "SHA-256": "A fingerprint of a text or file: it is another one if anything in it changes.",
-    "silhouette": "How much closer a record lies to its own cluster than to the next one, from -1 "
-    "to 1.",
-    "standard deviation": "A usual measure of how far values spread.",
-}
-#: How they are written where it is not the word, or its plural.
-_WRITTEN = {
-    "candidate clustering": "candidates?",
-    "K": "(?-i:K)",  # not the k of k-means
-    "protected table": "protected table|table of groups",
-    "released value": "releases?|released",
-    "scaled": "scaled?",
-}
 
 
 def review_page(request: ConsentRequest, now: datetime) -> str:
@@ -136,7 +71,9 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
     body += _words(body) + _technical(request)
     which = f"{request.session}, code {code[:LEAST_DIGITS]}"
     sheet = f'@page{{@bottom-left{{content:"{which}"}}}}'
-    return html_document(f"{request.session}: review at {request.site}", body, _STYLE + sheet)
+    return html_document(
+        f"{request.session}: review at {request.site}", body, _read("review.css") + sheet
+    )
 
 
 def write_review(
@@ -228,11 +165,15 @@ def _decision(request: ConsentRequest) -> str:
 
 def _words(body: str) -> str:
     """Return what the words mean that occur in the body of the page."""
-    said = unescape(re.sub(r"<[^>]*>", " ", body))
+    said, glossary = (
+        unescape(re.sub(r"<[^>]*>", " ", body)),
+        tomllib.loads(_read("review_words.toml")),
+    )
+    written = glossary["written"]
     rows = [
         [word, meaning]
-        for word, meaning in _WORDS.items()
-        if re.search(rf"\b(?:{_WRITTEN.get(word, f'{word}s?')})\b", said, re.IGNORECASE)
+        for word, meaning in glossary["words"].items()
+        if re.search(rf"\b(?:{written.get(word, f'{word}s?')})\b", said, re.IGNORECASE)
     ]
     table = html_facts("In the sense of this page.", rows)
     return f"<h2>Words on this page</h2>{table}"
@@ -248,3 +189,8 @@ def _technical(request: ConsentRequest) -> str:
     caption = "Settings of the session, for experts, as they take effect."
     table = html_facts(caption, rows)
     return f"<h2>Technical details</h2>{table}"
+
+
+def _read(name: str) -> str:
+    """Return a file that stands next to this one."""
+    return files(__package__).joinpath(name).read_text("utf-8")

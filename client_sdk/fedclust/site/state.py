@@ -24,6 +24,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, nullcontext
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
@@ -44,37 +45,6 @@ _NETWORK = frozenset(
     | {"fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre"}
     | {"ncpfs", "nfs", "nfs4", "smb2", "smb3", "smbfs", "vboxsf"}
 )
-_TABLES = f"""
-PRAGMA application_id = {_APPLICATION};
-PRAGMA user_version = {_FORMAT};
-CREATE TABLE documents (name TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT;
-CREATE TABLE cohorts (table_id TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT;
-CREATE TABLE sessions (
-    id INTEGER PRIMARY KEY,
-    coordinator TEXT NOT NULL,
-    site TEXT NOT NULL,
-    session TEXT NOT NULL,
-    definition_sha256 TEXT NOT NULL,
-    record BLOB NOT NULL,
-    UNIQUE (session, coordinator, site, definition_sha256)
-) STRICT;
-CREATE TABLE answers (
-    session_id INTEGER NOT NULL REFERENCES sessions,
-    round INTEGER NOT NULL,
-    answer BLOB NOT NULL,
-    outcome BLOB,
-    PRIMARY KEY (session_id, round)
-) STRICT;
-CREATE TABLE ledger (
-    line INTEGER PRIMARY KEY,
-    event TEXT,
-    session TEXT,
-    table_id TEXT,
-    text TEXT NOT NULL
-) STRICT;
-CREATE INDEX ledger_event ON ledger (event) WHERE event IS NOT NULL;
-CREATE INDEX ledger_table ON ledger (table_id) WHERE table_id IS NOT NULL;
-"""
 M = TypeVar("M", bound=Model)
 
 
@@ -335,7 +305,7 @@ class SiteState:
         private_directory(self.directory)
         with self.draft() as draft:
             with closing(sqlite3.connect(draft.path, isolation_level=None)) as connection:
-                connection.executescript(_TABLES)
+                connection.executescript(_tables())
                 connection.execute(
                     "INSERT INTO documents VALUES ('key', ?)", (seal(secrets.token_bytes(32)),)
                 )
@@ -489,10 +459,16 @@ def seal(data: bytes) -> bytes:
     return hashlib.sha256(data).digest() + data
 
 
+def _tables() -> str:
+    """Return what makes the tables of an empty database."""
+    marks = f"PRAGMA application_id = {_APPLICATION}; PRAGMA user_version = {_FORMAT};\n"
+    return marks + files(__package__).joinpath("state.sql").read_text("utf-8")
+
+
 def _empty() -> sqlite3.Connection:
     """Return what a state directory holds before anything is written there."""
     connection = sqlite3.connect(":memory:", isolation_level=None)
-    connection.executescript(_TABLES)
+    connection.executescript(_tables())
     return connection
 
 

@@ -1,0 +1,29 @@
+-- The state of a site: one SQLite database.
+
+CREATE TABLE documents (name TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT;
+CREATE TABLE cohorts (table_id TEXT PRIMARY KEY, content BLOB NOT NULL) STRICT;
+CREATE TABLE sessions (
+    id INTEGER PRIMARY KEY,
+    coordinator TEXT NOT NULL,
+    site TEXT NOT NULL,
+    session TEXT NOT NULL,
+    definition_sha256 TEXT NOT NULL,
+    record BLOB NOT NULL,
+    UNIQUE (session, coordinator, site, definition_sha256)
+) STRICT;
+CREATE TABLE answers (
+    session_id INTEGER NOT NULL REFERENCES sessions,
+    round INTEGER NOT NULL,
+    answer BLOB NOT NULL,
+    outcome BLOB,
+    PRIMARY KEY (session_id, round)
+) STRICT;
+CREATE TABLE ledger (
+    line INTEGER PRIMARY KEY,
+    event TEXT,
+    session TEXT,
+    table_id TEXT,
+    text TEXT NOT NULL
+) STRICT;
+CREATE INDEX ledger_event ON ledger (event) WHERE event IS NOT NULL;
+CREATE INDEX ledger_table ON ledger (table_id) WHERE table_id IS NOT NULL;
