@@ -117,7 +117,7 @@ def test_the_sites_settings_are_shown_and_a_wrong_one_is_a_failure(visit: Visit)
     assert lines["site.toml"] == ("ok", in_use)
     assert code == 0
     path.write_text("approval = true\n", "utf-8")
-    visit.finds("site.toml", "failed", 2, "'approval' is not a setting")
+    visit.finds("site.toml", "failed", 2, "approval: there is no such setting")
 
 
 @pytest.mark.parametrize("minutes", [-5, 5])

@@ -484,7 +484,7 @@ def test_a_column_of_another_name_is_named_with_what_to_do(
 @pytest.mark.parametrize(
     ("content", "text"),
     [
-        (b"\xff", "a mapping file is TOML in UTF-8"),
+        (b"\xff", "this is not TOML in UTF-8"),
         (b"delimiter = " + b"[" * 100_000, "it is nested too deeply"),
         (b"delimiter = 'ab'", "delimiter: too long: the limit is 1"),
         (b"delimiter = 'a'", "delimiter: a comma, semicolon, tab or the like"),

@@ -10,7 +10,7 @@ import tomllib
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
@@ -32,6 +32,7 @@ Text = Annotated[str, StringConstraints(max_length=256)]
 Share = Annotated[FiniteFloat, Field(ge=0, le=1)]
 _PLAIN_NUMBER = re.compile(r"[+-]?(0|[1-9][0-9]*)(\.[0-9]*)?|[+-]?\.[0-9]+", re.ASCII)
 #: Called with a source's name, the rows read so far, and the number of all rows if known.
+M = TypeVar("M", bound=Model)
 OnRead: TypeAlias = Callable[[str, int, int | None], None]
 
 
@@ -162,10 +163,8 @@ class ReadOptions(Format):
     def resolved(self) -> ColumnsFile:
         """Read the mapping file and combine it with these options; DataError names the file."""
         base = ColumnsFile()
-        if isinstance(self.mapping, str):
-            base = _read_mapping(Path(self.mapping))
-        elif self.mapping is not None:
-            base = _validated(self.mapping, "the mapping")
+        if self.mapping is not None:
+            base = _mapping_file(self.mapping, self.mapping_name)
         features = dict(base.features)
         for name, values in self.sentinels.items():
             known = features.get(name, ColumnMap())
@@ -292,29 +291,52 @@ def _plain(given: Any) -> Any:
     return os.fspath(given) if isinstance(given, os.PathLike) else list(given)
 
 
-def _read_mapping(path: Path) -> ColumnsFile:
+def _mapping_file(given: str | Mapping[str, Any], source: str) -> ColumnsFile:
+    """Return a mapping, of which the path may be given; DataError calls it ``source``."""
     try:
-        with path.open("rb") as file:
-            tree = tomllib.load(file)
+        if isinstance(given, str):
+            return read_toml(Path(given), ColumnsFile, ColumnMap.model_fields)
+        return _validated(given, ColumnsFile, ColumnMap.model_fields)
     except OSError as error:
         why = error.strerror or "the file cannot be read"
-        raise DataError(path.name, "unreadable", why) from None
-    except UnicodeDecodeError:
-        raise DataError(path.name, "mapping", "a mapping file is TOML in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise DataError(path.name, "mapping", f"this is no TOML: {error}") from None
-    except RecursionError:
-        raise DataError(path.name, "mapping", "it is nested too deeply") from None
-    return _validated(tree, path.name)
+        raise DataError(source, "unreadable", why) from None
+    except ValueError as fault:
+        raise DataError(source, "mapping", str(fault)) from None
 
 
-def _validated(tree: Mapping[str, Any], source: str) -> ColumnsFile:
+def read_toml(path: Path, model: type[M], deeper: Collection[str]) -> M:
+    """Read a file as a model; ValueError says what is wrong, and repeats nothing from there.
+
+    Parameters
+    ----------
+    path : Path
+    model : type
+    deeper : collection of str
+        The names in its tables; those of the first level are the fields of ``model``.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+    """
     try:
-        return ColumnsFile.model_validate_json(json.dumps(dict(tree)))
+        # Some editors begin a file with a byte order mark.
+        tree = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise ValueError("this is not TOML in UTF-8") from None
+    except tomllib.TOMLDecodeError as error:
+        raise ValueError(f"this is not TOML: {error}") from None
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    return _validated(tree, model, deeper)
+
+
+def _validated(tree: Mapping[str, Any], model: type[M], deeper: Collection[str]) -> M:
+    try:
+        return model.model_validate_json(json.dumps(dict(tree)))
     except (ValidationError, TypeError, ValueError) as error:
-        known = (ColumnsFile.model_fields, ColumnMap.model_fields)
-        place, why = first_fault(error, known)
-        raise DataError(source, "mapping", f"{place}: {why}" if place else why) from None
+        place, why = first_fault(error, (model.model_fields, deeper))
+        raise ValueError(f"{place}: {why}" if place else why) from None
 
 
 def check_mapping(

@@ -1,13 +1,13 @@
 """The settings of a site: the file ``site.toml`` in its state directory; see docs/cli.md."""
 
 import json
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import Field
 
+from fedclust.data.mapping import read_toml
 from fedclust.definition import LEAST_GROUP
 from fedclust.schema.model import Written
 from fedclust.wire.errors import DisclosureError, UsageError
@@ -105,51 +105,13 @@ def read_settings(directory: Path) -> SiteSettings:
     """
     path = settings_path(directory)
     try:
-        # Some editors begin a file with a byte order mark.
-        tree = tomllib.loads(path.read_bytes().decode("utf-8-sig"))
-        return SiteSettings.model_validate_json(json.dumps(tree))
+        return read_toml(path, SiteSettings, AgentSettings.model_fields)
     except (FileNotFoundError, NotADirectoryError):
         return SiteSettings()
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: this is not TOML in UTF-8") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: this is not TOML: {error}") from None
-    except RecursionError:
-        raise UsageError(f"{path}: it is nested too deeply") from None
-    except ValidationError as error:
-        fault = _fault(error)
-        raise UsageError(f"{path}: {fault}; it may hold, for example, {_allowed()}") from None
-    except TypeError:
-        # A date, for which JSON has no form; no setting is one.
-        raise UsageError(
-            f"{path}: no setting is a date or time; it may hold, for example, {_allowed()}"
-        ) from None
-
-
-def _fault(error: ValidationError) -> str:
-    """Return the first fault with its key, without the value."""
-    found = error.errors(include_url=False, include_input=False, include_context=False)[0]
-    key = ".".join(str(part) for part in found["loc"])
-    if found["type"] == "extra_forbidden":
-        return f"{key!r} is not a setting"
-    return f"{key!r} has a wrong value ({found['msg']})"
-
-
-def _allowed() -> str:
-    examples = _examples("", SiteSettings)
-    return ", ".join(f"{name} = {json.dumps(value)}" for name, value in examples)
-
-
-def _examples(prefix: str, model: type[BaseModel]) -> Iterator[tuple[str, object]]:
-    """Yield the name and a value of every setting; those of a table with its name."""
-    for name, field in model.model_fields.items():
-        kind = field.annotation
-        if isinstance(kind, type) and issubclass(kind, BaseModel):
-            yield from _examples(f"{prefix}{name}.", kind)
-        else:
-            yield from ((f"{prefix}{name}", value) for value in field.examples or ())
+    except ValueError as fault:
+        raise UsageError(f"{path}: {fault}") from None
 
 
 def _flat(prefix: str, values: dict[str, object]) -> Iterator[tuple[str, object]]:
