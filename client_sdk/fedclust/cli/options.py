@@ -139,9 +139,6 @@ Data = Annotated[
 IdColumn = Annotated[
     str | None, opt("--id-column", "Column that identifies rows in the label file; never sent.")
 ]
-LabelsOut = Annotated[
-    Path | None, opt("--labels-out", "Write the labels of this site's rows to this CSV file.")
-]
 ResultOut = Annotated[
     Path | None, opt("--result-out", "Write the result to this file, for `fedclust predict`.")
 ]
@@ -344,7 +341,8 @@ class Reading(OptionGroup):
 class Outputs(OptionGroup):
     """Where a site's part of the result is written."""
 
-    labels_out: LabelsOut = None
+    labels_out: Path | None = None
+    """Write the labels of this site's rows to this CSV file."""
     result_out: ResultOut = None
 
     @property

@@ -6,7 +6,6 @@ session that an analyst defined, with the rows of one site. The estimators work 
 with ``clone``. ``import fedclust`` does not load this module, because it imports scikit-learn.
 """
 
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
@@ -44,7 +43,6 @@ from fedclust.wire.models import Definition
 
 FloatArray: TypeAlias = NDArray[np.float64]
 _ALONE = "site"
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
 
 
@@ -136,7 +134,6 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if owners is not None and owners.shape != names.shape:
             raise ValueError(f"persons has shape {owners.shape}; one is needed for each row")
         roster = roster or [str(name) for name in np.unique(names)]
-        _check_site_names(roster)
         places = {name: np.flatnonzero(names == name) for name in roster}
         method, config = self._session()
         result = simulate(
@@ -513,15 +510,6 @@ def _site_names(sites: ArrayLike) -> NDArray[np.str_]:
     if lacking:
         raise ValueError(f"sites: row {lacking[0]} has none; each row needs one")
     return names.astype(str)
-
-
-def _check_site_names(names: Iterable[str]) -> None:
-    for name in names:
-        if not _NAME.fullmatch(name):
-            raise ValueError(
-                f"sites: {name!r} is not a site's name, which has lower-case letters, digits and "
-                "hyphens"
-            )
 
 
 def _check_same_columns(sites: Mapping[str, Any], features: Any) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedclust.schema.feature import Feature, Outcome, Trajectory
-from fedclust.schema.model import Model
+from fedclust.schema.model import SLUG, Model
 
 #: What a name of a session, a site or an account consists of.
 SLUG_RULE = "a-z, 0-9 and hyphens, at most 63, and no hyphen first"
@@ -28,7 +28,6 @@ _ROLES: Mapping[str, type[BaseModel]] = {
 #: Names of unknown fields that may be repeated: short, and written as fields are. A value that
 #: was put in the place of a name rarely is.
 _FIELD_NAME = re.compile(r"[a-z][a-z0-9_-]{0,39}")
-_SLUG_PATTERN = "[a-z0-9][a-z0-9-]{0,62}"
 
 
 class FieldError(BaseModel):
@@ -95,7 +94,7 @@ def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
     }
     if rule in plain:
         return plain[rule]
-    if rule == "string_pattern_mismatch" and _SLUG_PATTERN in str(context.get("pattern")):
+    if rule == "string_pattern_mismatch" and SLUG in str(context.get("pattern")):
         return f"a name is {SLUG_RULE}"
     if rule == "string_pattern_mismatch" and "@(localhost|" in str(context.get("pattern")):
         return "this is no e-mail address; use one such as it@hospital.example"

@@ -41,7 +41,8 @@ def _visible(text: str) -> str:
 
 #: For text that people read: two texts that look the same are the same.
 Visible = AfterValidator(_visible)
-Slug = Annotated[str, StringConstraints(pattern=r"^[a-z0-9][a-z0-9-]{0,62}$")]
+SLUG = "[a-z0-9][a-z0-9-]{0,62}"
+Slug = Annotated[str, StringConstraints(pattern=f"^{SLUG}$")]
 #: An e-mail address as mail servers without extensions take it: no space, quote or line break. The
 #: host has a dot, or is ``localhost``.
 EmailAddress = Annotated[

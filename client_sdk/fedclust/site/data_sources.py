@@ -18,13 +18,12 @@ from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.data.secret_files import refuse_address
 from fedclust.data.sources import read_columns
 from fedclust.schema.field_names import nearest_name
-from fedclust.schema.model import Model, Slug
+from fedclust.schema.model import SLUG, Model, Slug
 from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.errors import DataError, UsageError
 
 #: The first character of a source's name where a file may be given instead.
 MARK: Final = "@"
-_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
 
 
 class PersonColumns(TypedDict):
@@ -181,7 +180,7 @@ class DataSources:
         DataError
             See :meth:`DataSource.columns`; or the mapping names a column that is not there.
         """
-        if not _NAME.fullmatch(name):
+        if not re.fullmatch(SLUG, name):
             raise UsageError(
                 f"{name!r} cannot be the name of a data source: use up to 63 small letters, "
                 "digits and hyphens"

@@ -20,6 +20,7 @@ from fedclust.data import Source
 from fedclust.data.mapping import watch_reading
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.display import Listing
+from fedclust.schema.model import SLUG
 from fedclust.site.approvals import Approvals, Review
 from fedclust.site.charges import Charges
 from fedclust.site.cohorts import Overtaken
@@ -143,7 +144,7 @@ class Site:
                 detail = f"This token is that of an {who.role}: give the token of a site."
                 raise errors.from_problem(problem("forbidden", detail))
             require_protocol(who)
-            if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,62}", who.name):
+            if not re.fullmatch(SLUG, who.name):
                 raise errors.ProtocolError("the coordinator gives this site an invalid name")
             self._name = who.name
         return self._name

@@ -18,33 +18,26 @@ _FILE = "site.toml"
 class AgentSettings(Written):
     """What applies to the agent of this site."""
 
-    notify_command: tuple[str, ...] = Field(
-        default=(), examples=[["/usr/local/bin/tell", "it@hospital.example"]]
-    )
+    notify_command: tuple[str, ...] = ()
     """The program, and its arguments, that the agent runs when somebody has to act, such as
     `["/usr/local/bin/tell", "it@hospital.example"]`. An empty list: none.
     """
 
 
 class SiteSettings(Written):
-    """What applies to every session of this site and every user of it.
+    """What applies to every session of this site and every user of it."""
 
-    The example of a field stands in messages.
-    """
-
-    require_approval: bool = Field(default=False, examples=[True])
+    require_approval: bool = False
     """Whether this site joins a session, and sends in it, only with a recorded approval of exactly
     what is asked (`fedclust approve`).
     """
-    min_group_size: Annotated[int, Field(ge=LEAST_GROUP, le=1_000_000)] | None = Field(
-        default=None, examples=[10]
-    )
+    min_group_size: Annotated[int, Field(ge=LEAST_GROUP, le=1_000_000)] | None = None
     """The fewest persons behind any number that this site sends, in every session and whatever
     option is given; at least 3. A session with smaller groups uses this number. A session that was
     joined with smaller groups before, or that asks for exact rows (`protection: none`), sends
     nothing more. None: only the session and the options of a command count.
     """
-    ids: Literal["permanent"] | None = Field(default=None, examples=["permanent"])
+    ids: Literal["permanent"] | None = None
     """Whether nobody's id ever changes at this site. Then a file may lack known persons and have
     new ones at the same time. None: p or more of both are taken for changed ids.
     """
