@@ -54,187 +54,120 @@ class SettingsError(ValueError):
 
 
 class Settings(BaseSettings):
-    """All settings. Each field's description is the help of its flag."""
+    """All settings. The text below each field is the help of its flag."""
 
     model_config = SettingsConfigDict(
-        env_prefix=PREFIX, env_file=".env", extra="ignore", frozen=True, hide_input_in_errors=True
+        env_prefix=PREFIX,
+        env_file=".env",
+        extra="ignore",
+        frozen=True,
+        hide_input_in_errors=True,
+        use_attribute_docstrings=True,
     )
 
-    data_dir: Path = Field(
-        Path("fedclust-data"),
-        description="Directory of the secret key and of the embedded database.",
-    )
-    database_url: SecretStr | None = Field(
-        None,
-        description="Address of the database: sqlite:///PATH or "
-        "postgresql+psycopg://USER@HOST/NAME; by default a file in the data directory.",
-    )
-    secret_key: Annotated[tuple[SecretStr, ...], NoDecode] = Field(
-        (),
-        description="Keys that tokens are signed with, separated by commas: the first signs, all "
-        "verify. By default the file secret.key in the data directory.",
-    )
-    secrets_dir: Path | None = Field(
-        None,
-        description="Directory with one file for each setting, such as fedclust_database_url, as "
-        "container engines mount secrets.",
-    )
-    host: str = Field("127.0.0.1", min_length=1, description="Address to listen on.")
-    port: int = Field(8400, ge=0, le=65_535, description="Port to listen on; 0 takes a free one.")
-    tls_cert: Path | None = Field(None, description="PEM file of the server's certificate chain.")
-    tls_key: Path | None = Field(None, description="PEM file of the certificate's private key.")
-    tls_client_ca: Path | None = Field(
-        None, description="PEM file: only clients with a certificate of these CAs may connect."
-    )
-    behind_proxy: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = Field(
-        (),
-        description="Networks (CIDR, separated by commas) of the reverse proxy that terminates "
-        "TLS; X-Forwarded-* headers are accepted only from there.",
-    )
-    body_limit: int = Field(
-        32 * 2**20, ge=1_024, le=2**31, description="Largest request body, in bytes."
-    )
-    body_timeout_s: Seconds = Field(
-        300.0, description="Longest time that a request's body may take to arrive, in seconds."
-    )
-    max_connections: int | None = Field(
-        None,
-        ge=1,
-        le=2**16,
-        description="Connections open at a time. By default as many as the limit on file "
-        "descriptors allows, and 4,096 at most.",
-    )
-    requests_per_token: int = Field(
-        16,
-        ge=1,
-        le=2**16,
-        description="Concurrent requests of one token, including those whose bodies still arrive; "
-        "long polls and event streams are counted separately.",
-    )
-    waits_per_token: int = Field(
-        64,
-        ge=1,
-        le=2**16,
-        description="Concurrent long polls and event streams of one token: one for each session "
-        "that a site takes part in or an analyst watches.",
-    )
-    long_poll_max: float = Field(
-        25.0,
-        ge=0,
-        le=25,
-        allow_inf_nan=False,
-        description="Longest wait of a task request, in seconds.",
-    )
-    aggregation_timeout_s: Seconds = Field(
-        600.0,
-        description="Longest aggregation of a round, in seconds. A session whose closing round is "
-        "estimated to take longer is refused when it is defined.",
-    )
-    aggregation_processes: int = Field(
-        2,
-        ge=1,
-        le=64,
-        description="Separate processes that aggregate the rounds that take longer than 0.1 s. "
-        "Each has low priority and uses one processor.",
-    )
-    lease_s: Seconds = Field(
-        30.0, description="Duration of a worker's lease on a round, in seconds."
-    )
-    sweep_every_s: Seconds = Field(
-        1.0, description="Time between two checks of deadlines, in seconds."
-    )
-    clock_limit_s: Seconds = Field(
-        60.0,
-        description="How far a machine's clock may differ from the coordinator's time, in seconds; "
-        "beyond that the coordinator does not start, or is not ready.",
-    )
-    retention_days: int = Field(
-        30,
-        ge=0,
-        le=36_500,
-        description="Days after a session's end until its payloads are deleted. Hashes and "
-        "receipts stay.",
-    )
-    sign_in_idle_minutes: int = Field(
-        30,
-        ge=5,
-        le=1_440,
-        description="Minutes without use after which a browser must sign in again.",
-    )
-    sign_in_hours: int = Field(
-        12,
-        ge=1,
-        le=168,
-        description="Hours after which a browser must sign in again, however often it is used. "
-        "It applies to those who sign in from then on.",
-    )
-    operated_by: Line = Field(
-        "",
-        description="Who runs this coordinator: name, organisation, address. Sites read it before "
-        "they consent; a change needs new approvals there.",
-    )
-    public_url: str | None = Field(
-        None,
-        description="Address at which sites and analysts reach this coordinator, for the text of "
-        "notifications, such as https://coordinator.example.",
-    )
+    data_dir: Path = Path("fedclust-data")
+    """Directory of the secret key and of the embedded database."""
+    database_url: SecretStr | None = None
+    """Address of the database: sqlite:///PATH or postgresql+psycopg://USER@HOST/NAME; by default a
+    file in the data directory."""
+    secret_key: Annotated[tuple[SecretStr, ...], NoDecode] = ()
+    """Keys that tokens are signed with, separated by commas: the first signs, all verify. By
+    default the file secret.key in the data directory."""
+    secrets_dir: Path | None = None
+    """Directory with one file for each setting, such as fedclust_database_url, as container engines
+    mount secrets."""
+    host: str = Field("127.0.0.1", min_length=1)
+    """Address to listen on."""
+    port: int = Field(8400, ge=0, le=65_535)
+    """Port to listen on; 0 takes a free one."""
+    tls_cert: Path | None = None
+    """PEM file of the server's certificate chain."""
+    tls_key: Path | None = None
+    """PEM file of the certificate's private key."""
+    tls_client_ca: Path | None = None
+    """PEM file: only clients with a certificate of these CAs may connect."""
+    behind_proxy: Annotated[tuple[IPvAnyNetwork, ...], NoDecode] = ()
+    """Networks (CIDR, separated by commas) of the reverse proxy that terminates TLS; X-Forwarded-*
+    headers are accepted only from there."""
+    body_limit: int = Field(32 * 2**20, ge=1_024, le=2**31)
+    """Largest request body, in bytes."""
+    body_timeout_s: Seconds = 300.0
+    """Longest time that a request's body may take to arrive, in seconds."""
+    max_connections: int | None = Field(None, ge=1, le=2**16)
+    """Connections open at a time. By default as many as the limit on file descriptors allows, and
+    4,096 at most."""
+    requests_per_token: int = Field(16, ge=1, le=2**16)
+    """Concurrent requests of one token, including those whose bodies still arrive; long polls and
+    event streams are counted separately."""
+    waits_per_token: int = Field(64, ge=1, le=2**16)
+    """Concurrent long polls and event streams of one token: one for each session that a site takes
+    part in or an analyst watches."""
+    long_poll_max: float = Field(25.0, ge=0, le=25, allow_inf_nan=False)
+    """Longest wait of a task request, in seconds."""
+    aggregation_timeout_s: Seconds = 600.0
+    """Longest aggregation of a round, in seconds. A session whose closing round is estimated to
+    take longer is refused when it is defined."""
+    aggregation_processes: int = Field(2, ge=1, le=64)
+    """Separate processes that aggregate the rounds that take longer than 0.1 s. Each has low
+    priority and uses one processor."""
+    lease_s: Seconds = 30.0
+    """Duration of a worker's lease on a round, in seconds."""
+    sweep_every_s: Seconds = 1.0
+    """Time between two checks of deadlines, in seconds."""
+    clock_limit_s: Seconds = 60.0
+    """How far a machine's clock may differ from the coordinator's time, in seconds; beyond that the
+    coordinator does not start, or is not ready."""
+    retention_days: int = Field(30, ge=0, le=36_500)
+    """Days after a session's end until its payloads are deleted. Hashes and receipts stay."""
+    sign_in_idle_minutes: int = Field(30, ge=5, le=1_440)
+    """Minutes without use after which a browser must sign in again."""
+    sign_in_hours: int = Field(12, ge=1, le=168)
+    """Hours after which a browser must sign in again, however often it is used. It applies to those
+    who sign in from then on."""
+    operated_by: Line = ""
+    """Who runs this coordinator: name, organisation, address. Sites read it before they consent; a
+    change needs new approvals there."""
+    public_url: str | None = None
+    """Address at which sites and analysts reach this coordinator, for the text of notifications,
+    such as https://coordinator.example."""
     notify_kinds: Annotated[tuple[NotificationKind, ...], NoDecode] = Field(
         tuple(NotificationKind),
         description="Kinds of notifications to send, separated by commas; by default all: "
         + ", ".join(NotificationKind)
         + ".",
     )
-    operator_emails: Annotated[tuple[EmailAddress, ...], NoDecode] = Field(
-        (),
-        description="E-mail addresses of operators, separated by commas, in addition to those of "
-        "operators' accounts.",
-    )
-    smtp_host: str | None = Field(
-        None, min_length=1, description="Mail server. Without it no mail is sent."
-    )
-    smtp_port: int | None = Field(
-        None,
-        ge=1,
-        le=65_535,
-        description="Port of the mail server; by default 587 for starttls, 465 for tls, 25 for "
-        "none.",
-    )
-    smtp_security: Literal["starttls", "tls", "none"] = Field(
-        "starttls",
-        description="Encryption to the mail server: starttls, tls from the first byte, or none, "
-        "which is allowed only to this machine.",
-    )
-    smtp_user: str | None = Field(
-        None, min_length=1, description="User at the mail server, if it asks for one."
-    )
-    smtp_password: SecretStr | None = Field(None, description="Password of smtp_user.")
-    smtp_from: EmailAddress | None = Field(None, description="Address that mail comes from.")
-    webhook_url: SecretStr | None = Field(
-        None,
-        description="Address that notifications are posted to: https, or http on this machine. "
-        "Without it none are posted.",
-    )
-    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = Field(
-        (),
-        description="Hosts that webhook_url may name, without port, separated by commas.",
-    )
-    webhook_secret: SecretStr | None = Field(
-        None, description="Key that posted notifications are signed with, at least 32 characters."
-    )
-    notify_ca: Path | None = Field(
-        None,
-        description="PEM file of certificate authorities to trust, besides the system's, for the "
-        "mail server and the webhook.",
-    )
-    log_level: Literal["debug", "info", "warning", "error"] = Field(
-        "info", description="Lowest severity that is logged."
-    )
-    log_format: Literal["json", "console"] = Field(
-        "json", description="Format of the log lines on stderr."
-    )
-    shutdown_grace_s: int = Field(
-        1, ge=1, le=600, description="Time for open requests to finish at shutdown, in seconds."
-    )
+    operator_emails: Annotated[tuple[EmailAddress, ...], NoDecode] = ()
+    """E-mail addresses of operators, separated by commas, in addition to those of operators'
+    accounts."""
+    smtp_host: str | None = Field(None, min_length=1)
+    """Mail server. Without it no mail is sent."""
+    smtp_port: int | None = Field(None, ge=1, le=65_535)
+    """Port of the mail server; by default 587 for starttls, 465 for tls, 25 for none."""
+    smtp_security: Literal["starttls", "tls", "none"] = "starttls"
+    """Encryption to the mail server: starttls, tls from the first byte, or none, which is allowed
+    only to this machine."""
+    smtp_user: str | None = Field(None, min_length=1)
+    """User at the mail server, if it asks for one."""
+    smtp_password: SecretStr | None = None
+    """Password of smtp_user."""
+    smtp_from: EmailAddress | None = None
+    """Address that mail comes from."""
+    webhook_url: SecretStr | None = None
+    """Address that notifications are posted to: https, or http on this machine. Without it none are
+    posted."""
+    webhook_hosts: Annotated[tuple[str, ...], NoDecode] = ()
+    """Hosts that webhook_url may name, without port, separated by commas."""
+    webhook_secret: SecretStr | None = None
+    """Key that posted notifications are signed with, at least 32 characters."""
+    notify_ca: Path | None = None
+    """PEM file of certificate authorities to trust, besides the system's, for the mail server and
+    the webhook."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest severity that is logged."""
+    log_format: Literal["json", "console"] = "json"
+    """Format of the log lines on stderr."""
+    shutdown_grace_s: int = Field(1, ge=1, le=600)
+    """Time for open requests to finish at shutdown, in seconds."""
 
     @model_validator(mode="before")
     @classmethod
