@@ -59,6 +59,15 @@ class _Notice(Exception):
         self.state = state
 
 
+class _Also(o.OptionGroup):
+    """What is checked only where it is given."""
+
+    data: Annotated[str | None, {"metavar": "FILE"}] = None
+    """Also check whether this file, or the registered source @NAME, can be read."""
+    session: str | None = None
+    """Also check whether the file has this session's columns."""
+
+
 @o.command(
     app,
     "doctor",
@@ -69,18 +78,7 @@ def doctor(
     connection: o.Connection,
     how: o.Reading,
     whose: o.WhoseRows,
-    data: Annotated[
-        str | None,
-        o.opt(
-            "--data",
-            "Also check whether this file, or the registered source @NAME, can be read.",
-            metavar="FILE",
-        ),
-    ] = None,
-    session: Annotated[
-        str | None,
-        o.opt("--session", "Also check whether the file has this session's columns."),
-    ] = None,
+    also: _Also,
 ) -> None:
     """Check connection, token, versions, clock, disk and data; send nothing of the data.
 
@@ -90,8 +88,8 @@ def doctor(
     """
     worst: list[errors.FedclustError] = []
     found = []
-    read = None if data is None else lambda: how.source(data, whose)
-    for finding in _findings(connection, read, session, worst):
+    read = None if (data := also.data) is None else lambda: how.source(data, whose)
+    for finding in _findings(connection, read, also.session, worst):
         found.append(finding)
         if not o.wants_json():
             style = {"warning": "yellow", "failed": "red"}.get(finding.state)

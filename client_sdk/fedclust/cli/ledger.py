@@ -42,6 +42,15 @@ def ledger_show(
         show(err, "nothing has left" + (f" for session {session}" if session else ""))
 
 
+class _Wanted(o.OptionGroup):
+    """What the ledger is compared with in addition to the journal."""
+
+    head: str | None = None
+    """Head noted earlier, which the ledger must contain."""
+    against_coordinator: bool = False
+    """Ask the coordinator whether its audit trail still has the heads noted here."""
+
+
 @o.command(
     app,
     "verify",
@@ -51,16 +60,7 @@ def ledger_show(
 )
 def ledger_verify(
     connection: o.Connection,
-    head: Annotated[
-        str | None, o.opt("--head", "Head noted earlier, which the ledger must contain.")
-    ] = None,
-    against_coordinator: Annotated[
-        bool,
-        o.opt(
-            "--against-coordinator",
-            "Ask the coordinator whether its audit trail still has the heads noted here.",
-        ),
-    ] = False,
+    wanted: _Wanted,
 ) -> None:
     """Verify the ledger's chain and compare it with the journal; exit code 8 for a fault.
 
@@ -68,6 +68,7 @@ def ledger_verify(
     --against-coordinator detects whether that trail was cut or rewritten since, and gives points
     of ended sessions back. Points that are open are named.
     """
+    head, against_coordinator = wanted.head, wanted.against_coordinator
     if head is not None and not re.fullmatch("[0-9a-f]{64}", head):
         raise errors.UsageError(
             "--head: give the 64 hexadecimal digits that fedclust ledger verify printed"

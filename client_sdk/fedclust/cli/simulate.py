@@ -40,7 +40,7 @@ _NAMES = FieldNames(
 
 
 class _SimulatedSession(o.OptionGroup):
-    """What is simulated."""
+    """What is simulated, and what is written of it."""
 
     clusters: Clusters = None
     features: str | None = None
@@ -57,6 +57,11 @@ class _SimulatedSession(o.OptionGroup):
     """The session's policy, JSON."""
     seed: Annotated[int, {"min": 0, "show_default": True}] = 0
     """Seed of the session."""
+    labels_dir: Path | None = None
+    """Write each site's labels to NAME.csv in this folder."""
+    site_mapping: list[str] | None = None
+    """NAME=FILE, the mapping file of one site, instead of --mapping."""
+    report: o.Report = None
 
 
 @o.command(
@@ -71,17 +76,10 @@ def simulate(
     algorithm: Annotated[str, o.arg("The method.")],
     site: Annotated[list[str], o.opt("--site", "NAME=FILE or NAME=@SOURCE, once for each site.")],
     session: _SimulatedSession,
-    labels_dir: Annotated[
-        Path | None, o.opt("--labels-dir", "Write each site's labels to NAME.csv in this folder.")
-    ] = None,
-    site_mapping: Annotated[
-        list[str] | None,
-        o.opt("--site-mapping", "NAME=FILE, the mapping file of one site, instead of --mapping."),
-    ] = None,
-    report: o.Report = None,
 ) -> None:
     """Run a method on files as if each were a site; a session gives the same result."""
-    given, mappings = _files(site, "--site"), _files(site_mapping or [], "--site-mapping")
+    labels_dir, report = session.labels_dir, session.report
+    given, mappings = _files(site, "--site"), _files(session.site_mapping or [], "--site-mapping")
     persons = o.WhoseRows(id_column=session.id_column, person_column=session.person_column)
     sources = {
         name: _reading(how, mappings.get(name)).source(data, persons)
