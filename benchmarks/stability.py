@@ -9,12 +9,14 @@ session's own clusters, k-means of ten starts for each sample, and all rows labe
 "Nearly all": the clusters of which the result says that they are found again in nearly all samples;
 "of them by rows": those of which the bootstrap of rows says it too.
 
-Third table: time of a session with 100 models and of the same session without, in turns.
+Third table: the same of data without clusters, at p = 5.
+
+Fourth table: time of a session with 100 models and of the same session without, in turns.
 """
 
 import argparse
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
@@ -22,6 +24,7 @@ import numpy as np
 from sklearn.datasets import load_breast_cancer, load_iris, load_wine
 from sklearn.preprocessing import scale
 
+from _clouds import CLOUDS
 from _data import FloatArray, IntArray
 from _report import write
 from _runs import Job, Record, fingerprint, run
@@ -98,6 +101,13 @@ def traits(rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
     return scale((latent > np.linspace(-0.3, 1.0, 8)).astype(float)), np.zeros(800, dtype=np.int64)
 
 
+def one_cloud(name: str) -> Draw:
+    def draw(rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
+        return scale(CLOUDS[name](rng, 800)), np.zeros(800, dtype=np.int64)
+
+    return draw
+
+
 def shipped(load: Callable[[], Any]) -> Draw:
     def draw(rng: np.random.Generator) -> tuple[FloatArray, IntArray]:
         del rng
@@ -116,6 +126,9 @@ DRAW: dict[str, Draw] = {
     "one Gaussian": gaussian(800, 5),
     "one lognormal": lognormal,
     "yes/no columns": traits,
+    "one t3": one_cloud("t with 3 degrees"),
+    "one uniform cube": one_cloud("uniform, d = 6"),
+    "one correlated Gaussian": one_cloud("Gaussian, r = 0.6, d = 6"),
     "iris": shipped(load_iris),
     "wine": shipped(load_wine),
     "breast cancer": shipped(load_breast_cancer),
@@ -207,6 +220,8 @@ COMPARED = (
     ("one lognormal", 3),
     ("yes/no columns", 3),
 )
+#: Without clusters, with many seeds.
+WITHOUT = [(name, 3) for name in DRAW if name.startswith("one ") or name == "yes/no columns"]
 
 
 def compared(name: str, n_clusters: int, protection: str, seed: int) -> Record:
@@ -234,17 +249,19 @@ def compared(name: str, n_clusters: int, protection: str, seed: int) -> Record:
     }
 
 
-def compared_rows(runs: int) -> list[Record]:
-    cases = [(*case, protection) for case in COMPARED for protection in PROTECTIONS]
+def compared_rows(
+    data: Sequence[tuple[str, int]], protections: Sequence[str], seeds: range
+) -> list[Record]:
+    cases = [(*case, protection) for case in data for protection in protections]
     jobs = [
         Job(compared, {"name": name, "n_clusters": k, "protection": protection, "seed": seed})
         for name, k, protection in cases
-        for seed in range(runs)
+        for seed in seeds
     ]
     records = iter(run("stability", jobs, fingerprint(__file__)))
     lines: list[Record] = []
     for name, k, protection in cases:
-        some = [next(records) for _ in range(runs)]
+        some = [next(records) for _ in seeds]
         here, rows, again = (
             np.concatenate([record[what] for record in some]) for what in ("here", "rows", "again")
         )
@@ -261,7 +278,7 @@ def compared_rows(runs: int) -> list[Record]:
                 "of them by rows": int(again.sum()),
             }
         )
-    for protection in PROTECTIONS:
+    for protection in protections:
         own = [line for line in lines if line["protection"] == protection]
         names = list(lines[0])[3:]
         means: Record = {name: float(np.mean([line[name] for line in own])) for name in names[:4]}
@@ -308,7 +325,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=5, help="seeds of each known structure")
     parser.add_argument("--repeats", type=int, default=3, help="sessions timed")
+    parser.add_argument("--clouds", type=int, default=12, help="seeds without clusters")
+    parser.add_argument("--first", type=int, default=90, help="first of them")
+    parser.add_argument("--only-clouds", action="store_true")
     options = parser.parse_args()
+    clouds = range(options.first, options.first + options.clouds)
+    write(
+        "stability_clouds",
+        compared_rows(WITHOUT, ["p = 5"], clouds),
+        note=f"Without clusters. fkm, 4 sites, {MODELS} models, {options.clouds} seeds.",
+    )
+    if options.only_clouds:
+        return
     write(
         "stability_known",
         known_rows(options.runs),
@@ -320,7 +348,7 @@ def main() -> None:
     )
     write(
         "stability_rows",
-        compared_rows(2),
+        compared_rows(COMPARED, [*PROTECTIONS], range(2)),
         note=(
             "Mean Jaccard index of the clusters, and mean difference by cluster, with its sign and "
             f"without. fkm, 4 sites, {MODELS} models, 2 seeds."

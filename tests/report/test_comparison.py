@@ -179,8 +179,8 @@ def test_between_two_limits_nobody_can_tell_whether_a_cluster_returns() -> None:
     found = compare(first, _facts([[3.0], [18.0]], (9, 9)))
     assert [pair.returns for pair in found.pairs] == [None, False]
     assert found.verdict.startswith("Nobody can tell whether 1 of the first result's 2 clusters r")
-    assert "\nclusters 0 and 0: cannot tell, x0 0 / 3 (+1.5)\n" in repr(found)
-    assert "\nclusters 1 and 1: do not return, x0 10 / 18 (+4.0)" in repr(found)
+    assert "\nclusters 0 and 0: cannot tell, x0 0 / 3\n" in repr(found)
+    assert "\nclusters 1 and 1: do not return, x0 10 / 18" in repr(found)
 
 
 def test_only_features_that_mean_the_same_are_compared() -> None:
@@ -241,10 +241,8 @@ def test_groups_give_differences_with_one_digit_and_none_of_few_persons() -> Non
     assert told[2] == [("x0", None), ("x1", -0.5), ("x2", -0.4)]
     found = compare(small, second)
     # A difference below .5 may be the other way round in the rows.
-    assert "\nclusters 0 and 0: 1.02 apart, x1 0 / 1 (+0.5)\n" in repr(found)
-    drawn = found.figure().svg
-    assert "0 / 3.3" in drawn
-    assert "+1.6" not in drawn
+    assert "\nclusters 0 and 0: 1.02 apart, x1 0 / 1\n" in repr(found)
+    assert "0 / 3.3" in found.figure().svg
 
 
 def test_the_sections_say_all_of_it_without_styles_or_markup_of_others() -> None:
@@ -264,13 +262,12 @@ def test_the_sections_say_all_of_it_without_styles_or_markup_of_others() -> None
     space = "{http://www.w3.org/2000/svg}"
     # Two pairs in two columns, and nine colours of the legend.
     assert len(list(drawn.iter(f"{space}rect"))) == 2 * 2 + 9
-    assert {"0 / 1", "9 / 9", "+0.5", "0.0"} <= {each.text for each in drawn.iter(f"{space}text")}
+    assert {"0 / 1", "9 / 9"} <= {each.text for each in drawn.iter(f"{space}text")}
     described = str(drawn.findtext(f"{space}desc"))
     assert "clusters 0 and 0: 0.354 apart, " in described
     assert "0 / 1" in described
-    assert "(+0.5)" in described
     hebrew = [_facts([[0.0], [age]], features=[{"name": "גיל"}]) for age in (9.0, 8.0)]
-    assert "\u2068גיל\u2069 9 / 8 (-0.5)" in compare(*hebrew).sections[1].html
+    assert "\u2068גיל\u2069 9 / 8<" in compare(*hebrew).sections[1].html
     rich = compare(first, second)._repr_html_()
     assert "<script" not in rich
     assert "<svg" in rich

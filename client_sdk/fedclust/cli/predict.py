@@ -110,16 +110,11 @@ class TypedPatient:
         return {
             "cluster": f"{label} of 0 to {last}{persons}",
             "its persons": in_words(cluster),
-            "typical values": self._typical_text(cluster),
+            "typical values": ", ".join(gaps_of(cluster)) if cluster.sets_apart else "",
             "margin": self._margin_text(),
             "outside": self._outside_text(cluster),
             "missing": self._missing_text(),
         }
-
-    def _typical_text(self, cluster: Cluster) -> str:
-        values = ", ".join(gaps_of(cluster)) if cluster.sets_apart else ""
-        about = "about " * self.model.of_groups
-        return values and f"{values}; brackets: {about}so many SD from all"
 
     def _margin_text(self) -> str:
         margin, second = float(self.found.margin[0]), int(self.found.second[0])

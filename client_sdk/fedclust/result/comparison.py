@@ -7,7 +7,7 @@ from html import escape
 
 import numpy as np
 
-from fedclust.result.drawing import RIGHT, WIDTH, Figure, clipped, short, signed, text
+from fedclust.result.drawing import RIGHT, WIDTH, Figure, clipped, short, text
 from fedclust.result.facts import NOTABLE, Facts
 from fedclust.result.figures.profile import HeatRow, heat_cell, heat_map, mean_of, unit_of
 from fedclust.result.markup import Section, html_figure, html_records, html_table
@@ -266,8 +266,8 @@ def _matched(comparison: Comparison) -> str:
     ]
     table = html_records(
         "Clusters matched so that the sum of their distances is least. Apart, of those that "
-        f"return: in {comparison.unit}, root mean square over the columns. In the last column the "
-        f"second minus the first, from {NOTABLE:g} on.",
+        f"return: in {comparison.unit}, root mean square over the columns. The last column names "
+        f"those that differ by {NOTABLE:g} or more, with both values.",
         rows,
         text=(5,),
     )
@@ -276,7 +276,7 @@ def _matched(comparison: Comparison) -> str:
     figure = html_figure(
         comparison.figure,
         f"{shown} of {len(comparison.pairs)} pairs in the columns that differ most: both values, "
-        f"and below them the second minus the first in {comparison.unit}, red above 0.",
+        "red where that of the second is higher.",
     )
     return figure + table + alone
 
@@ -322,7 +322,7 @@ def draw_matched(comparison: Comparison) -> Figure:
         return heat_cell(" / ".join(map(mean_of, each.means)), each.difference, *area)
 
     rows: list[HeatRow] = [
-        (column.name, f"{gaps[column]:.1f}", functools.partial(draw, column))
+        (column.name, functools.partial(draw, column))
         for column in sorted(gaps, key=lambda column: -gaps[column])[:_DRAWN_COLUMNS]
     ]
     heads = [f"{pair.first} and {pair.second}" for pair in pairs]
@@ -342,10 +342,10 @@ def named(pair: ClusterPair) -> list[ColumnDifference]:
 
 
 def changed(each: ColumnDifference) -> str:
-    """Return a column with its value in both clusters, and the difference."""
+    """Return a column with its value in both clusters."""
     before, after = (mean_of(mean) for mean in each.means)
     name, unit = isolated(each.column.name), unit_of(each.column)
-    return f"{name} {before} / {after}{unit} ({signed(each.difference or 0.0)})"
+    return f"{name} {before} / {after}{unit}"
 
 
 def in_words(pair: ClusterPair) -> str:

@@ -306,12 +306,6 @@ def short(value: float | None) -> str:
     return shown.rstrip("0").rstrip(".") if "." in shown else shown
 
 
-def signed(difference: float) -> str:
-    """Return a difference with one digit and its sign; without a sign where that shows 0."""
-    shown = f"{difference:+.1f}"
-    return "0.0" if shown in ("+0.0", "-0.0") else shown
-
-
 def labels(marks: Sequence[float]) -> list[str]:
     """Return the numbers of an axis, in as many digits as tell them apart."""
     shown = [short(mark) for mark in marks]

@@ -118,8 +118,7 @@ def _card(facts: Facts, cluster: Cluster) -> str:
     sure = "; ".join(_how_sure(facts, k))
     name, apart = escape(titled(facts.cluster_names[k])), html_paragraphs([in_words(cluster)])
     if cluster.sets_apart:
-        values = f"In brackets: standard deviations from all persons. {'; '.join(gaps_of(cluster))}"
-        apart = html_folded(in_words(cluster), html_paragraphs([values]))
+        apart = html_folded(in_words(cluster), html_paragraphs(["; ".join(gaps_of(cluster))]))
     return (
         f'<div class="card"><h2>{name}</h2><p class="soft">{size}{share}</p>'
         f"{apart}{lines}"
@@ -170,16 +169,16 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
 
 def _figures(facts: Facts) -> str:
     """Return the heat map, and next to it the forest plot of the first outcome."""
-    plots, outcomes, about = Plots(facts), facts.result.outcomes, "about " * facts.of_groups
+    plots, outcomes, roughly = Plots(facts), facts.result.outcomes, ", roughly" * facts.of_groups
     hidden = len(profile_rows(facts)) - MOST_COLUMNS
     left_out = f" {hidden} columns with the smallest gaps are left out." if hidden > 0 else ""
     if curves_of(facts):
         left_out += " A trajectory is one row: a curve, over the colour of each time."
     heat = html_figure(
         plots.profile,
-        f"The value of each column in each cluster. The number below it: by {about}how many "
-        "standard deviations it is above all persons (red) or below (blue, −). Grey: cannot tell. "
-        f"Largest gap: between the lowest and the highest cluster.{left_out}",
+        "The value of each column in each cluster. Red is above all persons, blue below: the "
+        f"darker the colour, the farther{roughly}. A mark: half a standard deviation or more. "
+        f"Grey: cannot tell.{left_out}",
     )
     forest = ""
     if outcomes is not None and outcomes.results:

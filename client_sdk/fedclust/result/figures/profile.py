@@ -5,30 +5,20 @@ import math
 from collections.abc import Callable, Sequence
 from typing import TypeAlias
 
-from fedclust.result.drawing import (
-    WIDTH,
-    Figure,
-    clipped,
-    ink_on,
-    short,
-    signed,
-    tag,
-    text,
-    words_width,
-)
+from fedclust.result.drawing import WIDTH, Figure, clipped, ink_on, short, tag, text, words_width
 from fedclust.result.facts import NOTABLE, Cluster, ClusterColumn, Facts
 from fedclust.result.wording import isolated, joined, percent, titled
 from fedclust.schema.encoding import Column
 from fedclust.schema.feature import Trajectory, clustered, trajectories_of
 from fedclust.wire.errors import UsageError
 
-#: A row of a heat map: its name, the largest gap, and what draws the cell of a head.
-HeatRow: TypeAlias = tuple[str, str, Callable[[int, float, float, float, float], list[str]]]
+#: A row of a heat map: its name, and what draws the cell of a head.
+HeatRow: TypeAlias = tuple[str, Callable[[int, float, float, float, float], list[str]]]
 #: Columns of a heat map; more would not be read.
 MOST_COLUMNS = 40
 #: Standardised differences that have the full colour, and the step of the legend.
 _FULL, _STEP = 2.0, 0.5
-_LEFT, _RIGHT, _TOP = 176.0, 62.0, 46.0
+_LEFT, _RIGHT, _TOP = 176.0, 12.0, 46.0
 #: Widest cell; the narrowest that has room for numbers; heights with numbers and with marks alone.
 _WIDEST, _READABLE, _HIGH, _LOW = 90.0, 46.0, 36.0, 24.0
 #: From a cluster's number to the next, so that numbers of three digits have room.
@@ -36,7 +26,7 @@ _APART = 26.0
 
 
 def draw_profile(facts: Facts) -> Figure:
-    """Draw a cell for each column and cluster: its colour and numbers say how it differs.
+    """Draw a cell for each column and cluster: its colour and mark say how it differs.
 
     The columns of a trajectory are one row: a curve over a strip for each time.
 
@@ -53,7 +43,6 @@ def draw_profile(facts: Facts) -> Figure:
     rows: list[HeatRow] = [
         (
             names.get(row) or with_unit(facts.columns[row[0]]),
-            f"{gaps[row]:.1f}",
             functools.partial(_profile_cell, facts, row),
         )
         for row in shown
@@ -63,8 +52,7 @@ def draw_profile(facts: Facts) -> Figure:
     of_curves = " (trajectories as curves)" if names.keys() & shown else ""
     described = (
         f"{len(shown)} columns{of_curves} by {len(facts.clusters)} clusters, the columns with the "
-        "largest gap between two clusters first; blue is below all persons, red above, by "
-        f"{'about ' * facts.of_groups}so many standard deviations. "
+        "largest gap between two clusters first; blue is below all persons, red above. "
     ) + joined(
         f"{titled(name)}: {', '.join(gaps_of(cluster))}"
         for name, cluster in zip(facts.cluster_names, facts.clusters, strict=True)
@@ -83,27 +71,24 @@ def heat_map(
         What the heads are.
     heads : sequence of str
     rows : sequence of HeatRow
-        Each has a name, the largest gap, and what draws the cell of a head at x, y, width, height.
+        Each has a name, and what draws the cell of a head at x, y, width, height.
     differ : str
         What the differences are from, for the legend.
     """
     wide = min(_WIDEST, (WIDTH - _LEFT - _RIGHT) / len(heads))
     high = _HIGH if wide >= _READABLE else _LOW
-    end = _LEFT + wide * len(heads) + 8
     parts = [text(_LEFT - 8, _TOP - 10, corner, "end")]
-    parts += [text(end, _TOP - 24, "largest", "start"), text(end, _TOP - 10, "gap", "start")]
     for k in range(0, len(heads), math.ceil(_APART / wide)):
         # A name has as much room as its cells; bold letters are wider.
         word = clipped(heads[k], max(wide, _APART) - 4, 13)
         parts.append(text(_LEFT + wide * (k + 0.5), _TOP - 10, word, "middle", font_weight="600"))
-    for i, (name, gap, draw) in enumerate(rows):
+    for i, (name, draw) in enumerate(rows):
         at = _TOP + high * i
         parts.append(text(_LEFT - 8, at + high / 2 + 3, clipped(name, _LEFT - 16), "end"))
-        parts.append(text(end, at + high / 2 + 3, gap, "start"))
         for k in range(len(heads)):
             parts += draw(k, _LEFT + wide * k, at, wide - 2, high - 2)
     bottom = _TOP + high * len(rows)
-    return [*parts, *_legend(bottom + 24, differ, marks=high == _LOW)], bottom + 74
+    return [*parts, *_legend(bottom + 24, differ)], bottom + 74
 
 
 def _profile_cell(facts: Facts, row: tuple[int, ...], k: int, *area: float) -> list[str]:
@@ -117,19 +102,19 @@ def _profile_cell(facts: Facts, row: tuple[int, ...], k: int, *area: float) -> l
 def heat_cell(
     value: str, away: float | None, x: float, y: float, wide: float, high: float
 ) -> list[str]:
-    """Return a cell with its value and difference; too narrow for them, with a mark."""
+    """Return a cell with a mark where it differs notably, and the value where it has room.
+
+    Groups tell on which side of all persons a value is, not how far it is
+    (docs/results/table_one.md).
+    """
     fill, ink = difference_colour(away)
     parts = [tag("rect", x=x, y=y, width=wide, height=high, fill=fill)]
-    middle = x + wide / 2
-    if high < _HIGH - 2:
-        if away is not None and abs(away) >= NOTABLE:
-            parts.append(_arrowhead(middle, y + high / 2, up=away > 0, ink=ink))
-        return parts
-    if words_width(value, 12) <= wide + 4:
-        lift = 15 if away is not None else high / 2 + 4
-        parts.append(text(middle, y + lift, value, "middle", fill=ink, font_weight="600"))
-    if away is not None:
-        parts.append(text(middle, y + high - 5, signed(away), "middle", fill=ink))
+    middle, narrow = x + wide / 2, high < _HIGH - 2
+    if away is not None and abs(away) >= NOTABLE:
+        at = y + high / 2 if narrow else y + high - 8
+        parts.append(_arrowhead(middle, at, up=away > 0, ink=ink))
+    if not narrow and words_width(value, 12) <= wide + 4:
+        parts.append(text(middle, y + 17, value, "middle", fill=ink, font_weight="600"))
     return parts
 
 
@@ -186,8 +171,8 @@ def _arrowhead(x: float, y: float, *, up: bool, ink: str) -> str:
     return tag("path", d=way, fill=ink)
 
 
-def _legend(y: float, differ: str, *, marks: bool) -> list[str]:
-    """Return the scale of the colours; with what the marks of narrow cells mean.
+def _legend(y: float, differ: str) -> list[str]:
+    """Return the scale of the colours, and where cells have marks.
 
     It begins at the left, where a phone shows it without scrolling.
     """
@@ -200,7 +185,7 @@ def _legend(y: float, differ: str, *, marks: bool) -> list[str]:
         fill, ink = difference_colour(away)
         x = 32 + wide * i
         parts.append(tag("rect", x=x, y=y, width=wide, height=high, fill=fill, stroke="#bbbbbb"))
-        if marks and abs(away) >= NOTABLE:
+        if abs(away) >= NOTABLE:
             parts.append(_arrowhead(x + wide / 2, y + high / 2, up=away > 0, ink=ink))
         if i % 2 == 0:
             beyond = " or less" if i == 0 else " or more" if i == count - 1 else ""
@@ -249,9 +234,8 @@ def difference_colour(difference: float | None) -> tuple[str, str]:
 
 
 def gaps_of(cluster: Cluster) -> list[str]:
-    """Return the columns that set a cluster apart: each with its value and the difference."""
-    words = []
-    for entry in cluster.sets_apart:
-        value = f"{mean_of(entry)}{unit_of(entry.column)}"
-        words.append(f"{isolated(entry.column.name)} {value} ({entry.difference:+.1f})")
-    return words or [cluster.nothing_apart]
+    """Return the columns that set a cluster apart, each with its value."""
+    return [
+        f"{isolated(entry.column.name)} {mean_of(entry)}{unit_of(entry.column)}"
+        for entry in cluster.sets_apart
+    ] or [cluster.nothing_apart]
