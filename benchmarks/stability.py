@@ -6,8 +6,9 @@ similarity of at least .8. Whether clusters are there is what ``evidence`` measu
 
 Second table: mean Jaccard index of each cluster against a bootstrap of the pooled rows, with the
 session's own clusters, k-means of ten starts for each sample, and all rows labelled by each model.
-"Nearly all": the clusters of which the result says that they are found again in nearly all samples;
-"of them by rows": those of which the bootstrap of rows says it too.
+"Nearly all": the clusters that stand apart and of which the result says that they are found again
+in nearly all samples; "of them by rows": those of which the bootstrap of rows says it too; "not
+apart": those that do not stand apart, so that the result does not say it.
 
 Third table: the same of data without clusters, at p = 5.
 
@@ -32,6 +33,7 @@ from fedclust import simulate
 from fedclust.numeric.agreement import contingency_table, jaccard_by_cluster
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
+from fedclust.result.one_cloud import apart_text
 from fedclust.rounds.stability import NEARLY_ALL
 from resolution import _points
 
@@ -227,9 +229,11 @@ WITHOUT = [(name, 3) for name in DRAW if name.startswith("one ") or name == "yes
 def compared(name: str, n_clusters: int, protection: str, seed: int) -> Record:
     """Return each cluster's mean Jaccard index here and in a bootstrap of rows."""
     sites, _ = draw(name, 4, seed)
-    config = {"n_clusters": n_clusters, "stability": MODELS}
+    config = {"n_clusters": n_clusters, "stability": MODELS, "evidence": True}
     found = simulate("fkm", sites, config=config, policy=PROTECTIONS[protection], seed=seed)
     assert found.stability_ is not None
+    apart = [apart_text(found.result, k).startswith("stands") for k in range(n_clusters)]
+    often = found.stability_.recovered >= NEARLY_ALL
     labels = np.concatenate([found.labels_[site] for site in sites])
     X, rng = np.concatenate(list(sites.values())), np.random.default_rng(seed)
     ones = np.ones(len(X), dtype=np.int64)
@@ -245,7 +249,8 @@ def compared(name: str, n_clusters: int, protection: str, seed: int) -> Record:
     return {
         "here": found.stability_.jaccard.tolist(),
         "rows": np.mean(rows, axis=0).tolist(),
-        "again": (again >= NEARLY_ALL)[found.stability_.recovered >= NEARLY_ALL].tolist(),
+        "again": (again >= NEARLY_ALL)[often & apart].tolist(),
+        "not apart": int((often & ~np.array(apart)).sum()),
     }
 
 
@@ -276,6 +281,7 @@ def compared_rows(
                 "apart, by cluster": float(np.abs(here - rows).mean()),
                 "nearly all": len(again),
                 "of them by rows": int(again.sum()),
+                "not apart": sum(record["not apart"] for record in some),
             }
         )
     for protection in protections:

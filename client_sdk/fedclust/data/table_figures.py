@@ -147,7 +147,12 @@ def measure_table(
         return None
     released = dict(zip(table.names(), table.released, strict=True))
     known = {name: values[~np.isnan(values)] for name, values in released.items()}
-    steps = {column.name: column.step for column in table.columns if column.n_levels is None}
+    # Rounding means nothing where all records are 0 or 1.
+    steps = {
+        column.name: column.step
+        for column in table.columns
+        if column.n_levels is None and not np.isin(known[column.name], (0.0, 1.0)).all()
+    }
     all_equal = tuple(name for name, v in known.items() if len(v) and (v == v[0]).all())
     return TableFigures(
         n_persons=n,

@@ -156,9 +156,9 @@ def _how_sure(facts: Facts, k: int) -> list[str]:
     # Where no cluster stands apart, the answer above says so.
     if cloud is not None and n_apart(result) != 0:
         said.append(apart_text(result, k))
-    if result.stability is not None and result.stability.recovered[k] >= NEARLY_ALL:
-        also = "" if clear else " (parts of one whole can be, too)"
-        said.append(f"found again in nearly all resampled data sets{also}")
+    # Of parts of one cloud, groups are found again more often than persons.
+    if clear and result.stability is not None and result.stability.recovered[k] >= NEARLY_ALL:
+        said.append("found again in nearly all resampled data sets")
     if len(result.site_sizes) > 1:
         there = sum(1 for sizes in result.site_sizes.values() if sizes[k])
         # A site of few groups may have persons of a cluster in a group of another one.

@@ -248,7 +248,7 @@ class ConsentRequest(SessionTerms):
         if full and self.figures is not None:
             steps = {name: self.figures.step_text(name) for name in self.figures.steps}
             said = ", ".join(f"{name} {step}" for name, step in steps.items() if step)
-            found["rounded to"] = [f"multiples of: {said}"]
+            found["rounded to"] = [f"multiples of: {said}"] if said else []
         return found
 
     @functools.cached_property
