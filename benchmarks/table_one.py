@@ -11,7 +11,7 @@ And the words of the cards ("older"), of all columns and clusters: how many ther
 whose direction is not that of the rows, and the share of all differences of .5 or more that are not
 given because few persons have a record. "Off": the share of all differences, which the heat map
 has as colours and files as numbers, that are more than .5 standard deviations from those of the
-rows. "Difference": how often that of table 1, of two clusters, is within .3 of that of the rows.
+rows.
 
 A second table has the figures of quality and the sizes, of the records against the rows of the same
 clusters: inertia and Davies-Bouldin index as ratios, the silhouette as a difference, and how far at
@@ -80,9 +80,7 @@ def _line(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     found = [_compare(*each, missing, p) for each in drawn]
     *each_value, quality = zip(*found, strict=True)
-    means, printed, whole, parts, words, off, gaps, sizes, of_sites = map(
-        np.concatenate, each_value
-    )
+    means, printed, whole, parts, words, off, sizes, of_sites = map(np.concatenate, each_value)
     near = np.abs(means) <= 0.15
     about = {"data": name, "missing": missing}
     numbers = {
@@ -97,7 +95,6 @@ def _line(
         "wrong": _share(words[~np.isnan(words)] <= 0),
         "not given": _share(np.isnan(words)),
         "off": _share(off > 0.5),
-        "Difference": _share(gaps <= 0.3),
     }
     names = "inertia", "silhouette", "Davies-Bouldin"
     return numbers, {
@@ -136,9 +133,8 @@ def _compare(
 
     And the ratios of the standard deviations to those of the rows: of all, and of each cluster. And
     of each difference of .5 or more that of the rows in its direction, NaN where it is not given;
-    and how far all given ones and those of table 1 are from those of the rows. Then how far shares
-    of clusters are from those of the labels, of all persons and of a site's, and the figures of
-    quality.
+    and how far all given ones are from those of the rows. Then how far shares of clusters are from
+    those of the labels, of all persons and of a site's, and the figures of quality.
     """
     rng = np.random.default_rng(seed)
     sites, columns = with_missing(sites, feature, missing, rng)
@@ -153,9 +149,8 @@ def _compare(
     profile = found.result.profile
     assert profile is not None
     assert profile.uncertain is not None
-    means, printed, whole, parts, words, off, gaps = (list[float]() for _ in range(7))
+    means, printed, whole, parts, words, off = (list[float]() for _ in range(6))
     clusters = Facts(found.result, found.definition).clusters
-    table = {row[0].split(",")[0]: row[-1] for row in found.table_one().rows}
     for j, values in enumerate(rows.T):
         spread = np.nanstd(values)
         apart = (profile.means[:, j] - profile.overall_means[j]) / np.maximum(
@@ -168,10 +163,7 @@ def _compare(
                 away = (np.nanmean(own) - np.nanmean(values)) * np.sign(apart[k])
                 words.append(float(away) if given else np.nan)
         if spread:
-            differ, gap = _differences(values / spread, labels, clusters, j)
-            off += differ
-            if table[f"x{j}"] != "–":
-                gaps.append(abs(float(table[f"x{j}"].split()[0]) - gap))
+            off += _differences(values / spread, labels, clusters, j)
         if f"x{j}" in profile.typical or not spread or columns[j]["kind"] == "binary":
             continue
         whole.append(float(profile.estimated_overall_deviations[j] / spread))
@@ -188,7 +180,7 @@ def _compare(
         if sum(own)
     )
     return (
-        *map(np.array, (means, printed, whole, parts, words, off, gaps)),
+        *map(np.array, (means, printed, whole, parts, words, off)),
         sizes,
         np.concatenate(of_sites),
         _quality(found, rows),
@@ -197,20 +189,19 @@ def _compare(
 
 def _differences(
     values: FloatArray, labels: NDArray[np.int64], clusters: Sequence[Cluster], j: int
-) -> tuple[list[float], float]:
-    """Return how far a column's differences are from those of the rows, and the largest of these.
+) -> list[float]:
+    """Return how far a column's differences are from those of the rows.
 
     ``values`` (n,) in standard deviations.
     """
     known = ~np.isnan(values)
-    of_rows = {k: values[known & (labels == k)].mean() for k in np.unique(labels[known]) if k >= 0}
-    given = {k: clusters[k].entries[j].difference for k in of_rows}
-    off = [
-        abs(float(of_rows[k] - values[known].mean() - away))
-        for k, away in given.items()
-        if away is not None
+    mean = values[known].mean()
+    return [
+        abs(float(values[known & (labels == cluster.number)].mean() - mean - away))
+        for cluster in clusters
+        if (away := cluster.entries[j].difference) is not None
+        if (known & (labels == cluster.number)).any()
     ]
-    return off, float(max(of_rows.values()) - min(of_rows.values()))
 
 
 def _shares(labels: NDArray[np.int64], n_clusters: int) -> FloatArray:

@@ -79,11 +79,13 @@ def test_with_protection_it_says_what_the_numbers_are_of() -> None:
     assert "groups of at least 5 persons at 3 sites" in table.footnotes[0]
     # Half of a site's groups or more hold one value: that is no share of persons.
     assert row(table, "female")[0] == "female, % of groups"
-    assert row(table, "female")[-1] == "–"
+    # Nor do groups tell how far clusters differ.
+    assert table.header == ("", "All", "cluster 0", "cluster 1")
+    assert {len(line) for line in table.rows} == {4}
     said = "Typical value (* in a row of means), % of groups: "
     assert any(note.startswith(said) for note in table.footnotes)
     assert row(table, "crp")[0] == "crp, typical value"
-    assert any("estimated from groups: mostly within .3" in note for note in table.footnotes)
+    assert not any(note.startswith("Difference") for note in table.footnotes)
 
 
 def test_a_value_that_may_not_be_the_mean_has_a_mark() -> None:
@@ -100,24 +102,12 @@ def test_a_value_that_may_not_be_the_mean_has_a_mark() -> None:
     sure, one, both = (row(table(each), "age") for each in ([False] * 2, [False, True], [True] * 2))
     assert sure[0] == one[0] == "age [years], mean"
     assert sure[1:4] == both[1:4]
-    assert one[1:] == (*sure[1:3], f"{short(profile.means[1, 0])} *", f"{sure[4]} *")
+    assert one[1:] == (*sure[1:3], f"{short(profile.means[1, 0])} *")
     assert both[0] == "age [years], typical value"
-    assert both[1:] == (
-        *(short(each) for each in (profile.overall_means[0], *profile.means[:, 0])),
-        "–",
+    assert both[1:] == tuple(
+        short(each) for each in (profile.overall_means[0], *profile.means[:, 0])
     )
     assert any("(* in a row of means)" in note for note in table([False, True]).footnotes)
-
-
-def test_a_difference_that_few_persons_leave_open_has_no_mark() -> None:
-    found = run("groups")
-    few = np.array([[False] * 3, [True, False, False]])
-    update = {"few": few, "uncertain": few}
-    profile = found.result.profile.model_copy(update=update)
-    result = found.result.model_copy(update={"profile": profile})
-    line = row(table_one(Facts(result, found.definition)), "age")
-    assert line[-2].endswith(" *")
-    assert line[-1] == "–"
 
 
 def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:

@@ -179,10 +179,12 @@ def table_one(facts: Facts) -> TableOne:
         rows += [_feature_row(facts, j) for j in of_feature]
     for found in outcomes.results if outcomes is not None else ():
         rows += _outcome_rows(found, len(clusters))
+    # Groups tell too roughly how far clusters differ (docs/results/table_one.md).
+    last = len(clusters) + 2 + (not facts.of_groups)
     return TableOne(
         title=f"Table 1. {facts.definition.title or facts.definition.name}",
-        header=("", "All", *titles, "Difference"),
-        rows=tuple(rows),
+        header=("", "All", *titles, "Difference")[:last],
+        rows=tuple(row[:last] for row in rows),
         footnotes=tuple(_footnotes(facts)),
         completed_at=facts.completed_at,
     )
@@ -215,10 +217,7 @@ def _feature_row(facts: Facts, j: int) -> tuple[str, ...]:
         + marks[k]
         for k, entry in enumerate(entries)
     ]
-    difference = _DASH
-    if measure not in _OF_GROUPS:
-        difference = _largest_difference(entries, 2 if spreads else 1, max(marks))
-    return (said, everybody, *shown, difference)
+    return (said, everybody, *shown, _largest_difference(entries))
 
 
 def _written(measure: str, *, spreads: bool) -> str:
@@ -245,11 +244,11 @@ def _value(column: Column, mean: float, spread: float) -> str:
     return f"{mean:.{digits}f} ({spread:.{digits}f})"
 
 
-def _largest_difference(entries: Sequence[ClusterColumn], digits: int, mark: str) -> str:
+def _largest_difference(entries: Sequence[ClusterColumn]) -> str:
     known = [entry.difference for entry in entries if entry.difference is not None]
     if not known or len(known) < len(entries):
         return _DASH
-    return f"{max(known) - min(known):.{digits}f}{mark}"
+    return f"{max(known) - min(known):.2f}"
 
 
 def _outcome_rows(found: OutcomeResult, n_clusters: int) -> list[tuple[str, ...]]:
@@ -276,6 +275,10 @@ def _footnotes(facts: Facts) -> list[str]:
             f"Features and numbers of persons: from groups of at least {policy.min_group_size} "
             f"persons at {len(facts.sites)} sites, each group with the middle value of its persons."
         )
+    else:
+        notes.append(
+            "Difference: the largest between two clusters, in standard deviations of all persons."
+        )
     measures = {entry.measure for each in facts.clusters for entry in each.entries}
     if measures & _OF_GROUPS:
         notes.append(
@@ -283,11 +286,6 @@ def _footnotes(facts: Facts) -> list[str]:
             "persons can differ, by an estimate from the groups or because half of a site's groups "
             "or more hold one value."
         )
-    about = " It is estimated from groups: mostly within .3 of the difference of the persons."
-    notes.append(
-        "Difference: the largest between two clusters, in standard deviations of all persons."
-        f"{about * facts.of_groups}"
-    )
     outcomes = facts.result.outcomes
     notes += noise_notes(outcomes)
     results = outcomes.results if outcomes is not None else ()
