@@ -26,7 +26,7 @@ def _expected(
     table: ProtectedTable, sources: list[SourceColumn], groups: IntArray, p: int
 ) -> TableFigures:
     """Compute the figures person by person."""
-    one_value, unreleased, coarse, all_equal, squares = {}, {}, [], [], []
+    one_value, unreleased, steps, coarse, all_equal, squares = {}, {}, {}, [], [], []
     for column, source, records in zip(table.columns, sources, table.released, strict=True):
         members = [source.values[groups == group] for group in groups]
         one_value[column.name] = np.mean(
@@ -38,8 +38,10 @@ def _expected(
             all_equal.append(column.name)
         if column.n_levels is not None:
             continue
-        if len(set(known.tolist())) > 1 and column.step > known.std() / 2:
-            coarse.append(column.name)
+        if not set(known.tolist()) <= {0.0, 1.0}:
+            steps[column.name] = column.step
+            if len(set(known.tolist())) > 1 and column.step > known.std() / 2:
+                coarse.append(column.name)
         gaps = source.values - records[groups]
         there = source.values[~np.isnan(gaps)]
         spread = there.std() if len(set(there.tolist())) > 1 else np.inf
@@ -52,7 +54,7 @@ def _expected(
         distance_sd=float(np.median(np.sqrt(np.mean(squares, axis=0)))) if squares else None,
         one_value=one_value,
         unreleased=unreleased,
-        steps={each.name: each.step for each in table.columns if each.n_levels is None},
+        steps=steps,
         all_equal=tuple(all_equal),
         coarse=tuple(coarse),
     )
