@@ -163,6 +163,7 @@ PAGES = (
         (
             ("Clusters that are there, and others", "stability_known"),
             ("Against a bootstrap of rows", "stability_rows"),
+            ("Without clusters", "stability_clouds"),
             ("Time", "stability_time"),
         ),
     ),
