@@ -32,7 +32,7 @@ help:
 install: $(DEV_STAMP)
 
 demo: $(RUN_STAMP)
-	$(BIN)/fedclust-service demo $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python examples/demo.py $(ARGS)
 
 demo-support: $(EXAMPLES_STAMP)
 	OMP_NUM_THREADS=1 $(BIN)/python examples/support.py $(ARGS)

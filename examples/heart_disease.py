@@ -20,22 +20,19 @@ script, which plays all roles, compares it with the labels at the end.
 import argparse
 import csv
 import json
-import os
-import re
 import subprocess
 import sys
-import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import hospitals
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust import errors
-from fedclust.client import Client, ConnectionOptions
+from fedclust.client import Client
 
 HOSPITALS = {"cleveland": "cleveland", "budapest": "hungarian", "zurich": "switzerland"}
 HOSPITALS["long-beach"] = "va"
@@ -61,7 +58,6 @@ SESSIONS: dict[str, dict[str, Any]] = {
 #: How to read every hospital's file: its columns, and the text that means a missing value.
 READING = ("--columns", ",".join([*FEATURES, "num"]), "--missing", "?")
 SEED = 7
-_WAIT_S = 120.0
 
 
 def main() -> int:
@@ -78,15 +74,17 @@ def main() -> int:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         parser.error(f"--out: {given.out} exists and is not an empty directory")
     out.mkdir(parents=True, exist_ok=True)
-    with coordinator(out / "coordinator") as (url, operator_token):
-        analyst_token = register(url, operator_token, out, HOSPITALS)
+    with hospitals.coordinator(out / "coordinator") as (url, operator_token):
+        analyst_token = hospitals.register(url, operator_token, out, HOSPITALS)
         print(f"coordinator at {url}, four hospitals, one analyst")
         for session, definition in SESSIONS.items():
             with Client(url, analyst_token) as analyst:
                 analyst.create_session(body(session, definition))
             take_part(url, session, given.data, out)
             report = out / f"{session}.html"
-            command("session", "result", session, "--report", str(report), url=url, at=out)
+            hospitals.command(
+                "session", "result", session, "--report", str(report), url=url, at=out
+            )
             print(json.dumps({"session": session, **compared(session, given.data, out)}))
             print(f"report: {report}")
             if given.figures is not None:
@@ -120,73 +118,10 @@ def file_of(hospital: str) -> str:
     return f"processed.{HOSPITALS[hospital]}.data"
 
 
-# --- processes ------------------------------------------------------------------------------------
-
-
-@contextmanager
-def coordinator(directory: Path, *options: str) -> Iterator[tuple[str, str]]:
-    """Run a coordinator with options of ``serve``; yield its address and the operator's token."""
-    directory.mkdir()
-    ready, log = directory / "ready", directory / "log"
-    program = "import sys; from fedclust_service.cli import main; sys.exit(main())"
-    arguments = ["serve", "--data-dir", str(directory), "--port", "0", "--ready-file", str(ready)]
-    arguments += options
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments], stdout=output, stderr=output, env=_env()
-        )
-    try:
-        give_up = time.monotonic() + _WAIT_S
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > give_up:
-                raise SystemExit(f"the coordinator did not start: see {log}")
-            time.sleep(0.05)
-        token = re.search(r"operator token \(shown once\): (fco_\S+)", log.read_text("utf-8"))
-        if token is None:
-            raise SystemExit(f"the coordinator printed no operator token: see {log}")
-        yield ready.read_text("ascii").strip(), token[1]
-    finally:
-        process.terminate()
-        process.wait(30)
-
-
-def register(
-    url: str,
-    operator_token: str,
-    out: Path,
-    sites: Iterable[str],
-    options: ConnectionOptions | None = None,
-) -> str:
-    """Register sites and an analyst, write their token files, return the analyst's token."""
-    with Client(url, operator_token, options) as operator:
-        for name in sites:
-            operator.add("sites", name)
-            _keep(out / name / "token", operator.issue_token("sites", name).token)
-        operator.add("analysts", "ada")
-        token = operator.issue_token("analysts", "ada").token
-    _keep(out / "token", token)
-    return token
-
-
-def command(*arguments: str, url: str, at: Path, wait: bool = True) -> subprocess.Popen[bytes]:
-    """Run ``fedclust`` with the token in ``at``."""
-    program = "import sys, fedclust.cli.main as cli; sys.exit(cli.main())"
-    env = _env() | {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN_FILE": str(at / "token")}
-    # Keep the groups of this trial's persons apart from those of real sessions on this account.
-    env["FEDCLUST_STATE_DIR"] = str(at / "state")
-    with (at / "log").open("ab") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments], stdout=log, stderr=log, cwd=at, env=env
-        )
-    if wait and process.wait(_WAIT_S):
-        raise SystemExit(f"fedclust {arguments[0]} ended with {process.returncode}: {at / 'log'}")
-    return process
-
-
 def take_part(url: str, session: str, data: Path, out: Path) -> None:
     """Let all hospitals take part in a session, each in a separate process."""
     masked = SESSIONS[session]["policy"]["missing"] == "mask"
-    running = {}
+    running: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name in HOSPITALS:
             rows = data.absolute() / file_of(name)
@@ -194,37 +129,10 @@ def take_part(url: str, session: str, data: Path, out: Path) -> None:
             if masked:
                 arguments += ["--min-present", "0.7", "--sentinel", "chol=0"]
             arguments += ["--labels-out", f"{session}.csv"]
-            running[name] = command(*arguments, url=url, at=out / name, wait=False)
-        give_up = time.monotonic() + _WAIT_S
-        while any(process.poll() is None for process in running.values()):
-            # The others would wait for ever for one that has failed.
-            failed = [name for name, process in running.items() if process.poll()]
-            if failed or time.monotonic() > give_up:
-                break
-            time.sleep(0.05)
-        for name, process in running.items():
-            if process.poll():
-                log = out / name / "log"
-                raise SystemExit(f"{name} ended with {process.returncode}: see {log}")
-        late = [name for name, process in running.items() if process.poll() is None]
-        if late:
-            raise SystemExit(f"{', '.join(late)} did not end in {_WAIT_S:.0f} s: see {out}")
+            running[name] = hospitals.command(*arguments, url=url, at=out / name, wait=False)
+        hospitals.wait(lambda: hospitals.all_ended(running), running, out)
     finally:
-        for process in running.values():
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
-
-
-def _keep(path: Path, token: str) -> None:
-    path.parent.mkdir(exist_ok=True)
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "w") as file:
-        file.write(token + "\n")
-
-
-def _env() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("FEDCLUST_")}
-    return {**kept, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        hospitals.end(running)
 
 
 # --- comparison with the diagnosis ----------------------------------------------------------------

@@ -17,12 +17,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import heart_disease as heart
+import hospitals
 import numpy as np
 import pandas as pd
 from study import Study
@@ -33,8 +33,6 @@ from fedclust.data import Dataset
 from fedclust.result.session_result import SessionResult
 
 MODELS = 100
-_WAIT_S = 600.0
-Processes = dict[str, subprocess.Popen[bytes]]
 
 
 def main() -> int:
@@ -63,8 +61,8 @@ def tell(study: Study, out: Path) -> None:
         sites[name] = Dataset(out / name / "cohort.csv", mapping=out / name / "columns.toml")
         print(f"{name}: {len(rows)} patients; own {', '.join(dialect) or 'nothing'}")
     options, certificate = certify(out)
-    with heart.coordinator(out / "coordinator", *certificate) as (url, operator_token):
-        token = heart.register(url, operator_token, out, sites, options)
+    with hospitals.coordinator(out / "coordinator", *certificate) as (url, operator_token):
+        token = hospitals.register(url, operator_token, out, sites, options)
         with Client(url, token, options) as analyst:
             title("2. One definition, checked and approved at every hospital")
             session = study.said["NAME"]
@@ -158,7 +156,7 @@ def approve(session: str, url: str, at: Path) -> str:
 def do(at: Path, url: str, *arguments: str) -> str:
     """Run a command of a hospital to its end; return what it printed last, or SystemExit."""
     before = (at / "log").stat().st_size if (at / "log").exists() else 0
-    heart.command(*arguments, url=url, at=at)
+    hospitals.command(*arguments, url=url, at=at)
     return (at / "log").read_bytes()[before:].decode("utf-8")
 
 
@@ -189,41 +187,27 @@ def run(analyst: Client, session: str, url: str, out: Path, victim: str) -> None
         return {site.name for site in newest().sites if not site.answered} == {victim}
 
     sites = [site.name for site in analyst.session(session).sites]
-    running: Processes = {name: participate(session, url, out / name) for name in sites}
+    running = {name: participate(session, url, out / name) for name in sites}
     try:
-        wait(lambda: (last := newest()) is not None and last.number >= 2, running, out)
+        hospitals.wait(lambda: (last := newest()) is not None and last.number >= 2, running, out)
         running[victim].send_signal(getattr(signal, "SIGKILL", signal.SIGTERM))
         running.pop(victim).wait()
-        wait(waits, running, out)
+        hospitals.wait(waits, running, out)
         print(f"{victim} is killed; round {newest().number} has the other answers, and waits.")
         running[victim] = participate(session, url, out / victim)
-        wait(lambda: all(each.poll() == 0 for each in running.values()), running, out)
+        hospitals.wait(lambda: hospitals.all_ended(running), running, out)
     finally:
-        for process in running.values():
-            if process.poll() is None:
-                process.terminate()
-                process.wait(30)
+        hospitals.end(running)
     rounds = newest().number
     print(f"{victim} starts again and resumes: the session completes in {rounds} rounds.")
 
 
 def participate(session: str, url: str, at: Path) -> subprocess.Popen[bytes]:
-    """Start a hospital; its FEDCLUST_STATE_DIR is in its own folder, as ``heart.command`` says."""
+    """Start a hospital; its state is in its own folder."""
     files = ("--labels-out", "labels.csv", "--ca-bundle", "../ca.pem")
-    return heart.command(
+    return hospitals.command(
         "participate", session, "--data", "@cohort", *files, url=url, at=at, wait=False
     )
-
-
-def wait(done: Callable[[], bool], running: Processes, out: Path) -> None:
-    """Wait until ``done`` says so; SystemExit if a hospital fails or it takes too long."""
-    give_up = time.monotonic() + _WAIT_S
-    while not done():
-        failed = [name for name, process in running.items() if process.poll()]
-        if failed or time.monotonic() > give_up:
-            names = ", ".join(failed) or "a hospital"
-            raise SystemExit(f"{names} did not get on: see {out}/*/log")
-        time.sleep(0.05)
 
 
 # --- the result -----------------------------------------------------------------------------------

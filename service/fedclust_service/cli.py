@@ -480,23 +480,5 @@ def operators_addresses(settings: Settings) -> Iterable[str]:
     return emails.values()
 
 
-@app.command()
-def demo(
-    directory: Annotated[
-        Path, typer.Option("--dir", help="The folder for results and ledgers.")
-    ] = Path("fedclust-demo"),
-    keep_running: Annotated[
-        bool | None,
-        typer.Option(
-            help="Keep the coordinator running afterwards; by default only on a terminal."
-        ),
-    ] = None,
-) -> None:
-    """Run a coordinator and four hospitals on this machine, with public data."""
-    from fedclust_service.demo import run
-
-    raise typer.Exit(run(directory, keep_running))
-
-
 if __name__ == "__main__":
     sys.exit(main())

@@ -9,17 +9,17 @@ from pathlib import Path
 import psutil
 import pytest
 
-from fedclust_service.demo import SESSIONS, SHARES
-from support import processes
-from support.processes import SERVICE, clean_environment
+from support.processes import clean_environment
 from support.timeouts import TIMEOUT_S
 
-PROGRAM = "import sys, fedclust_service.cli as cli; sys.exit(cli.main())"
+DEMO = Path(__file__).parents[2] / "examples" / "demo.py"
+METHODS = ("fkm", "kfed", "lloyd")
+HOSPITALS = ("cancer-centre", "city-hospital", "county-hospital", "island-clinic")
 
 
 def start(directory: Path, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, "demo", "--dir", str(directory), *arguments],
+        [sys.executable, str(DEMO), "--dir", str(directory), *arguments],
         env=clean_environment({"CI": "true", "COLUMNS": "160"}),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -33,22 +33,24 @@ def test_the_demo_runs_and_leaves_what_it_says(tmp_path: Path) -> None:
     process = start(tmp_path / "demo")
     out, _ = process.communicate(timeout=TIMEOUT_S)
     assert process.returncode == 0, out
-    for session in SESSIONS:
-        line = re.search(rf"^\s*{session}\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+[\d.]+\s", out, re.M)
+    for method in METHODS:
+        line = re.search(
+            rf"^\s*breast-{method}\s+(\d+)\s+([\d.]+)\s+([\d.]+)\s+[\d.]+\s", out, re.M
+        )
         assert line is not None, out
         assert int(line[1]) >= 3
         assert 1 <= float(line[2]) < 1.05
         # Where whole cells are labelled, in one shot, it is less than row by row.
-        assert float(line[3]) > (0.7 if SESSIONS[session] == "kfed" else 0.9)
-    assert out.count("Everything else is as above.") == len(SESSIONS) - 1
+        assert float(line[3]) > (0.7 if method == "kfed" else 0.9)
+    assert out.count("Everything else is as above.") == len(METHODS) - 1
     assert "ARI with diagnosis" in out
     assert re.search(r"pages were at http://127\.0\.0\.1:\d+;", out)
     assert out.count("4 of 4 answered") >= 3
-    for name in SHARES:
+    for name in HOSPITALS:
         assert name in out
-        for session in SESSIONS:
-            for file in ("labels.csv", "result.fedclust", "participate.log"):
-                assert (tmp_path / "demo" / name / session / file).stat().st_size > 0
+        for method in METHODS:
+            for ending in ("csv", "fedclust"):
+                assert (tmp_path / "demo" / name / f"breast-{method}.{ending}").stat().st_size > 0
         assert (tmp_path / "demo" / name / "state" / "state.sqlite3").exists()
     assert not children_of(tmp_path), "a process was left behind"
 
@@ -68,11 +70,10 @@ def test_the_demo_takes_its_processes_along_when_it_is_stopped(tmp_path: Path) -
 
 def test_the_demo_does_not_touch_a_directory_of_somebody_else(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("irreplaceable", "utf-8")
-    done = processes.run(
-        [sys.executable, "-c", SERVICE, "demo", "--dir", str(tmp_path)], env=clean_environment()
-    )
-    assert done.returncode == 1
-    assert "not empty" in done.stdout + done.stderr
+    process = start(tmp_path)
+    out, _ = process.communicate(timeout=TIMEOUT_S)
+    assert process.returncode == 2
+    assert "not empty" in out
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
 
 

@@ -37,8 +37,8 @@ def example(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """The script, whose commands are forked as those of other tests are."""
     # At the end, where its name does not hide the tests' own package.
     monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLES)])
-    monkeypatch.setattr(importlib.import_module("heart_disease"), "subprocess", SimpleNamespace())
-    sys.modules["heart_disease"].subprocess.Popen = popen
+    monkeypatch.setattr(importlib.import_module("hospitals"), "subprocess", SimpleNamespace())
+    sys.modules["hospitals"].subprocess.Popen = popen
     spec = spec_from_file_location("support_example", EXAMPLES / "support.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -148,8 +148,6 @@ def test_every_method_is_tried() -> None:
 
 _HELP = "service/fedclust_service/http/help/"
 METHOD_FOLDERS = ("client_sdk/fedclust/methods/", "client_sdk/fedclust_dual/")
-#: The only modules elsewhere that may name a method: examples of what a user types, and the demo.
-EXAMPLES = {"service/fedclust_service/demo.py"}
 #: Names that scikit-learn and scipy give to their own algorithms.
 FOREIGN = {
     "client_sdk/fedclust/numeric/weighted_kmeans.py": {"lloyd"},
@@ -163,7 +161,7 @@ def test_no_module_but_the_registry_names_a_method() -> None:
     for path in [*ROOT.glob("client_sdk/**/*.py"), *ROOT.glob("service/**/*.py")]:
         name = path.relative_to(ROOT).as_posix()
         # The built documentation offers an example to download.
-        if name.startswith((*METHOD_FOLDERS, _HELP)) or name in EXAMPLES:
+        if name.startswith((*METHOD_FOLDERS, _HELP)):
             continue
         texts = {
             node.value
