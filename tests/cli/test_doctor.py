@@ -1,7 +1,10 @@
 """What ``doctor`` finds, line by line."""
 
 import errno
+import socket
+import ssl
 import sys
+import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 from pathlib import Path
@@ -22,7 +25,6 @@ from fedclust.wire import models
 from support.certificates import Authority
 from support.cohorts import persons, sources_of
 from support.fake_coordinator import answer, in_json, refusal
-from support.server import running_server
 
 RULES = {f"x{column}": "number" for column in range(3)}
 
@@ -31,7 +33,8 @@ class Clinic(httpx.BaseTransport):
     """A coordinator as one machine sees it."""
 
     def __init__(self) -> None:
-        self.ahead = timedelta(0)
+        #: The clock's lead; None where the coordinator cannot be reached.
+        self.ahead: timedelta | None = timedelta(0)
         self.days, self.protocol = 200, models.PROTOCOL_VERSION
         self.refused = False
         self.requests: list[str] = []
@@ -39,6 +42,8 @@ class Clinic(httpx.BaseTransport):
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         self.requests.append(f"{request.method} {request.url.path}")
         now = datetime.now(UTC)
+        if self.ahead is None:
+            raise httpx.ConnectError("nobody answers", request=request)
         if request.url.path == "/healthz":
             return answer(200, Date=format_datetime(now + self.ahead))
         if self.refused:
@@ -230,24 +235,24 @@ def test_the_last_line_says_what_it_comes_to() -> None:
     assert worse.endswith("check-0, check-2")
 
 
-def test_a_certificate_that_ends_soon_and_one_that_nobody_vouches_for(tmp_path: Path) -> None:
-    authority = Authority(tmp_path / "pki")
+def test_a_certificate_that_ends_soon(visit: Visit) -> None:
+    authority = Authority(visit.place / "pki")
     pair = authority.issue("localhost", name="server")
-    flags = ("--tls-cert", str(pair.cert), "--tls-key", str(pair.key))
-    with running_server(tmp_path / "server", *flags) as server:
-        url, token = f"https://localhost:{server.port}", tmp_path / "token"
-        token.write_text(server.operator_token, "utf-8")
-        token.chmod(0o600)
-        seen = []
-        for bundle in (authority.bundle, None):
-            reach = Connection(coordinator=url, token_file=token, ca_bundle=bundle)
-            worst: list[errors.FedclustError] = []
-            found = {each.check: each for each in doctor._findings(reach, None, None, worst)}
-            seen.append((found, worst))
-    (lines, worst), (distrusted, refusals) = seen
-    assert (lines["tls"].state, worst) == ("warning", [])
-    assert "expires in 9 days" in lines["tls"].said
-    assert lines["token"].state == "ok"
-    assert distrusted["coordinator"].state == "failed"
-    assert distrusted["token"].state == "skipped"
-    assert [exit_code(each) for each in refusals] == [6]
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(pair.cert, pair.key)
+
+    def greet() -> None:
+        context.wrap_socket(listening.accept()[0], server_side=True).close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        threading.Thread(target=greet, daemon=True).start()
+        url = f"https://localhost:{listening.getsockname()[1]}"
+        lines, code = visit.findings(url, ca_bundle=authority.bundle)
+    assert (lines["tls"][0], lines["token"][0], code) == ("warning", "ok", 0)
+    assert "expires in 9 days" in lines["tls"][1]
+
+
+def test_a_coordinator_that_cannot_be_reached(visit: Visit) -> None:
+    visit.clinic.ahead = None
+    lines = visit.finds("coordinator", "failed", 6)
+    assert {lines[check][0] for check in ("tls", "clock", "token")} == {"skipped"}

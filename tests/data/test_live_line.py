@@ -270,7 +270,7 @@ def test_a_site_shows_its_session_unless_the_caller_takes_its_events(
     assert len(timers) == 3
     assert all(timer.cancelled for timer in timers)
     assert len(asked) == len({event.round for event in reported if event.event == "sent"})
-    assert reported[-1].event == "done"
+    assert (reported[0].event, reported[-1].event) == ("joined", "done")
     assert all(event.most_rounds for event in reported)
     # What watches the reading stays in this process.
     kept = pickle.loads(pickle.dumps(result))  # noqa: S301

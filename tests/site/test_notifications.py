@@ -11,9 +11,7 @@ import pytest
 
 from fedclust.client import Client
 from fedclust.site.notifications import ATTEMPTS, SiteNotification, SiteNotifier, run_command
-from fedclust.site.settings import read_settings, settings_path
-from fedclust.site.state import SiteState, state_directory
-from fedclust.wire.errors import UsageError
+from fedclust.site.state import SiteState
 from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import BEGIN, ManualClock
@@ -225,18 +223,3 @@ def test_it_looks_until_it_is_stopped(post: Post) -> None:
     eventually(post.got)
     stopping.set()
     thread.join()
-
-
-def test_the_command_is_a_setting_of_the_site() -> None:
-    settings_path(state_directory()).parent.mkdir(parents=True, exist_ok=True)
-    settings_path(state_directory()).write_text(
-        '[agent]\nnotify_command = ["/usr/local/bin/tell", "it@x"]\n'
-    )
-    assert read_settings(state_directory()).agent.notify_command == ("/usr/local/bin/tell", "it@x")
-    assert (
-        'agent.notify_command = ["/usr/local/bin/tell", "it@x"]'
-        in read_settings(state_directory()).lines()
-    )
-    settings_path(state_directory()).write_text('[agent]\nnotify_command = "tell it"\n')
-    with pytest.raises(UsageError, match=r"agent\.notify_command"):
-        read_settings(state_directory())

@@ -110,16 +110,6 @@ def test_no_row_and_no_token_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptu
     assert str(MINE[0, 0])[:8] not in caplog.text
 
 
-def test_progress_is_reported(tmp_path: Path) -> None:
-    reported: list[Progress] = []
-    fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE, on_progress=reported.append, consent=True)
-    events = [event.event for event in reported]
-    assert events[0] == "joined"
-    assert events[-1] == "done"
-    assert [e.round for e in reported if e.event == "sent"] == sorted(fake.accepted)
-
-
 def test_a_completed_session_gives_its_result_again_and_sends_nothing(tmp_path: Path) -> None:
     fake = coordinator()
     first = fake.site(tmp_path).participate("heart", MINE, consent=True)
@@ -655,17 +645,6 @@ def interrupted(tmp_path: Path, after: int = 1) -> FakeCoordinator:
     refused(fake, tmp_path, errors.CoordinatorUnreachable)
     fake.after = lambda _request: None
     return fake
-
-
-def test_a_lost_answer_is_asked_for_with_the_same_bytes(tmp_path: Path) -> None:
-    fake = interrupted(tmp_path)
-    fake.site(tmp_path).participate("heart", MINE, consent=True)
-    sent = [body for number, body in fake.puts if number == 2]
-    assert len(sent) == 2
-    assert len(set(sent)) == 1
-    entries = body_lines(tmp_path)
-    assert [entry["round"] for entry in entries] == sorted(fake.accepted)
-    assert all(entry["receipt"]["sha256"] == entry["sha256"] for entry in entries)
 
 
 @pytest.mark.parametrize("other", [MINE[::-1], MINE + 1e-9])

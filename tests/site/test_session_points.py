@@ -85,20 +85,10 @@ def cancelled(fake: FakeCoordinator) -> FakeCoordinator:
     return fake
 
 
-def waiting(fake: FakeCoordinator) -> FakeCoordinator:
-    """Return a coordinator of which the site loses sight once it has joined."""
-
-    def stop(request: httpx.Request) -> None:
-        if request.url.path.endswith("/task"):
-            raise ZeroDivisionError
-
-    fake.before = stop
-    return fake
-
-
 def join_only(fake: FakeCoordinator, place: Path, url: str = FIRST, **more: Any) -> None:
+    fake.stop_at("/task")
     with pytest.raises(ZeroDivisionError):
-        take_part(waiting(fake), place, url, **more)
+        take_part(fake, place, url, **more)
     assert fake.presence == "joined"
 
 

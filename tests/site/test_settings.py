@@ -15,25 +15,22 @@ def write(content: str | bytes) -> Path:
     return path
 
 
-def test_without_a_file_the_defaults_hold() -> None:
-    assert not settings_path(state_directory()).exists()
+@pytest.mark.parametrize("content", [None, b"", b"# nothing\n"])
+def test_without_settings_the_defaults_hold(content: bytes | None) -> None:
+    if content is not None:
+        write(content)
     assert read_settings(state_directory()) == SiteSettings(require_approval=False)
 
 
-@pytest.mark.parametrize("content", [b"", b"# nothing\n"])
-def test_an_empty_file_is_the_defaults(content: bytes) -> None:
-    write(content)
-    assert read_settings(state_directory()) == SiteSettings()
-
-
 @pytest.mark.parametrize("start", [b"", b"\xef\xbb\xbf"])
-def test_a_setting_is_read_also_after_a_byte_order_mark(start: bytes) -> None:
-    write(start + b"require_approval = true\r\n")
-    assert read_settings(state_directory()).require_approval
-    assert read_settings(state_directory()).lines() == [
-        "require_approval = true",
-        "agent.notify_command = []",
-    ]
+def test_settings_are_read_also_after_a_byte_order_mark(start: bytes) -> None:
+    lines = ["require_approval = true", "min_group_size = 11"]
+    command = ["[agent]", 'notify_command = ["/bin/tell", "it@x"]']
+    write(start + "\r\n".join([*lines, *command]).encode())
+    found = read_settings(state_directory())
+    assert (found.require_approval, found.min_group_size) == (True, 11)
+    assert found.agent.notify_command == ("/bin/tell", "it@x")
+    assert found.lines() == [*lines, f"agent.{command[1]}"]
 
 
 @pytest.mark.parametrize(
@@ -41,6 +38,7 @@ def test_a_setting_is_read_also_after_a_byte_order_mark(start: bytes) -> None:
     [
         ("require_aproval = true", "require_aproval: .* did you mean require_approval"),
         ("[agent]\nunknown_key = 1", "agent.unknown_key: .* there are notify_command"),
+        ('[agent]\nnotify_command = "tell it"', "agent.notify_command: "),
         ('require_approval = "yes"', "require_approval: write true or false, without quotes"),
         ("require_approval = 1", "require_approval: write true or false, without quotes"),
         ("min_group_size = 2", "min_group_size: at least 3"),
@@ -57,23 +55,19 @@ def test_a_wrong_setting_names_file_key_and_what_to_write(content: str, said: st
     assert "yes" not in str(caught.value)
 
 
-def test_a_file_nested_too_deeply_is_refused() -> None:
-    path = write("require_approval = " + "[" * 100_000)
-    with pytest.raises(UsageError, match="it is nested too deeply") as caught:
-        read_settings(state_directory())
-    assert str(path) in str(caught.value)
-
-
-def test_a_least_group_size_is_read() -> None:
-    write("min_group_size = 11\n")
-    assert read_settings(state_directory()).min_group_size == 11
-    assert "min_group_size = 11" in read_settings(state_directory()).lines()
-
-
-@pytest.mark.parametrize("content", ["require_approval true", b"require_approval = \xff", "=["])
-def test_what_is_not_toml_is_refused(content: str | bytes) -> None:
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("require_approval true", "this is not TOML"),
+        (b"require_approval = \xff", "this is not TOML"),
+        ("=[", "this is not TOML"),
+        ("require_approval = " + "[" * 100_000, "it is nested too deeply"),
+    ],
+    ids=range(4),
+)
+def test_what_is_not_toml_is_refused(content: str | bytes, said: str) -> None:
     path = write(content)
-    with pytest.raises(UsageError, match="this is not TOML") as caught:
+    with pytest.raises(UsageError, match=said) as caught:
         read_settings(state_directory())
     assert str(path) in str(caught.value)
 

@@ -124,12 +124,7 @@ def test_another_file_is_refused_also_where_the_session_was_joined_before(tmp_pa
     """Known persons under new ids would get second groups."""
     fake = coordinator()
     new_ids = [f"new-{each}" if place < 40 else each for place, each in enumerate(IDS)]
-
-    def stop(request: Any) -> None:
-        if request.url.path.endswith("/task"):
-            raise ZeroDivisionError
-
-    fake.before = stop
+    fake.stop_at("/task")
     with pytest.raises(ZeroDivisionError):
         take_part(fake, tmp_path)
     fake.before = lambda _request: None

@@ -172,13 +172,7 @@ def test_a_store_that_is_restored_in_mid_session_is_noticed_before_anything_is_s
 ) -> None:
     fake = coordinator()
     state, backup = tmp_path / "a", tmp_path / "backup"
-
-    def stop(request: httpx.Request) -> httpx.Response | None:
-        if request.url.path.endswith("/task"):
-            raise ZeroDivisionError
-        return None
-
-    fake.before = stop
+    fake.stop_at("/task")
     with pytest.raises(ZeroDivisionError):
         take_part(fake, tmp_path / "a")
     assert fake.presence == "joined"

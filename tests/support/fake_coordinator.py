@@ -104,6 +104,15 @@ class FakeCoordinator(httpx.BaseTransport):
         )
         return Site(http=http, state_dir=directory, now=lambda: EPOCH, **options)
 
+    def stop_at(self, end: str) -> None:
+        """Let the site die of a ZeroDivisionError at each request whose path ends so."""
+
+        def stop(request: httpx.Request) -> None:
+            if request.url.path.endswith(end):
+                raise ZeroDivisionError
+
+        self.before = stop
+
     # --- HTTP -------------------------------------------------------------------------------------
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
