@@ -183,24 +183,6 @@ def test_infinity_is_named_by_column_count_and_first_row() -> None:
     assert (error.column, error.row, error.count) == ("chol", 1, 2)
 
 
-def test_dataframes_by_name_whatever_the_dtype() -> None:
-    frame = pd.DataFrame(
-        {
-            "chol": pd.array([1.5, None], dtype="Float64"),
-            "sex": [True, False],
-            "age": pd.array([40, None], dtype="Int64"),
-            "who": ["a", "a"],
-            "when": pd.to_datetime(["2026-01-01", "2026-01-02"]),
-        },
-        index=[10, 10],
-    )
-    table = load(frame, FEATURES, person="who", id_column="who")
-    np.testing.assert_array_equal(table.X, [[40, 1, 1.5], [np.nan, 0, np.nan]])
-    assert table.ids == ("a", "a")
-    mixed = pd.DataFrame({"age": [1, None], "sex": [0, 1], "chol": np.array([2, None], object)})
-    assert np.isnan(load(mixed, FEATURES).X[1, 2])
-
-
 # --- the digest that pins rows --------------------------------------------------------------------
 
 

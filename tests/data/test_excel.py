@@ -10,7 +10,7 @@ import numpy as np
 import openpyxl
 import pytest
 
-from fedclust.data import Dataset, LabelRows, load
+from fedclust.data import Dataset, load
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
 from fedclust.schema.feature import Feature
@@ -184,12 +184,6 @@ def test_the_header(tmp_path: Path) -> None:
     again = Dataset(book(tmp_path, ["age", "sex"], [40, 1]), columns=["age", "sex"])
     assert refused(again).rule == "header-twice"
     assert refused(book(tmp_path, ["age", "age"], [40, 1])).rule == "duplicate-column"
-
-
-def test_new_rows_are_labelled_from_a_sheet(tmp_path: Path) -> None:
-    rows = LabelRows(book(tmp_path, HEADER, [1, 40, 1, 1], [2.0, 41, 0, 1]), (AGE, SEX), "id")
-    ((X, ids),) = rows.blocks()
-    assert (X.tolist(), ids) == ([[40, 1], [41, 0]], ["1", "2"])
 
 
 def test_a_merged_header_cell_is_refused(tmp_path: Path) -> None:

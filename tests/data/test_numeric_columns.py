@@ -1,6 +1,5 @@
 """Which columns of tables are features where nobody names any."""
 
-import csv
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -114,20 +113,6 @@ def test_a_query_has_columns_too(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="mrn"):
         assert names(numeric_features({"a": query})) == ["age"]
     assert read_text_column(query, "mrn") == ("p1", "p2")
-
-
-def test_simulate_takes_files_as_they_are(tmp_path: Path) -> None:
-    table = {name: columns(3)[name] for name in ("age", "bmi index")}
-    path = write(tmp_path / "a.csv", table)
-    rows = np.column_stack(list(table.values()))
-    given: Any = {"config": {"n_clusters": 2}, "policy": {"min_sites": 1}}
-    read = simulate("lloyd", {"a": path}, **given)
-
-    assert read.columns_ == ("age", "bmi index")
-    direct = simulate("lloyd", {"a": rows}, features=["age", "bmi index"], **given)
-    np.testing.assert_array_equal(read.labels_["a"], direct.labels_["a"])
-    with path.open(newline="") as file:
-        assert len(list(csv.reader(file))) == N + 1
 
 
 def test_data_frames_give_what_files_give(tmp_path: Path) -> None:

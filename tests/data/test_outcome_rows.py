@@ -277,27 +277,6 @@ def test_what_stays_is_in_shares_of_groups_and_persons() -> None:
     assert measure_staying(exact, points) is None
 
 
-def test_sources_larger_than_memory_give_the_same_persons_and_cells() -> None:
-    rng = np.random.default_rng(11)
-    given = rows(11, 4_000)
-    given["who"] = np.sort(rng.integers(0, 900, 4_000)).astype(str)
-    asked = plan(*ALL)
-    found = []
-    for out_of_core in (False, True):
-        source = Dataset(given, out_of_core=out_of_core)
-        persons = read_persons(source, FEATURES, person="who", outcomes=ALL)
-        blocks = list(persons.blocks())
-        found.append(
-            (
-                np.concatenate([persons.matrix(block) for block in blocks]).tobytes(),
-                np.concatenate([block.cells for block in blocks]).tobytes(),
-                [key for block in blocks for key in block.keys or ()],
-            )
-        )
-        assert form_counted(asked, persons, 5)[0].n == persons.n_persons
-    assert found[0] == found[1]
-
-
 # --- check ----------------------------------------------------------------------------------------
 
 

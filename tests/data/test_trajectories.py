@@ -1,7 +1,5 @@
 """Columns of trajectories, made of a table with a row for each value of a person."""
 
-import contextlib
-import sqlite3
 from pathlib import Path
 from typing import Any
 
@@ -266,31 +264,12 @@ def visits(n: int) -> pd.DataFrame:
     return pd.DataFrame({"pid": pids, "tag": days, "wert": rng.normal(5, 1, 3 * n).round(2)})
 
 
-@pytest.mark.parametrize("kind", ["csv", "parquet", "directory", "sql"])
-def test_a_source_larger_than_memory_gives_the_persons_of_one_in_memory(
-    kind: str, tmp_path: Path
-) -> None:
+def test_a_source_larger_than_memory_gives_the_persons_of_one_in_memory(tmp_path: Path) -> None:
     """The rows of a person lie in two files of a directory; blocks are smaller than the source."""
     table = visits(6000)
-    options: dict[str, Any] = {}
-    path = tmp_path / f"t.{kind}"
-    if kind == "csv":
-        table.to_csv(path, index=False)
-    elif kind == "parquet":
-        table.to_parquet(path, row_group_size=1000)
-    elif kind == "directory":
-        path.mkdir()
-        for part, rows in enumerate(np.array_split(np.arange(len(table)), 4)):
-            table.iloc[rows].to_parquet(path / f"{part}.parquet")
-    else:
-        with contextlib.closing(sqlite3.connect(tmp_path / "t.db")) as base:
-            table.assign(n=range(len(table))).to_sql("t", base, index=False)
-        path.write_text("SELECT * FROM t ORDER BY n", "utf-8")
-        (tmp_path / "url").write_text(f"sqlite:///{tmp_path}/t.db", "utf-8")
-        (tmp_path / "url").chmod(0o600)
-        options["sql_url_file"] = tmp_path / "url"
-    data = Dataset(path, mapping=MAPPING, out_of_core=True, **options)
-    found = persons(data)
+    for part, rows in enumerate(np.array_split(np.arange(len(table)), 4)):
+        table.iloc[rows].to_parquet(tmp_path / f"{part}.parquet")
+    found = persons(Dataset(tmp_path, mapping=MAPPING, out_of_core=True))
     wanted = table.pivot_table(index="pid", columns="tag", values="wert", sort=False)
     assert [*found["names"]] == wanted.index.tolist()
     for time, values in zip((0.0, 2.0), [*found.values()][1:], strict=True):
