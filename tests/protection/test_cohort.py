@@ -7,7 +7,7 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust.protection.cohort import CohortRefused, person_keys, row_ids
-from fedclust.protection.table import TooFewPersons, find_neighbours, form_table
+from fedclust.protection.table import TooFewPersons, find_neighbours
 from support.cohorts import SECRET, Memory, given_groups, persons, sources_of
 
 NAMES = ["x0", "x1", "x2"]
@@ -20,34 +20,11 @@ def with_groups(n: int = 60, d: int = 3) -> tuple[Memory, dict[str, NDArray[np.f
     return site, people
 
 
-def test_the_first_table_holds_the_whole_source() -> None:
-    site, people = Memory(), persons(200)
-
-    change = site.update(people)
-
-    table, direct = site.cohort.table(NAMES), form_table(sources_of(list(people.values())), 5)
-    assert (change.persons, change.groups, change.columns) == (200, len(table.sizes), 3)
-    assert table.columns == direct.columns
-    np.testing.assert_array_equal(table.sizes, direct.sizes)
-    for mine, theirs in zip(table.released, direct.released, strict=True):
-        np.testing.assert_array_equal(mine, theirs)
-    np.testing.assert_array_equal(table.neighbours, direct.neighbours)
-
-
 def test_fewer_than_p_persons_leave_no_cohort() -> None:
     site = Memory()
     with pytest.raises(TooFewPersons):
         site.update(persons(4))
     assert site.cohorts == []
-
-
-def test_nothing_new_changes_nothing() -> None:
-    site, people = with_groups()
-    before = site.cohort
-
-    site.update(dict(reversed(people.items())))
-
-    assert site.cohort is before
 
 
 @pytest.mark.parametrize("blocks", [2, 7])
@@ -63,28 +40,6 @@ def test_blocks_release_what_one_pass_does_of_known_groups(blocks: int) -> None:
     assert mine.column == theirs.column
     np.testing.assert_array_equal(mine.released, theirs.released)
     np.testing.assert_array_equal(mine.prints, theirs.prints)
-
-
-def test_a_first_table_of_many_blocks_holds_everybody() -> None:
-    site, people = Memory(), persons(103)
-
-    site.update(people, blocks=10)
-
-    table = site.cohort.table(NAMES)
-    assert table.sizes.sum() == 103
-    assert table.sizes.min() >= 5
-    assert site.update(people, blocks=3).persons == 0
-
-
-def test_a_known_group_is_answered_from_the_store() -> None:
-    site, people = with_groups()
-    before = site.cohort.table(NAMES)
-
-    people["P7"] = people["P7"] + 1.0
-    site.update(people)
-
-    for old, new in zip(before.released, site.cohort.table(NAMES).released, strict=True):
-        np.testing.assert_array_equal(old, new)
 
 
 def test_absence_is_no_withdrawal() -> None:
@@ -107,36 +62,6 @@ def test_newcomers_wait_until_there_are_enough() -> None:
     assert (change.persons, change.groups, change.waiting) == (5, 1, 0)
     assert site.cohort.sizes[-1] == 5
     assert len({site.group_of(f"P{100 + i}") for i in range(5)}) == 1
-
-
-def test_newcomers_follow_the_pinned_steps() -> None:
-    site, people = with_groups()
-    pinned = site.cohort.table(["x0"]).columns[0]
-
-    site.update(people | {name: row * 5 for name, row in persons(20, first=100).items()})
-
-    assert site.cohort.table(["x0"]).columns == (pinned,)
-    steps = site.cohort.table(["x0"]).values("x0") / pinned.step
-    np.testing.assert_allclose(steps, np.rint(steps), atol=1e-9)
-
-
-def test_a_new_column_is_released_for_the_same_groups() -> None:
-    site, people = with_groups()
-    sizes = site.cohort.table(NAMES).sizes
-    rng = np.random.default_rng(1)
-    more = {name: np.append(row, rng.integers(0, 50)) for name, row in people.items()}
-
-    change = site.update(more)
-
-    table = site.cohort.table(["x3"])
-    np.testing.assert_array_equal(table.sizes, sizes)
-    assert (change.columns, change.groups) == (1, 0)
-    groups = site.groups_of(list(people))
-    values = np.array([row[3] for row in more.values()])
-    for group, record in enumerate(table.values("x3")):
-        own = np.sort(values[groups == group])
-        middles = own[[(len(own) - 1) // 2, len(own) // 2]]
-        assert np.abs(middles - record).min() <= table.columns[0].step / 2
 
 
 def test_a_group_releases_a_column_once_all_are_there_and_p_have_it_real_record() -> None:
@@ -179,18 +104,6 @@ def test_p_persons_with_a_value_are_enough_real_record() -> None:
     assert site.cohort.table(["x3"]).sizes.tolist() == [9], "all persons of the group"
 
 
-def test_a_column_of_other_persons_is_open_to_those_who_come_later() -> None:
-    site, first, second = Memory(), persons(60, 4), persons(40, 4, first=100)
-    site.update({name: row[:3] for name, row in first.items()})
-    site.update(second | {"P1": first["P1"]}, any_persons=True)
-    assert np.isnan(site.cohort.table(["x3"]).released[0]).sum() >= 1
-
-    site.update({name: row for name, row in first.items() if name != "P1"} | second)
-
-    released = site.cohort.table(["x3"]).released[0]
-    assert np.flatnonzero(np.isnan(released)).tolist() == [site.group_of("P1")]
-
-
 @pytest.mark.parametrize("n_changed", [0, 1, 4])
 def test_a_column_under_another_name_moves_by_one_rank_a_person_real_record(n_changed: int) -> None:
     """A later measurement of a few: the two records are a person's values at most by their rank."""
@@ -212,22 +125,6 @@ def test_a_column_under_another_name_moves_by_one_rank_a_person_real_record(n_ch
         assert changed[group] or abs(after - before) <= (first + second) / 2
 
 
-def test_columns_that_depend_on_each_other_are_columns_like_others() -> None:
-    rng = np.random.default_rng(0)
-    site, rows = Memory(), rng.normal(size=(400, 2))
-    yes = rng.random((400, 2)) < 0.4
-    ids = [f"P{i}" for i in range(400)]
-    site.update_sources(ids, sources_of([*np.column_stack([rows, yes[:, 0]])]))
-
-    for new in (yes[:, 0] & yes[:, 1], yes[:, 0] | yes[:, 1], ~yes[:, 0], yes[:, 0]):
-        columns = sources_of(
-            [*np.column_stack([rows, yes[:, 0], new])], [*"ab", "c", f"d{id(new)}"]
-        )
-        assert site.update_sources(ids, columns, any_persons=True).columns >= 1
-        released = site.cohort.columns[-1].released
-        assert set(released) <= {0.0, 1.0}
-
-
 def test_corrections_change_no_release_real_record() -> None:
     site, people = with_groups()
     before = site.cohort
@@ -238,19 +135,6 @@ def test_corrections_change_no_release_real_record() -> None:
     assert site.cohort is before
     assert site.recognition.differing["x0"] == (60, 60)
     assert site.recognition.differing["x1"][0] == 0
-
-
-def test_withdrawal_ends_the_use_of_a_group() -> None:
-    site, people = with_groups()
-    group = site.group_of("P7")
-    fellows = [name for name in people if site.group_of(name) == group and name != "P7"]
-    sizes = site.cohort.table(NAMES).sizes
-
-    site.cohorts = [site.cohort.withdraw(SECRET, "P7")]
-
-    np.testing.assert_array_equal(site.cohort.table(NAMES).sizes, np.delete(sizes, group))
-    assert all(site.group_of(name) == -1 for name in ["P7", *fellows])
-    assert site.update(people).persons == 0, "neither the person nor the others come back alone"
 
 
 def test_a_row_without_an_id_is_withdrawn_by_its_number() -> None:
@@ -301,13 +185,6 @@ def test_a_withdrawn_person_is_in_no_table_again_real_record() -> None:
     rows = site.cohort.table_rows(SECRET, list(everybody))
     sizes = site.cohort.table(NAMES).sizes
     np.testing.assert_array_equal(np.bincount(rows[rows >= 0], minlength=len(sizes)), sizes)
-
-
-def test_withdrawal_of_an_unknown_person_is_refused() -> None:
-    site = Memory()
-    site.update(persons(60))
-    with pytest.raises(CohortRefused, match="no group holds this person"):
-        site.cohort.withdraw(SECRET, "P60")
 
 
 def test_neighbours_are_those_of_all_columns_whichever_are_asked_for() -> None:
@@ -499,19 +376,3 @@ def test_without_ids_a_row_is_known_by_its_number() -> None:
         )
     with pytest.raises(CohortRefused, match="60 of the 60 persons in this source are not known"):
         site.update(people)
-
-
-def test_constant_and_empty_columns_and_equal_rows() -> None:
-    site = Memory()
-    values = np.column_stack([np.ones(40), np.full(40, np.nan), np.repeat([0.0, 1.0], 20)])
-    ids = [f"P{i}" for i in range(40)]
-    site.update_sources(ids, sources_of([*values], ["one", "nobody", "half"]))
-    assert site.update_sources(ids, sources_of([*values], ["one", "nobody", "half"])).columns == 0
-
-    table = site.cohort.table(["one", "nobody", "half"])
-    assert set(table.values("one")) == {1.0}
-    assert np.isnan(table.values("nobody")).all()
-
-    alike = Memory()
-    alike.update_sources(ids, sources_of([np.ones(2)] * 40))
-    assert alike.cohort.table(["x0"]).sizes.sum() == 40

@@ -79,37 +79,6 @@ def test_persons_who_lack_the_same_columns_are_a_part_if_they_are_many(
         assert parts.least[-1] == parts.least[found.index(others[0])]
 
 
-def test_groups_do_not_mix_parts_and_small_parts_are_one_group() -> None:
-    p, memory = 3, Memory(3)
-    missing = np.zeros((24 + 24 + 10, 3), np.bool_)
-    missing[24:48, 1] = True
-    missing[48:, 2] = np.arange(10) % 2
-    missing[48:, 0] = ~missing[48:, 2]
-
-    ids = [f"P{i}" for i in range(58)]
-    memory.update_sources(ids, _columns(missing))
-
-    groups = memory.groups_of(ids)
-    assert not set(groups[:24]) & set(groups[24:48])
-    assert len(set(groups[48:])) == 1, "10 persons are fewer than 2L"
-    assert not np.isnan(memory.cohort.table(["x1"]).released[0][sorted(set(groups[:24]))]).any()
-    assert memory.cohort.sizes.min() >= p
-
-
-def test_those_who_have_no_part_join_the_largest() -> None:
-    memory = Memory(3)
-    missing = np.zeros((24 + 30 + 5, 3), np.bool_)
-    missing[24:54, 1] = True
-    missing[54:, 2] = True
-    ids = [f"P{i}" for i in range(59)]
-
-    memory.update_sources(ids, _columns(missing))
-
-    groups = memory.groups_of(ids)
-    assert not set(groups[54:]) & set(groups[:24])
-    assert memory.cohort.least == 3, "there is no part of all others"
-
-
 def test_newcomers_form_no_parts_and_need_the_others_least_size() -> None:
     memory = Memory(3)
     missing = np.zeros((24 + 20 + 30, 2), np.bool_)
@@ -273,21 +242,6 @@ def test_values_beyond_the_pth_largest_or_smallest_count_as_that_one(seed: int, 
         moved = wild.copy()
         moved[known[p - 1]] -= 1.0
         assert not np.array_equal(embed_persons([SourceColumn("x", moved)], p), there)
-
-
-def test_wild_values_of_few_persons_do_not_move_the_groups() -> None:
-    rng = np.random.default_rng(0)
-    values = rng.normal(size=(60, 3))
-    wild = values.copy()
-    top = np.argsort(values[:, 0])[-4:]
-    wild[top, 0] = [1e3, 1e6, 1e9, 1e12]
-    memories = [Memory(5), Memory(5)]
-    ids = [f"P{i}" for i in range(60)]
-
-    for memory, each in zip(memories, (values, wild), strict=True):
-        memory.update_sources(ids, [SourceColumn(f"x{j}", v) for j, v in enumerate(each.T)])
-
-    np.testing.assert_array_equal(memories[0].cohort.groups, memories[1].cohort.groups)
 
 
 def _scattered(n: int) -> list[SourceColumn]:

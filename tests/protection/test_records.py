@@ -173,17 +173,3 @@ def test_a_column_of_zeros_is_open_until_a_group_releases_something_else() -> No
         assert pinned.column.centre == (1.0 if step else 0.0)
     assert pinned.released.tolist()[-2:] == [4.0, 30.0]
     assert set(pinned.released.tolist()[:-2]) == {0.0}
-
-
-def test_nothing_changes_a_step_that_is_set() -> None:
-    memory, rng = Memory(3), np.random.default_rng(0)
-    ids = [f"P{number}" for number in range(60)]
-    values = np.append(rng.normal(0.0, 1.0, 30), rng.normal(1e6, 1e5, 30))
-    memory.update_sources(ids[:30], [SourceColumn("x", values[:30])])
-    before = memory.cohort.columns[0].column
-
-    memory.update_sources(ids, [SourceColumn("x", values)], any_persons=True)
-
-    assert memory.cohort.columns[0].column == before
-    new = memory.cohort.columns[0].released[-5:]
-    np.testing.assert_allclose(new / before.step, np.rint(new / before.step), atol=1e-6)

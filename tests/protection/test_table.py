@@ -36,27 +36,6 @@ def test_fewer_than_2p_persons_are_one_group() -> None:
     assert len(form_table(_numbers(10, 2), 5).sizes) == 2
 
 
-def test_columns_of_levels_need_no_larger_groups() -> None:
-    sources = [*_numbers(400, 2), SourceColumn("sex", np.arange(400) % 2.0)]
-
-    table = form_table(sources, 5)
-
-    assert table.sizes.min() == 5
-    assert table.sizes.max() <= 9
-    assert set(table.values("sex")) == {0.0, 1.0}
-
-
-def test_the_table_returns_each_column() -> None:
-    ward = np.arange(400) % 3.0
-    table = form_table([*_numbers(400, 1), SourceColumn("ward", ward, 3)], 5)
-
-    assert table.names() == ("x0", "ward")
-    assert set(table.values("ward")) == {0.0, 1.0, 2.0}
-    assert np.average(table.values("x0"), weights=table.sizes) == pytest.approx(0.0, abs=0.1)
-    with pytest.raises(KeyError):
-        table.values("y")
-
-
 # --- neighbours -----------------------------------------------------------------------------------
 
 
@@ -167,12 +146,3 @@ def test_shares_by_hand(records: list[float], share: float) -> None:
     neighbours = np.array([[0, 1], [1, 0], [2, 3], [3, 2]])
 
     assert within_shares(values, np.full(4, 5), neighbours).tolist() == [share]
-
-
-def test_shares_do_not_depend_on_units() -> None:
-    table = _table(np.random.default_rng(0).normal(size=(40, 3)))
-    values = np.column_stack(table.released)
-
-    scaled = within_shares(1e6 - 7.0 * values, table.sizes, table.neighbours)
-
-    np.testing.assert_array_equal(within_shares(values, table.sizes, table.neighbours), scaled)

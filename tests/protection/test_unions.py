@@ -133,11 +133,6 @@ def _union_records(memory: Memory, p: int) -> list[float]:
     return memory.cohort.table(["x"], p).values("x").tolist()
 
 
-def test_of_equally_common_levels_it_is_that_of_most_persons_not_of_most_groups() -> None:
-    memory, _ = _site([(3, 2), (3, 1), (3, 2), (3, 2), (9, 1), (3, 0)], 6, 3)
-    assert sorted(_union_records(memory, 6)) == [1.0, 1.0, 2.0]
-
-
 @pytest.mark.parametrize(("larger_p", "least"), [(4, 2), (6, 2), (7, 3), (9, 3), (10, 4)])
 def test_a_union_needs_groups_not_persons(larger_p: int, least: int) -> None:
     memory, _ = _site([(5, 1)] * (least - 1), larger_p)
@@ -145,21 +140,6 @@ def test_a_union_needs_groups_not_persons(larger_p: int, least: int) -> None:
         memory.cohort.table(["x"], larger_p)
     memory, _ = _site([(3, 1)] * least, larger_p)
     assert memory.cohort.table(["x"], larger_p).sizes.tolist() == [3 * least]
-
-
-def test_known_persons_do_not_count_but_groups_that_release() -> None:
-    """Of 10 persons in a union 6 have a value: enough for 2 groups of 3, each counted fully."""
-    memory = Memory(3)
-    labels = np.repeat([0, 1], 5)
-    values = np.array([1.0, 1.0, 1.0, NAN, NAN, 2.0, 2.0, 2.0, 2.0, NAN])
-    ids = [f"P{number}" for number in range(10)]
-    with given_groups(lambda _: labels, 5):
-        memory.update_sources(ids, [SourceColumn("x", values)], p=10)
-    with pytest.raises(TooFewPersons):
-        memory.cohort.table(["x"], 10)
-    memory.update_sources(ids, [SourceColumn("x", values)], p=6)
-    assert memory.cohort.table(["x"], 6).sizes.tolist() == [10]
-    assert _union_records(memory, 6) == [1.0], "5 persons of 1 and 5 of 2, also if fewer have it"
 
 
 # --- once, for ever -------------------------------------------------------------------------------
@@ -200,33 +180,6 @@ def test_a_union_decides_when_all_its_persons_were_there_and_then_for_ever() -> 
     assert np.isnan(memory.cohort.table(["y"], 6).values("y")).tolist() == [True, False]
     _with_new(memory, ids, y, 6)
     assert np.isnan(memory.cohort.table(["y"], 6).values("y")).tolist() == [True, False]
-
-
-def test_absent_persons_may_come_in_different_files() -> None:
-    memory, ids = _site([(3, 1), (3, 2)], 6)
-    groups = memory.groups_of(ids)
-    y = np.where(groups == 0, 10.0, 20.0)
-
-    _with_new(memory, ids, y, 6, lambda row: groups[row] == 0)
-    assert np.isnan(memory.cohort.table(["y"], 6).values("y")).all()
-    _with_new(memory, ids, y, 6, lambda row: groups[row] == 1)
-
-    assert memory.cohort.table(["y"], 6).values("y").tolist() == [10.0]
-
-
-def test_unions_for_one_p_say_nothing_about_another() -> None:
-    memory, ids = _site([(3, record) for record in range(1, 13)], 6)
-    small = _unions(memory.cohort, 6)
-
-    _with_new(memory, ids, np.arange(36.0), 12)
-
-    assert _unions(memory.cohort, 6) is small, "formed once, whatever else is released"
-    assert np.bincount(_unions(memory.cohort, 12).labels).min() >= 4
-    assert "y" not in memory.cohort.table(["x"], 6).names()
-    assert np.isnan(memory.cohort.table(["y"], 6).values("y")).all(), "not decided for 6"
-    before = memory.cohort
-    _with_new(memory, ids, np.arange(36.0), 12)
-    assert memory.cohort is before
 
 
 def test_a_later_p_finds_what_groups_have_released() -> None:
@@ -301,19 +254,6 @@ def test_unions_do_not_depend_on_the_order_of_persons() -> None:
     np.testing.assert_array_equal(one.sizes, other.sizes)
     for mine, theirs in zip(one.released, other.released, strict=True):
         np.testing.assert_array_equal(mine, theirs)
-
-
-def test_changed_values_of_known_persons_change_no_union() -> None:
-    """Unions for a new p are formed from what was released, not from the file of now."""
-    people = persons(60, 3)
-    changed = {name: row * (1.0 if i % 2 else 1e6) for i, (name, row) in enumerate(people.items())}
-    memories = [Memory(3), Memory(3)]
-    for memory, later in zip(memories, (people, changed), strict=True):
-        memory.update(people)
-        memory.update(later, p=7)
-    one, other = (_unions(memory.cohort, 7) for memory in memories)
-    np.testing.assert_array_equal(one.labels, other.labels)
-    np.testing.assert_array_equal(one.released, other.released)
 
 
 def test_groups_of_all_parts_are_united_by_what_they_released() -> None:
