@@ -46,17 +46,6 @@ def swept() -> SessionResult:
     return SessionResult(found.result, found.definition, site="a", labels_=found.labels_["a"])
 
 
-def test_a_result_at_each_k(swept: SessionResult) -> None:
-    assert [entry.n_clusters for entry in swept.sweep_ or ()] == [2, 3]
-    other = swept.at(3)
-    assert (len(other.cluster_centers_), other.sweep_, other.labels_) == (3, None, None)
-    assert set(other.predict(SITES["b"])) <= {0, 1, 2}
-    with pytest.raises(errors.UsageError, match=r": 2, 3$"):
-        swept.at(4)
-    with pytest.raises(errors.UsageError, match="compared no numbers"):
-        other.at(3)
-
-
 def test_simulate_prints_every_k_and_which_is_recommended(
     tmp_path: Path, command_line: CommandLine
 ) -> None:

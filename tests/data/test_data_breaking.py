@@ -183,17 +183,6 @@ def test_spaces_around_a_name_are_no_part_of_it(tmp_path: Path) -> None:
     assert fault(twice, AGE).rule == "duplicate-column"
 
 
-def test_booleans_and_their_text_are_read_the_same(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"cp": [True, False]})
-    frame.to_csv(tmp_path / "rows.csv", index=False)
-    named = Feature(name="cp", kind="categorical", levels=("true", "false"))
-    numbered = Feature(name="cp", kind="categorical", levels=("0", "1"))
-    for source in (frame, tmp_path / "rows.csv"):
-        assert load(source, (named,)).X.tolist() == [[1, 0], [0, 1]]
-        assert load(source, (numbered,)).X.tolist() == [[0, 1], [1, 0]]
-        assert np.isnan(load(source, (CP,)).X).all()
-
-
 def test_a_sentinel_is_found_in_single_precision() -> None:
     narrow = np.array([99.9, 1.5], dtype=np.float32)
     for source in (pd.DataFrame({"age": narrow}), narrow[:, None]):

@@ -11,8 +11,6 @@ import openpyxl
 import pytest
 
 from fedclust.data import Dataset, load
-from fedclust.data.persons import read_persons
-from fedclust.data.row_source import RowSource
 from fedclust.schema.feature import Feature
 from fedclust.wire.errors import DataError
 
@@ -76,18 +74,6 @@ def test_cells_of_every_type(tmp_path: Path) -> None:
     stages = [[1, 0, 0], [0, 1, 0], [0, 0, 1], [nan] * 3, [0, 1, 0]]
     np.testing.assert_array_equal(table.X[:, 2:] > 0, np.array(stages) > 0)
     np.testing.assert_array_equal(np.isnan(table.X[:, 2]), [False] * 3 + [True, False])
-
-
-@pytest.mark.parametrize("rows", [1, 3, 100])
-def test_blocks_and_passes(rows: int, tmp_path: Path) -> None:
-    path = book(tmp_path, HEADER, *([f"p{n}", i, i % 2, 1] for n, i in enumerate([*range(9), 7])))
-    opened = RowSource(path, (AGE,), text=("id",))
-    for _again in range(2):
-        blocks = list(opened.scan(rows))
-        assert [v for block in blocks for v in block.values[0].tolist()] == [*range(9), 7]
-        assert [n for block in blocks for n in block.numbers or ()] == list(range(2, 12))
-    persons = read_persons(Dataset(path, out_of_core=True), (AGE,), id_column="id")
-    assert persons.n_persons == 10
 
 
 @pytest.mark.parametrize(

@@ -96,13 +96,6 @@ def test_a_mapping_file_with_everything(site: Dataset) -> None:
     assert cp == [0, 1, 3, 2, 3, -1], "a declared level called none is no missing value"
 
 
-def test_the_same_rows_in_the_sessions_own_terms_have_the_same_digest(site: Dataset) -> None:
-    nan = np.nan
-    plain = pd.DataFrame({"sex": [1, 0, nan, 1, 0, nan], "chol": [5, nan, nan, nan, nan, 10.0]})
-    plain["chol"] *= 38.67
-    assert load(site, (SEX, CHOL)).digest() == load(plain, (SEX, CHOL)).digest()
-
-
 def test_options_go_before_the_file_and_markers_add_up(site: Dataset, tmp_path: Path) -> None:
     data = tmp_path / "other.csv"
     data.write_text("geschlecht,chol_mmol\nm,5.0\n?,99\nkeine,0\n", "utf-8")

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import sqlalchemy
 
-from fedclust.data import Dataset, DataWarning, SqlQuery, persons
+from fedclust.data import Dataset, SqlQuery, persons
 from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons
-from fedclust.data.table import Source, read_id_map
+from fedclust.data.table import read_id_map
 from fedclust.schema.feature import Feature
 from fedclust.wire.errors import DataError
 
@@ -134,18 +134,6 @@ def test_bounds_levels_and_transforms_of_the_session_change_nothing_that_is_read
     assert one.columns == other.columns
     pairs = zip(_whole(one).sources, _whole(other).sources, strict=True)
     assert all(np.array_equal(a.values, b.values, equal_nan=True) for a, b in pairs)
-
-
-def test_unknown_codes_cause_a_warning_at_the_site() -> None:
-    frame = _frame()
-    frame.loc[3, "age"] = 400
-    with pytest.warns(DataWarning) as said:
-        _read(frame)
-    messages = [str(each.message) for each in said]
-    unknown = int((frame["cp"] == "4").sum())
-    assert any("'age': 1 value outside the session's bounds" in text for text in messages)
-    assert any(f"'cp': {unknown} values that the session" in text for text in messages)
-    assert not any("400" in text for text in messages)
 
 
 @pytest.mark.parametrize(
@@ -368,13 +356,6 @@ def test_no_value_and_no_identifier_is_in_a_repr() -> None:
     for shown in (repr(found), repr(list(found.blocks()))):
         assert "SECRET" not in shown
         assert "77.25" not in shown
-
-
-def test_an_array_is_read_by_the_names_of_the_features() -> None:
-    array: Source = np.array([[40.0, 1.0], [np.nan, 0.0], [60.0, 1.0]])
-    found = read_persons(array, (AGE, FLAG))
-    assert [column.name for column in found.columns] == ["age", "flag"]
-    np.testing.assert_array_equal(_whole(found).sources[0].values, array[:, 0])
 
 
 # --- lists of new and old ids ---------------------------------------------------------------------

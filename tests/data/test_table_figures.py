@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedclust.data import table_figures
 from fedclust.data.table_figures import TableFigures, measure_table
-from fedclust.protection.columns import SourceColumn, TableColumn
+from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import ProtectedTable
 from protection.drawn_sites import rows_of, sites
 from support.cohorts import Memory
@@ -122,15 +122,3 @@ def test_a_column_whose_step_hides_it_and_a_trait_that_vanishes_are_warned_of() 
     said = " ".join(figures_.warnings())
     assert "rare" in said
     assert "outcome" in said
-
-
-def test_a_coarse_step_is_warned_of() -> None:
-    columns = (TableColumn("ph", step=0.05, centre=7.4),)
-    released = (np.array([7.35, 7.4, 7.4, 7.45]),)
-    table = ProtectedTable(columns, np.full(4, 5), released, np.zeros((0, 2), np.int64))
-    blocks = [([SourceColumn("ph", np.repeat(released[0], 5))], np.repeat(np.arange(4), 5))]
-
-    found = measure_table(table, blocks, 5)
-
-    assert found.coarse == ("ph",)
-    assert "half of the standard deviation" in " ".join(found.warnings())

@@ -49,16 +49,6 @@ def test_it_finds_the_optimum_of_small_problems(seed: int) -> None:
     assert _inertia(points, weights, centroids) == pytest.approx(_optimum(points, weights, 3))
 
 
-def test_weights_are_counts_of_rows() -> None:
-    rng = np.random.default_rng(1)
-    points, counts = rng.normal(size=(10, 2)), rng.integers(1, 6, size=10)
-    weighted = weighted_kmeans(points, counts.astype(float), 3, np.random.default_rng(0))
-    repeated = np.repeat(points, counts, axis=0)
-    unweighted = weighted_kmeans(repeated, np.ones(len(repeated)), 3, np.random.default_rng(0))
-
-    np.testing.assert_allclose(sorted(weighted.tolist()), sorted(unweighted.tolist()), rtol=1e-9)
-
-
 @given(arrays(np.float64, (7, 2), elements=st.integers(-2, 2).map(float)), st.integers(1, 9))
 @settings(max_examples=60)
 def test_repeated_points_give_one_centroid_per_distinct_point(points: np.ndarray, k: int) -> None:

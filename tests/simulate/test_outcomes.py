@@ -121,19 +121,6 @@ def test_noise_depends_on_seed_site_and_outcome_and_on_nothing_else() -> None:
     assert all((a != b).any() for a, b in zip(berlin, oslo, strict=True))
 
 
-def test_several_rows_of_one_person_count_once() -> None:
-    persons = {name: np.arange(240) // 2 for name in SITES}
-    found = run(persons=persons, features=["x", "y", {**DIED, "points": 10_000}])
-    for name, rows in SITES.items():
-        (table,) = tables(found)[name]
-        # The noise has a variance of 1/40.
-        assert abs(table.sum() - 120) <= 3
-        votes = rows.groupby(persons[name]).died.agg(["sum", "count"])
-        yes = int((2 * votes["sum"] > votes["count"]).sum())
-        assert abs(table[:, 1].sum() - yes) <= 3
-        assert abs(table[:, 2].sum() - int((votes["count"] == 0).sum())) <= 3
-
-
 def test_a_group_that_lacks_a_column_is_in_no_cluster_where_rows_are_dropped() -> None:
     sites = {name: rows.copy() for name, rows in SITES.items()}
     for rows in sites.values():

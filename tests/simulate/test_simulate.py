@@ -7,7 +7,6 @@ import pandas as pd
 import pytest
 
 from fedclust import SessionResult, simulate
-from fedclust.data import DataWarning
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.wire.codec import encode_model
 from support.points import of_rows, repeated
@@ -158,26 +157,6 @@ def test_repeated_given_centroids_are_one_with_a_warning() -> None:
     assert "2 distinct" in " ".join(result.warnings_)
 
 
-def test_a_single_site_in_a_simulation() -> None:
-    X = pooled(blobs(CENTRES, (3,)))
-    result = lloyd({"only": X}, 4, policy={"min_group_size": 3})
-
-    assert result.sizes_ == (3, 3, 3, 3)
-    np.testing.assert_array_equal(result.predict(X), result.labels_["only"])
-
-
-def test_missing_values_drop_or_impute() -> None:
-    sites = blobs(CENTRES, (20, 20, 20))
-    sites["a"][::7, 0] = np.nan
-    dropped = lloyd(sites, 4, policy={"missing": "drop"})
-    imputed = lloyd(sites, 4)
-
-    assert (dropped.labels_["a"] == -1).sum() == 12
-    assert (imputed.labels_["a"] >= 0).all()
-    assert sum(size or 0 for size in dropped.sizes_ or ()) == 228
-    assert imputed.quality_.n_rows == 240
-
-
 def test_a_site_without_a_feature_takes_part_with_it_imputed() -> None:
     sites = blobs(CENTRES, (20, 20, 20, 20))
     sites["b"][:, 1] = np.nan
@@ -193,20 +172,6 @@ def test_a_site_without_a_feature_takes_part_with_it_imputed() -> None:
 
 
 # --- how it is called -----------------------------------------------------------------------------
-
-
-def test_columns_of_data_frames_are_matched_by_name() -> None:
-    sites = blobs(CENTRES, (12, 20, 31))
-    frames = {
-        site: pd.DataFrame(rows, columns=["dose", "age"]).assign(note="x")[["note", "age", "dose"]]
-        for site, rows in sites.items()
-    }
-    result = lloyd(frames, 4, features=["dose", "age"])
-    plain = lloyd(sites, 4, features=[{"name": "dose"}, {"name": "age"}])
-
-    assert encode_model(result.result) == encode_model(plain.result)
-    with pytest.raises(RuleViolation, match="weight"):
-        lloyd(frames, 4, features=["dose", "weight"])
 
 
 ROWS = np.random.default_rng(0).normal(size=(20, 2))
@@ -296,17 +261,6 @@ def test_a_column_of_more_than_two_numbers_is_no_yes_no_feature() -> None:
         lloyd(sites, 1, features=features)
 
 
-def test_bounds_clip_what_is_released_and_the_site_is_warned() -> None:
-    sites = _rows_with_a_value_too_large()
-    bounded = [{"name": "x", "lower": 0, "upper": 1}, "y"]
-
-    with pytest.warns(DataWarning, match="2 values outside the session's bounds") as said:
-        result = lloyd(sites, 1, features=bounded)
-
-    assert len(said) == 1
-    assert result.labels_["b"].tolist() == [0] * 20
-
-
 def test_bounds_clip_the_rows_of_a_session_without_protection() -> None:
     sites = _rows_with_a_value_too_large()
     clipped = {site: np.minimum(rows, 1.0) for site, rows in sites.items()}
@@ -344,13 +298,6 @@ def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) 
     sites = {"a": whole, "b": whole, "c": whole, "d": np.empty((0, 2))}
     result = lloyd(sites, 2, features=["x0", levels])
     assert result.labels_["d"].shape == (0,)
-
-
-def test_new_rows_of_a_data_frame_are_matched_by_name() -> None:
-    result = lloyd(blobs(CENTRES, (12, 20, 31)), 4)
-    rows = pd.DataFrame({"x1": [6.0, 0.0], "note": "?", "x0": [0.0, 6.0]})
-
-    np.testing.assert_array_equal(result.predict(rows), result.predict([[0, 6], [6, 0]]))
 
 
 def test_the_trace_holds_what_every_site_sent_in_every_round() -> None:

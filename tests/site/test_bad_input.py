@@ -27,16 +27,6 @@ def frame(values: NDArray[np.float64], ids: list[str] | None = None) -> pd.DataF
     return found if ids is None else found.assign(id=ids)
 
 
-def test_equal_rows_and_a_constant_column_have_a_result(tmp_path: Path) -> None:
-    alike = (
-        FakeCoordinator().site(tmp_path / "a").participate("heart", np.ones((60, 2)), consent=True)
-    )
-    assert len(set(alike.labels_.tolist())) == 1
-    constant = np.column_stack([MINE[:, 0] + 100, np.ones(60)])
-    result = FakeCoordinator().site(tmp_path / "b").participate("heart", constant, consent=True)
-    assert min(result.labels_) >= 0
-
-
 @pytest.mark.parametrize("case", ["fewer than p", "a column without values"])
 def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path: Path) -> None:
     data = MINE[:4] if case == "fewer than p" else MINE * [1.0, np.nan]
@@ -46,12 +36,6 @@ def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path
     assert any("sends only empty submissions" in note for note in request.notes)
     whole = FakeCoordinator().site(tmp_path).check("heart", MINE)
     assert not any("empty" in note for note in whole.notes)
-
-
-def test_a_column_without_values_is_imputed_if_the_session_imputes(tmp_path: Path) -> None:
-    fake = FakeCoordinator()
-    result = fake.site(tmp_path).participate("heart", MINE * [1.0, np.nan], consent=True)
-    assert min(result.labels_) >= 0
 
 
 def test_a_column_that_becomes_yes_no_stays_what_it_was_real_record(tmp_path: Path) -> None:

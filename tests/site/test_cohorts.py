@@ -403,19 +403,6 @@ def test_all_coordinators_and_sites_of_an_account_share_the_groups(
 # --- who is in which table ------------------------------------------------------------------------
 
 
-def test_other_persons_are_entered_in_the_ledger(hospital: Hospital) -> None:
-    first = hospital.update(mixed(80))
-    second = hospital.update(mixed(80, 500), other_persons="board 9")
-    grown = hospital.update(mixed(80) | mixed(90, 200), other_persons="board 10")
-
-    assert (grown.table_id, second.table_id != first.table_id) == (first.table_id, True)
-    assert [(line["what"], line.get("other_persons")) for line in hospital.lines()] == [
-        ("created", None),
-        ("created", "board 9"),
-        ("updated", "board 10"),
-    ]
-
-
 def test_an_approval_of_persons_who_wait_is_entered_once(hospital: Hospital) -> None:
     before = hospital.update(mixed(80))
     few = mixed(3) | mixed(4, 500)

@@ -133,8 +133,3 @@ def test_columns_may_have_names_that_no_feature_may_have(site: Site, name: str) 
         cohort = site.store.keep(draft)
     assert set(cohort.rules()) == {name, "sex", "b"}
     assert draft.recognition.differing.keys() == {name, "sex"}
-
-
-def test_each_column_of_a_later_file_has_a_new_name(site: Site) -> None:
-    site.join("a b", "mrn")
-    assert set(site.join("a c", "mrn", later="_2027").rules()) == {"a", "b", "a_2027", "c_2027"}

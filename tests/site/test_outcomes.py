@@ -132,12 +132,6 @@ def test_noise_is_added_and_the_ledger_takes_no_count_from_it(tmp_path: Path) ->
     assert line["fields"] == {"cells[0]": "int64[4, 3]", "cells[1]": "int64[4, 4]"}
 
 
-def test_exact_rows_are_counted_without_noise(tmp_path: Path) -> None:
-    fake = coordinator(policy={"protection": "none", "missing": "impute"})
-    result = take_part(fake, tmp_path, person=None)
-    equal(sent(fake), exact(MINE, result.labels_))
-
-
 def test_each_person_counts_once_whatever_the_number_of_rows(
     tmp_path: Path, draws: list[Fraction]
 ) -> None:

@@ -193,14 +193,6 @@ def test_who_consents_reads_that_an_unused_column_repeats_ids(tmp_path: Path) ->
     assert named.warnings == ()
 
 
-@pytest.mark.parametrize("consent", [False, lambda _request: False])
-def test_without_consent_nothing_is_sent(tmp_path: Path, consent: Any) -> None:
-    fake = coordinator()
-    refused(fake, tmp_path, errors.ConsentDeclined, consent=consent)
-    assert not [request for request in fake.requests if not request.startswith("GET")]
-    assert journal(fake, tmp_path).record is None
-
-
 def test_two_sites_need_it_said(tmp_path: Path) -> None:
     policy = {"min_sites": 2, "max_rounds": 4}
     fake = FakeCoordinator({"alpha": OTHERS["alpha"]}, policy=policy)
@@ -270,16 +262,6 @@ def test_preview_is_what_is_sent_byte_for_byte_and_sends_nothing(tmp_path: Path)
     after = site.preview("heart", MINE)
     assert after.body is None
     assert after.note
-
-
-def test_preview_of_a_body_that_is_under_way_is_that_body(tmp_path: Path) -> None:
-    fake = coordinator()
-    fake.after = lose_answers(fake, "PUT", after=1)
-    refused(fake, tmp_path, errors.CoordinatorUnreachable)
-    fake.after = lambda _request: None
-    preview = fake.site(tmp_path).preview("heart", MINE)
-    assert preview.body == fake.puts[-1][1]
-    assert "again" in preview.note
 
 
 def lose_answers(fake: FakeCoordinator, method: str, *, after: int = 0) -> Any:
@@ -608,16 +590,6 @@ def test_a_body_that_is_refused_stops_and_is_in_the_ledger(
     assert len(bodies) == 1
     entries = [entry for entry in body_lines(tmp_path) if entry["round"] == 2]
     assert [entry["refused"] for entry in entries] == [slug]
-
-
-def test_a_token_that_expires_half_way_is_replaced_and_the_same_bytes_go(tmp_path: Path) -> None:
-    fake = coordinator()
-    answering(fake, 2, "unauthenticated")
-    refused(fake, tmp_path, errors.Unauthenticated)
-    fake.before = lambda _request: None
-    fake.site(tmp_path).participate("heart", MINE, consent=True)
-    assert len({body for number, body in fake.puts if number == 2}) == 1
-    assert Ledger(SiteState(tmp_path)).verify() == []
 
 
 def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path, fake: FakeCoordinator) -> None:

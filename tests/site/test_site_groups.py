@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from fedclust import errors
 from fedclust.site.cohorts import CohortRecord, CohortStore
-from fedclust.site.ledger import Ledger
 from fedclust.site.progress import Preview
 from fedclust.site.state import SiteState
 from support.fake_coordinator import FakeCoordinator
@@ -57,15 +56,6 @@ def test_a_known_person_is_answered_from_the_store_real_record(tmp_path: Path) -
     departed = np.delete(MINE, 7, axis=0)
     ids = IDS[:7] + IDS[8:]
     assert coordinator().site(tmp_path).preview("heart", departed, person=ids).body == before
-
-
-def test_nothing_is_kept_by_a_check_or_without_consent(tmp_path: Path) -> None:
-    fake = coordinator()
-    fake.site(tmp_path).check("heart", MINE, person=IDS)
-    with pytest.raises(errors.ConsentDeclined):
-        take_part(fake, tmp_path, consent=False)
-    assert tables(tmp_path) == {}
-    assert list(Ledger(SiteState(tmp_path)).read()) == []
 
 
 def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path) -> None:
