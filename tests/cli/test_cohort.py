@@ -2,7 +2,6 @@
 
 import io
 import json
-import re
 import sqlite3
 import sys
 from contextlib import closing
@@ -166,32 +165,6 @@ def definition_file(command: Command, names: list[str]) -> Path:
     path = command.place / "study.json"
     session_file(path, *({"name": name, "lower": -999, "upper": 999} for name in names))
     return path
-
-
-def test_a_wrong_read_is_refused_before_anything_is_stored(command: Command) -> None:
-    """The columns are rotated: newcomers or a new column would release what is wrong."""
-    names = ["a", "b", "c", "d"]
-    rng = np.random.default_rng(0)
-    rows = [f"p{i}," + ",".join(f"{x:.3f}" for x in rng.normal(size=5)) for i in range(80)]
-
-    def create(header: list[str], features: list[str]) -> int:
-        command.data.write_text("\n".join([",".join(["mrn", *header, "e"]), *rows]) + "\n", "utf-8")
-        named = ("--id-column", "mrn", "--features", ",".join(features))
-        return command.run("create", "--data", str(command.data), *named)
-
-    assert create(names, names) == 0
-    rotated = ["b", "c", "d", "a"]
-    assert create(rotated, names) == 0, "nothing new: only printed"
-    # One value in 256 has the same fingerprint by chance.
-    assert re.search(r"a: (7\d|80) of (7\d|80) values differ", command.err)
-    path = definition_file(command, [*names, "e"])
-    check = ("check", "--definition", str(path), "--data", str(command.data), "--id-column", "mrn")
-    for refused in (lambda: create(rotated, [*names, "e"]), lambda: command.fedclust(*check)):
-        assert refused() == 3
-        said = " ".join(command.err.split())
-        assert re.search(r"a \((7\d|80) of (7\d|80)\); b \((7\d|80) of (7\d|80)\)", said)
-    assert create(names, [*names, "e"]) == 0
-    assert command.fedclust(*check) == 0, command.err
 
 
 def test_check_says_how_many_persons_are_known_and_what_differs(command: Command) -> None:

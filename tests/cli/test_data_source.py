@@ -15,7 +15,6 @@ from fedclust.site.data_sources import DataSource, DataSources
 from fedclust.wire.errors import UsageError
 from support.command_line import CommandLine, at_desk
 from support.definitions import session_file
-from support.fake_coordinator import FakeCoordinator
 
 N = 60
 
@@ -239,21 +238,3 @@ def test_a_title_above_the_header_of_a_sheet(office: Office) -> None:
     assert office.run("data", "add", "lock", "--data", "~$titled.xlsx") == 3
     assert "this is the lock file of Excel" in office.err
     assert "give titled.xlsx" in office.err
-
-
-def test_new_rows_of_a_registered_source_are_labelled(office: Office) -> None:
-    rng = np.random.default_rng(1)
-    fake = FakeCoordinator(
-        {name: rng.normal(size=(N, 2)) for name in ("alpha", "beta")},
-        policy={"max_rounds": 4, "missing": "drop"},
-    )
-    with fake.site("journal") as site:
-        site.participate("heart", rng.normal(size=(N, 2)), consent=True).save("heart.fedclust")
-    labels = ("--out", "labels.csv")
-    assert office.run("predict", "heart.fedclust", "--data", "@cohort", *labels) == 0, office.err
-    lines = Path("labels.csv").read_text("utf-8").splitlines()
-    assert lines[0].startswith("mrn,cluster,second,margin")
-    assert len(lines) == N + 2
-    assert lines[-1] == "SECRETlast,,,,,,"
-    assert office.run("predict", "heart.fedclust", "--data", "@cohort", "--out", "cohort.csv") == 2
-    assert "would be overwritten" in office.err

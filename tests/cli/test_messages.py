@@ -637,21 +637,6 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     assert "60 rows labelled: l2.csv (K = 2)" in two.text
 
 
-def test_a_column_without_a_known_level_is_refused_in_its_line(desk: Desk) -> None:
-    def rename(lines: list[list[Any]]) -> None:
-        for line in lines[1:]:
-            line[3] = "Secret"
-
-    data = changed(desk, "levels.csv", rename)
-    for protection in ("groups", "none"):
-        definition = {"name": "heart", **STUDY}
-        definition["policy"] = {"protection": protection, "missing": "drop"}
-        (desk.place / "levels.json").write_text(json.dumps(definition), "utf-8")
-        said = desk.run("ada", f"check --definition levels.json {data}")
-        assert said.code == 3
-        assert "angina angina refused 0.0% + 100.0% open" in said.text
-
-
 def test_rows_without_a_label_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
     assert warn_unlabelled(np.array([0, 1, 2])) == 0
     assert capsys.readouterr().err == ""

@@ -5,7 +5,6 @@ import io
 import os
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -260,23 +259,21 @@ def test_a_wrong_settings_file_stops_a_session_rather_than_being_ignored(site: S
 # --- withdrawal -----------------------------------------------------------------------------------
 
 
-def withdraw_after(site: Site, number: int) -> Callable[[Progress], None]:
-    def look(progress: Progress) -> None:
-        if (progress.event, progress.round) == ("sent", number):
+@pytest.mark.parametrize(("event", "rounds"), [("computing", [1]), ("sent", [1, 2])])
+def test_a_withdrawal_stops_a_running_session_until_it_is_approved_again(
+    site: Site, fake: FakeCoordinator, event: str, rounds: list[int]
+) -> None:
+    def withdraw(progress: Progress) -> None:
+        if (progress.event, progress.round) == (event, 2):
             site.approvals.withdraw("heart", NAME)
 
-    return look
-
-
-def test_a_withdrawal_stops_a_running_session_until_it_is_approved_again(
-    site: Site, fake: FakeCoordinator
-) -> None:
     reviewed_and_approved(site)
     for _ in range(2):
-        with pytest.raises(errors.ApprovalNeeded, match=f"withdrawn \\({NAME}"):
-            site.participate("heart", MINE, consent=True, on_progress=withdraw_after(site, 2))
-        assert sorted(fake.accepted) == [1, 2]
-    assert [line["round"] for line in body_lines(site.state.directory)] == [1, 2]
+        said = f"withdrawn \\({NAME}"
+        refused(site, errors.ApprovalNeeded, said, consent=True, on_progress=withdraw)
+        assert sorted(fake.accepted) == rounds
+    assert [line["round"] for line in body_lines(site.state.directory)] == rounds
+    assert all(outcome is not None for _, outcome in recorded_answers(site.state)), "none in flight"
     approve(site)
     site.participate("heart", MINE)
     assert [number for number, _ in fake.puts] == sorted(fake.accepted)
@@ -284,19 +281,6 @@ def test_a_withdrawal_stops_a_running_session_until_it_is_approved_again(
     # What is over is read as before: nothing more is sent for it.
     site.approvals.withdraw("heart", NAME)
     assert site.participate("heart", MINE).labels_ is not None
-
-
-def test_a_withdrawal_while_an_answer_is_computed_keeps_it_here(
-    site: Site, fake: FakeCoordinator
-) -> None:
-    def look(progress: Progress) -> None:
-        if (progress.event, progress.round) == ("computing", 2):
-            site.approvals.withdraw("heart", NAME)
-
-    reviewed_and_approved(site)
-    refused(site, errors.ApprovalNeeded, on_progress=look)
-    assert sorted(fake.accepted) == [1]
-    assert all(outcome is not None for _, outcome in recorded_answers(site.state)), "none in flight"
 
 
 def test_a_withdrawal_ends_a_wait_for_the_first_round(

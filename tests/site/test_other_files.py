@@ -159,38 +159,3 @@ def test_rows_without_ids_may_only_be_appended(tmp_path: Path) -> None:
         assert all("values of known persons differ" in each for each in refused)
     # Repeated rows at the end count as newcomers: docs/cohorts.md says so.
     assert site.come(pd.concat([file, file])).recognition.unknown == 200
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_other_peoples_yes_no_data_under_the_same_row_numbers(seed: int, tmp_path: Path) -> None:
-    """Nearly all rows agree in rare conditions, which nobody of them has."""
-
-    def people(seed: int, n: int = 200) -> pd.DataFrame:
-        rng, shares = np.random.default_rng(seed), np.linspace(0.02, 0.4, 6)
-        return pd.DataFrame((rng.random((n, 6)) < shares).astype(int), columns=list("abcdef"))
-
-    site = Hospital(tmp_path, id_column=None)
-    site.store = CohortStore(SiteState(tmp_path / "yes-no"))
-    path = tmp_path / "rows.csv"
-
-    def come(file: pd.DataFrame, *asked: Feature) -> Draft:
-        file.to_csv(path, index=False)
-        released = [Feature(name=name, kind="binary") for name in "abcde"]
-        return draft_table(site.store, SiteRows(path), [*released, *asked], 5, NOW)[1]
-
-    site.store.keep(come(people(100)))
-    other, new = people(seed), Feature(name="f", kind="binary")
-    death = new.model_copy(update={"role": "outcome"})
-    assert come(other).change.persons == 0, "nothing new: printed"
-    for refused in (
-        lambda: come(other, new),
-        lambda: come(other, death),
-        lambda: come(pd.concat([other, people(seed + 50, 20)])),
-    ):
-        assert "values of known persons differ" in site.said(refused)
-    for honest in (
-        lambda: come(people(100), new),
-        lambda: come(people(100), death),
-        lambda: come(pd.concat([people(100), people(seed + 50, 20)])),
-    ):
-        assert site.said(honest) == ""

@@ -80,18 +80,6 @@ def test_the_last_thousand_heads_are_sent_and_all_if_asked() -> None:
     assert last.at(1_500) is last.at(2_501) is None
 
 
-def test_each_join_continues_the_one_before(tmp_path: Path) -> None:
-    first, second = coordinator(), coordinator()
-    take_part(first, tmp_path / "a")
-    before = first.joined.heads
-    assert before == stored(tmp_path / "a")
-    take_part(second, tmp_path / "a", n=100)
-    after = second.joined.heads
-    assert after == stored(tmp_path / "a")
-    assert after.last > before.last
-    assert after.heads[: before.last] == before.heads
-
-
 def test_changes_are_stored_before_their_heads_leave(tmp_path: Path) -> None:
     """Also where the site crashes in between: then its chain is longer than what was sent."""
     fake = coordinator()
