@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-import sqlalchemy
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
+from data.stored_rows import stored_as
 from fedclust.data import Dataset, SqlQuery, load
 from fedclust.data.profile import profile
 from fedclust.data.row_source import RowSource
@@ -55,31 +55,22 @@ def divided(frame: pd.DataFrame, parts: int) -> Any:
 
 def written(frame: pd.DataFrame, folder: Path, rows: int) -> dict[str, Any]:
     """Return the same table in every kind of source."""
-    frame.to_csv(folder / "plain.csv", index=False)
     frame.to_csv(folder / "excel.csv", index=False, sep=";", decimal=",", encoding="cp1252")
     frame.to_csv(
         folder / "wide.csv", index=False, sep="\t", encoding="utf-16", lineterminator="\r\n"
     )
-    frame.to_parquet(folder / "rows.parquet", row_group_size=rows)
-    (folder / "parts").mkdir()
-    for number, start in enumerate(range(0, len(frame), rows)):
-        frame.iloc[start : start + rows].to_parquet(folder / "parts" / f"{number:03}.parquet")
-    (folder / "parts" / "._000.parquet").write_bytes(b"another program's")
-    engine = sqlalchemy.create_engine(f"sqlite:///{folder}/rows.db")
-    frame.to_sql("cohort", engine, index=False)
-    query = SqlQuery("SELECT * FROM cohort ORDER BY rowid", engine=engine)
     categories = frame.astype({"cp": "category", "sex": "boolean", "type": "float32"})
     lazy = divided(frame, 2).clear_divisions()
     return {
         "frame": Dataset(frame, **HOW),
         "categories": Dataset(categories, **HOW),
         "arrow": Dataset(frame.convert_dtypes(dtype_backend="pyarrow"), **HOW),
-        "plain": Dataset(folder / "plain.csv", **HOW),
         "excel": Dataset(folder / "excel.csv", decimal=",", encoding="cp1252", **HOW),
         "wide": Dataset(folder / "wide.csv", **HOW),
-        "parquet": Dataset(folder / "rows.parquet", **HOW),
-        "parts": Dataset(folder / "parts", **HOW),
-        "sql": Dataset(query, **HOW),
+        **{
+            kind: Dataset(stored_as(kind, frame, folder, rows), **HOW)
+            for kind in ("csv", "parquet", "parts", "sql")
+        },
         "dask": Dataset(lazy[lazy["note"] != "absent"], **HOW),
     }
 
@@ -110,7 +101,7 @@ def bad(folder: Path, rows: int) -> dict[str, tuple[Any, int]]:
     frame = pd.DataFrame({"age": range(1, 8), "note": ["a\nb"] * 7, "chol": [1.0] * 7})
     frame.loc[5, "chol"] = np.inf
     sources = written(frame.assign(cp="T", sex=1, type=1), folder, rows)
-    where = {"plain": 12, "excel": 12, "wide": 12, "parts": 5 % rows}
+    where = {"csv": 12, "excel": 12, "wide": 12, "parts": 5 % rows}
     return {name: (given.source, where.get(name, 5)) for name, given in sources.items()}
 
 

@@ -1,16 +1,15 @@
 """A site's persons: local units and codes, pinned columns, and the same from memory and disk."""
 
 import datetime
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import sqlalchemy
 
-from fedclust.data import Dataset, SqlQuery, persons
+from data.stored_rows import stored_as
+from fedclust.data import Dataset, persons
 from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons
 from fedclust.data.table import read_id_map
 from fedclust.schema.feature import Feature
@@ -266,23 +265,6 @@ def test_a_pinned_column_is_not_read_in_another_unit() -> None:
 # --- larger than memory ---------------------------------------------------------------------------
 
 
-def _sources(folder: Path, frame: pd.DataFrame) -> dict[str, Any]:
-    frame.to_csv(folder / "rows.csv", index=False)
-    frame.to_parquet(folder / "rows.parquet", row_group_size=7)
-    engine = sqlalchemy.create_engine(f"sqlite:///{folder}/rows.db")
-    frame.to_sql("cohort", engine, index=False)
-    from dask.dataframe import from_pandas
-
-    divided: Callable[..., Any] = from_pandas
-    return {
-        "csv": folder / "rows.csv",
-        "parquet": folder / "rows.parquet",
-        "sql": SqlQuery("SELECT * FROM cohort ORDER BY rowid", engine=engine),
-        "dask": divided(frame, npartitions=4),
-        "frame": frame,
-    }
-
-
 @pytest.mark.parametrize("person", [None, "who"])
 def test_a_source_on_disk_is_read_as_in_memory(
     person: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -292,7 +274,8 @@ def test_a_source_on_disk_is_read_as_in_memory(
     frame = _frame(62)
     expected = _read(frame, person=person)
     whole = _whole(expected)
-    for name, source in _sources(tmp_path, frame).items():
+    for name in ("csv", "parquet", "sql", "dask", "frame"):
+        source = stored_as(name, frame, tmp_path)
         found = _read(Dataset(source, mapping=MAPPING, out_of_core=True), person=person)
         for _again in range(2):
             blocks = list(found.blocks())

@@ -6,7 +6,6 @@ import decimal
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ import pyarrow
 import pytest
 import sqlalchemy
 
+from data.stored_rows import KINDS, database, stored_as
 from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
@@ -41,64 +41,9 @@ ROWS = pd.DataFrame(
 X = ROWS[["age", "sex", "chol"]].to_numpy()
 
 
-def frame(_: Path) -> Any:
-    return ROWS
-
-
-def csv(path: Path) -> Any:
-    ROWS.to_csv(path / "rows.csv", index=False)
-    return str(path / "rows.csv")
-
-
-def parquet(path: Path) -> Any:
-    ROWS.to_parquet(path / "rows.parquet", row_group_size=7)
-    return path / "rows.parquet"
-
-
-def parts(path: Path) -> Any:
-    (path / "parts").mkdir()
-    for number, start in enumerate(range(0, N, 9)):
-        ROWS.iloc[start : start + 9].to_parquet(path / "parts" / f"{number}.parquet")
-    ROWS.iloc[:0].to_parquet(path / "parts" / "00.parquet")
-    return path / "parts"
-
-
-def database(path: Path) -> sqlalchemy.Engine:
-    engine = sqlalchemy.create_engine(f"sqlite:///{path}/rows.db")
-    ROWS.to_sql("cohort", engine, index=False, if_exists="replace")
-    return engine
-
-
-def excel(path: Path) -> Any:
-    ROWS.to_excel(path / "rows.xlsx", index=False)
-    return path / "rows.xlsx"
-
-
-def sql(path: Path) -> Any:
-    return SqlQuery("SELECT * FROM cohort ORDER BY rowid;", engine=database(path))
-
-
-def dask_frame(_: Path) -> Any:
-    import dask.dataframe
-
-    divided = dask.dataframe.from_pandas(ROWS, npartitions=4)
-    return dask.dataframe.concat([divided.partitions[0].query("age > 1000"), divided])
-
-
-SOURCES: dict[str, Callable[[Path], Any]] = {
-    "frame": frame,
-    "csv": csv,
-    "parquet": parquet,
-    "parts": parts,
-    "excel": excel,
-    "sql": sql,
-    "dask": dask_frame,
-}
-
-
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_source_gives_the_same_table(kind: str, tmp_path: Path) -> None:
-    source = SOURCES[kind](tmp_path)
+    source = stored_as(kind, ROWS, tmp_path)
     table = load(source, FEATURES, person="who", id_column="note")
     assert table.ids == tuple(ROWS["note"])
     assert table.columns == table.features == ("age", "sex", "chol")
@@ -109,12 +54,12 @@ def test_every_source_gives_the_same_table(kind: str, tmp_path: Path) -> None:
         load(source, (AGE, Feature(name="weight")))
 
 
-@pytest.mark.parametrize("kind", SOURCES)
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("rows", [5, 23])
 def test_blocks_are_as_long_as_asked_for_however_a_source_is_stored(
     kind: str, rows: int, tmp_path: Path
 ) -> None:
-    opened = RowSource(SOURCES[kind](tmp_path), FEATURES, text=("who",))
+    opened = RowSource(stored_as(kind, ROWS, tmp_path), FEATURES, text=("who",))
     for _again in range(2):
         blocks = list(opened.scan(rows))
         sizes = [len(block) for block in blocks]
@@ -366,7 +311,7 @@ def test_parquet_of_every_type(tmp_path: Path) -> None:
 
 
 def test_damaged_parquet(tmp_path: Path) -> None:
-    whole = parquet(tmp_path).read_bytes()
+    whole = stored_as("parquet", ROWS, tmp_path).read_bytes()
     for cut in (0, 3, len(whole) // 2):
         (tmp_path / "cut.parquet").write_bytes(whole[:cut])
         assert fault(tmp_path / "cut.parquet").rule == "parquet"
@@ -397,7 +342,7 @@ def test_a_dask_graph_that_fails() -> None:
 
 
 def test_a_query_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    database(tmp_path)
+    database(ROWS, tmp_path)
     query, address = tmp_path / "cohort.sql", tmp_path / "address"
     query.write_text("SELECT who, age, sex, chol FROM cohort -- 100% ':x'\nORDER BY rowid\n;\n")
     address.write_text(f"sqlite:///{tmp_path}/rows.db\n")
@@ -414,7 +359,7 @@ def test_a_query_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_query_runs_once_for_a_table(tmp_path: Path) -> None:
-    engine, asked = database(tmp_path), []
+    engine, asked = database(ROWS, tmp_path), []
     sqlalchemy.event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
     load(SqlQuery("SELECT * FROM cohort ORDER BY rowid", engine=engine), FEATURES)
     assert len(asked) == 1
@@ -424,7 +369,7 @@ def test_a_query_runs_once_for_a_table(tmp_path: Path) -> None:
 
 
 def test_a_query_that_is_not_read_gives_its_connection_back(tmp_path: Path) -> None:
-    engine = database(tmp_path)
+    engine = database(ROWS, tmp_path)
     reader = SqlReader(SqlQuery("SELECT * FROM cohort", engine=engine))
     assert engine.pool.checkedout() == 1
     for _ in range(2):
@@ -454,7 +399,7 @@ def test_a_query_that_is_not_read_gives_its_connection_back(tmp_path: Path) -> N
     ],
 )
 def test_a_query_that_fails(query: str, says: str, tmp_path: Path) -> None:
-    engine = database(tmp_path)
+    engine = database(ROWS, tmp_path)
     error = fault(SqlQuery(query, engine=engine))
     assert says in str(error)
     # What a statement would have changed was rolled back.
