@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -51,24 +52,28 @@ def drawn(monkeypatch: pytest.MonkeyPatch, width: int, *events: Progress, **opti
     return file.getvalue()
 
 
+def told(
+    capsys: pytest.CaptureFixture[str], *events: Progress, clock: Iterable[float] = ()
+) -> list[str]:
+    """Return the lines where there is no terminal, without the time that each begins with."""
+    clock = iter(clock)
+    with console.ProgressLine(lambda: next(clock, 0.0)) as line:
+        for event in events:
+            line.tell(event)
+    lines = [each.partition(" ") for each in capsys.readouterr().err.splitlines()]
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", time) for time, _, _ in lines)
+    return [text for _, _, text in lines]
+
+
 def test_a_line_for_each_event_where_there_is_no_terminal(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    with console.ProgressLine() as line:
-        for event in EVENTS:
-            line.tell(event)
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(" ")[2] for line in lines] == LINES
-    assert all(re.match(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ ", line) for line in lines)
+    assert told(capsys, *EVENTS) == LINES
 
 
 def test_elapsed_and_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
-    clock = iter([0.0, 0.0, 30.0, 90.0])
-    with console.ProgressLine(lambda: next(clock)) as line:
-        for number in (2, 3, 4):
-            line.tell(Progress("sent", number, "lloyd", most_rounds=22))
-    lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(" ")[2] for line in lines] == [
+    sent = (Progress("sent", number, "lloyd", most_rounds=22) for number in (2, 3, 4))
+    assert told(capsys, *sent, clock=[0.0, 0.0, 30.0, 90.0]) == [
         "round 2 lloyd: sent, 0:00 (of at most 22 rounds)",
         "round 3 lloyd: sent, 0:30, 0:30 a round (of at most 22 rounds)",
         "round 4 lloyd: sent, 1:30, 0:45 a round (of at most 22 rounds)",
@@ -79,22 +84,21 @@ def test_a_time_left_is_estimated_only_from_as_many_rounds(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """100 rounds are the limit, not what a session takes: 58 s must not become an hour."""
-    clock = iter([0.0, *(float(10 * n) for n in range(5))])
-    with console.ProgressLine(lambda: next(clock)) as line:
-        for number in range(1, 6):
-            line.tell(Progress("sent", number, "lloyd", most_rounds=6))
-    lines = capsys.readouterr().err.splitlines()
+    sent = (Progress("sent", number, "lloyd", most_rounds=6) for number in range(1, 6))
+    lines = told(capsys, *sent, clock=[0.0, *(float(10 * n) for n in range(5))])
     assert ["more" in line for line in lines] == [False, False, False, True, True]
     assert lines[-1].endswith("sent, 0:40, 0:10 a round, at most 0:20 more (of at most 6 rounds)")
 
 
 def test_a_session_that_is_resumed_says_what_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
-    with console.ProgressLine() as line:
-        line.tell(Progress("resumed", 2, note="nothing is sent again", most_rounds=9))
-        line.tell(Progress("resumed", None, note="nothing is sent again", most_rounds=9))
-    first, second = (each.partition(" ")[2] for each in capsys.readouterr().err.splitlines())
-    assert first == "resumed at round 2: nothing is sent again"
-    assert second == "resumed: nothing is sent again"
+    resumed = (
+        Progress("resumed", number, note="nothing is sent again", most_rounds=9)
+        for number in (2, None)
+    )
+    assert told(capsys, *resumed) == [
+        "resumed at round 2: nothing is sent again",
+        "resumed: nothing is sent again",
+    ]
 
 
 def test_a_terminal_shows_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedclust.data import Dataset, load
-from fedclust.data.suggest import suggest_mapping
+from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
 from fedclust.wire.errors import DataError, UsageError
 
@@ -304,6 +304,12 @@ def suggested(place: Path, feature: Feature, **columns: Any) -> tuple[str, str]:
     return found.text, "; ".join(found.still_open)
 
 
+def read_with(found: MappingSuggestion, path: Path, features: Sequence[Feature]) -> np.ndarray:
+    """Write the suggested file, and return what is read with it."""
+    found.write(path.with_suffix(".toml"))
+    return load(Dataset(path, mapping=path.with_suffix(".toml")), features).X
+
+
 AGE, CREATININE, CHOL, FEMALE, SMOKER, PAIN = FEATURES
 LOS = Feature(name="los", unit="days", lower=0, upper=400)
 TSH = Feature(name="tsh", unit="mU/l", lower=0, upper=20)
@@ -418,12 +424,29 @@ def test_what_is_uncertain_is_marked(
     assert text.count("# uncertain: ") == marked.count(f"{feature.name}: ")
 
 
-def test_codes_of_sex_and_smoking_become_the_levels_that_they_mean(tmp_path: Path) -> None:
-    path = csv("utf-8", ";", {"Geslacht": ["V", "M"], "Tabac": ["non-fumeur", "ancien fumeur"]})
-    features = (SEX, SMOKING)
-    suggest_mapping(features, path(tmp_path)).write(tmp_path / "m.toml")
-    found = load(Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml"), features)
-    assert found.X.tolist() == [[1, 1, 0, 0], [0, 0, 1, 0]]
+@pytest.mark.parametrize(
+    ("features", "columns", "wanted"),
+    [
+        (
+            (SEX, SMOKING),
+            {"Geslacht": ["V", "M"], "Tabac": ["non-fumeur", "ancien fumeur"]},
+            [[1, 1, 0, 0], [0, 0, 1, 0]],
+        ),
+        # A header that says what its codes mean is believed.
+        (
+            (SEX, SMOKING),
+            {"Kön (man=1, kvinna=2)": [1, 2], "Rökning (0=aldrig, 1=tidigare, 2=rökare)": [2, 0]},
+            [[0, 0, 0, 1], [1, 1, 0, 0]],
+        ),
+        # A status of yes and no needs another of former.
+        ((SMOKING,), {"Fumatore": ["mai", "ex", "sì"]}, np.eye(3).tolist()),
+    ],
+)
+def test_codes_of_sex_and_smoking_become_the_levels_that_they_mean(
+    features: tuple[Feature, ...], columns: dict[str, Any], wanted: Any, tmp_path: Path
+) -> None:
+    path = csv("utf-8", ";", columns)(tmp_path)
+    assert read_with(suggest_mapping(features, path), path, features).tolist() == wanted
 
 
 def test_the_two_sides_of_a_yes_no_column_are_a_line_each(tmp_path: Path) -> None:
@@ -549,30 +572,10 @@ def test_who_is_not_dead_is_alive_only_where_no_code_says_alive(tmp_path: Path) 
     assert '\n# "Lost" =   # 1' in text
 
 
-def test_a_header_that_says_what_its_codes_mean_is_believed(tmp_path: Path) -> None:
-    columns = {
-        "Kön (man=1, kvinna=2)": [1, 2, 2],
-        "Rökning (0=aldrig, 1=tidigare, 2=rökare)": [2, 0, 1],
-    }
-    path = csv("utf-8", ";", columns)(tmp_path)
-    suggest_mapping([SEX, SMOKING], path).write(tmp_path / "m.toml")
-    X = load(Dataset(path, mapping=tmp_path / "m.toml"), [SEX, SMOKING]).X
-    assert X.tolist() == [[0, 0, 0, 1], [1, 1, 0, 0], [1, 0, 1, 0]]
-
-
-def test_a_status_of_yes_and_no_needs_another_of_former(tmp_path: Path) -> None:
-    path = csv("utf-8", ";", {"Fumatore": ["mai", "ex", "sì"]})(tmp_path)
-    suggest_mapping([SMOKING], path).write(tmp_path / "m.toml")
-    assert (
-        load(Dataset(path, mapping=tmp_path / "m.toml"), [SMOKING]).X.tolist() == np.eye(3).tolist()
-    )
-
-
 def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
     path = csv("utf-8", ";", {"creatinine (U/l)": [1, 2]})(tmp_path)
-    suggest_mapping([CREATININE], path).write(tmp_path / "m.toml")
     with pytest.raises(DataError, match="say factor, offset and to"):
-        load(Dataset(path, mapping=tmp_path / "m.toml"), [CREATININE])
+        read_with(suggest_mapping([CREATININE], path), path, [CREATININE])
 
 
 @pytest.mark.parametrize(
@@ -602,8 +605,7 @@ def test_a_unit_in_the_header_is_converted(
     feature: Feature, header: str, value: float, wanted: float, tmp_path: Path
 ) -> None:
     path = csv("utf-8", ";", {header: [value, value]})(tmp_path)
-    suggest_mapping([feature], path).write(tmp_path / "m.toml")
-    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [feature]).X
+    read = read_with(suggest_mapping([feature], path), path, [feature])
     np.testing.assert_allclose(read, wanted, rtol=1e-3)
 
 
@@ -627,9 +629,7 @@ def test_rows_of_values_get_the_columns_of_person_and_time_and_their_units(tmp_p
     assert found.still_open == ()
     assert found.unused == ("lfd",)
     assert "# give person= (--person-column) too" in found.text
-    found.write(tmp_path / "m.toml")
-    data = Dataset(tmp_path / "t.csv", mapping=tmp_path / "m.toml")
-    own = load(data, clustered([AGE, CREA])).X.reshape(10, 4, 4)
+    own = read_with(found, tmp_path / "t.csv", clustered([AGE, CREA])).reshape(10, 4, 4)
     mg = (100 + np.arange(40)).reshape(10, 4) * 0.01131
     day_one = (mg[:, 1] + mg[:, 2]) / 2
     wanted = np.stack([np.full(10, 50), mg[:, 0], day_one, mg[:, 3]], axis=1)
@@ -674,8 +674,7 @@ def test_a_row_of_units_below_the_header_of_a_csv_file_is_part_of_it(tmp_path: P
     )(tmp_path)
     found = suggest_mapping([AGE, CREATININE, PAIN], path)
     assert found.still_open == ("the header has two rows or gaps; are these the columns' names?",)
-    found.write(tmp_path / "m.toml")
-    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [AGE, CREATININE]).X
+    read = read_with(found, path, [AGE, CREATININE])
     np.testing.assert_allclose(read, [[40, 190 * 0.01131], [50, 199 * 0.01131]], rtol=1e-3)
 
 
@@ -685,15 +684,14 @@ def test_a_row_of_units_below_the_header_of_a_csv_file_is_part_of_it(tmp_path: P
 def test_lines_above_the_header_of_a_csv_file_are_named_and_skipped(
     title: str, tmp_path: Path
 ) -> None:
-    path = csv("utf-8", ";", {"Alter": comma([40.5, 50.5]), "crp": [1, 2], "x": "ab"}, title)
-    found = suggest_mapping([AGE, Feature(name="crp")], path(tmp_path))
+    columns, features = {"Alter": comma([40.5, 50.5]), "crp": [1, 2]}, [AGE, Feature(name="crp")]
+    path = csv("utf-8", ";", columns | {"x": "ab"}, title)(tmp_path)
+    found = suggest_mapping(features, path)
     above = "line 2 is" if title.startswith("sep") else "lines 1 to 2 are"
     said = f"{above} taken as a title: is line 3 the header?"
     assert found.still_open == (said,)
     assert "\nheader_row = 3\n" in found.text
-    found.write(tmp_path / "m.toml")
-    table = Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml")
-    assert load(table, [AGE, Feature(name="crp")]).X.tolist() == [[40.5, 1], [50.5, 2]]
+    assert read_with(found, path, features).tolist() == [[40.5, 1], [50.5, 2]]
 
 
 def test_a_line_that_is_named_as_the_header_is_below_the_end_of_the_file(tmp_path: Path) -> None:
@@ -719,9 +717,7 @@ def test_sentinels_that_were_given_are_written_and_not_proposed_again(tmp_path: 
     found = suggest_mapping([LOS], Dataset(path, sentinels={"los": [-1, 0]}))
     assert "\nsentinels = [-1.0, 0.0]\n" in found.text
     assert "# sentinels = [-1.0, 0.0, 9999]" in found.text
-    found.write(tmp_path / "m.toml")
-    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [LOS]).X
-    assert np.isnan(read).sum() == 3
+    assert np.isnan(read_with(found, path, [LOS])).sum() == 3
 
 
 @pytest.mark.parametrize(
@@ -735,9 +731,8 @@ def test_a_column_without_a_name_is_called_by_its_letter(
     found = suggest_mapping([LOS], path)
     assert ("above the column to its right too?" in found.text) == marked
     assert "column B" in found.unused
-    found.write(tmp_path / "m.toml")
-    read = load(Dataset(path, mapping=tmp_path / "m.toml"), [LOS]).X[:, 0]
-    assert read.tolist() == ([1, 4] if marked else [3, 6])
+    read = read_with(found, path, [LOS])
+    assert read[:, 0].tolist() == ([1, 4] if marked else [3, 6])
 
 
 def test_other_sources_and_options(tmp_path: Path) -> None:
