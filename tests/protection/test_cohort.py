@@ -27,21 +27,6 @@ def test_fewer_than_p_persons_leave_no_cohort() -> None:
     assert site.cohorts == []
 
 
-@pytest.mark.parametrize("blocks", [2, 7])
-def test_blocks_release_what_one_pass_does_of_known_groups(blocks: int) -> None:
-    one, many, people = Memory(), Memory(), persons(120)
-    more = {name: np.append(row, i * 0.37 % 1) for i, (name, row) in enumerate(people.items())}
-    for site in (one, many):
-        site.update(people)
-    one.update(more)
-    many.update(more, blocks=blocks)
-
-    mine, theirs = one.cohort.columns[-1], many.cohort.columns[-1]
-    assert mine.column == theirs.column
-    np.testing.assert_array_equal(mine.released, theirs.released)
-    np.testing.assert_array_equal(mine.prints, theirs.prints)
-
-
 def test_absence_is_no_withdrawal() -> None:
     site, people = with_groups()
     before = site.cohort

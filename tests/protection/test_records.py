@@ -156,20 +156,3 @@ def test_a_pilot_of_a_few_persons_gives_nobodys_exact_cost() -> None:
         assert pinned.column.step > 0.0
         hits += int(np.isin(pinned.released, costs).sum())
     assert hits == 0
-
-
-def test_a_column_of_zeros_is_open_until_a_group_releases_something_else() -> None:
-    memory, expected = Memory(3), Expected(3)
-    ids = [f"P{number}" for number in range(15)]
-    values = np.array([*([0.0] * 9), 4.0, 4.0, 4.0, 30.0, 30.0, 30.0])
-    values[0] = 1e6
-    for n, step in [(6, 0.0), (9, 0.0), (12, 0.1), (15, 0.1)]:
-        source = [SourceColumn("x", values[:n])]
-        memory.update_sources(ids[:n], source, any_persons=True)
-        expected.release(memory.cohort, ids[:n], source)
-        expected.compare(memory.cohort)
-        (pinned,) = memory.cohort.columns
-        assert pinned.column.step == step
-        assert pinned.column.centre == (1.0 if step else 0.0)
-    assert pinned.released.tolist()[-2:] == [4.0, 30.0]
-    assert set(pinned.released.tolist()[:-2]) == {0.0}

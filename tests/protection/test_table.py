@@ -91,22 +91,6 @@ def test_large_tables_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (neighbours[:, 0] != neighbours[:, 1]).all()
 
 
-def test_a_sorted_table_has_the_same_neighbours() -> None:
-    rng = np.random.default_rng(0)
-    table = _table(rng.normal(size=(30, 2)), rng.integers(5, 10, 30))
-    values = np.column_stack(table.released)
-
-    after = table.sorted_by_value()
-
-    moved = np.column_stack(after.released)
-    pairs = {tuple(map(tuple, values[pair].tolist())) for pair in table.neighbours}
-    assert pairs == {tuple(map(tuple, moved[pair].tolist())) for pair in after.neighbours}
-    np.testing.assert_array_equal(
-        within_shares(values, table.sizes, table.neighbours),
-        within_shares(moved, after.sizes, after.neighbours),
-    )
-
-
 # --- variance within groups -----------------------------------------------------------------------
 
 

@@ -220,30 +220,6 @@ def test_a_withdrawal_ends_the_union_and_its_other_groups_wait() -> None:
     assert set(rows[members[3:]]) == set(rows[-3:]), "their union's other group is with the new one"
 
 
-def test_new_groups_wait_until_they_are_enough() -> None:
-    memory, people = Memory(3), persons(30)
-    memory.update(people, p=9)
-    before = memory.cohort.table(["x0"], 9)
-    for n, waits in [(3, True), (6, True), (9, False)]:
-        memory.update(people | persons(n, first=100), p=9, any_persons=True)
-        table = memory.cohort.table(["x0"], 9)
-        n_old = len(before.sizes)
-        np.testing.assert_array_equal(table.values("x0")[:n_old], before.values("x0"))
-        np.testing.assert_array_equal(table.sizes[:n_old], before.sizes)
-        assert table.sizes[n_old:].tolist() == ([] if waits else [9])
-
-
-def test_a_smaller_p_changes_nothing() -> None:
-    memory = Memory(5)
-    memory.update(persons(60), p=3)
-
-    assert memory.cohort.unions == ()
-    table, smaller = memory.cohort.table(["x0"]), memory.cohort.table(["x0"], 3)
-    np.testing.assert_array_equal(table.sizes, smaller.sizes)
-    with pytest.raises(KeyError):
-        memory.cohort.table(["x9"])
-
-
 def test_unions_do_not_depend_on_the_order_of_persons() -> None:
     people = persons(90, 3)
     memories = [Memory(3), Memory(3)]
