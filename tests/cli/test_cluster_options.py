@@ -11,7 +11,6 @@ import pytest
 
 from fedclust import errors, simulate
 from fedclust.cli.session_options import read_clusters
-from fedclust.result.session_result import SessionResult
 from support.command_line import CommandLine
 
 SITES = {name: np.random.default_rng(i).normal(size=(40, 2)) for i, name in enumerate("abc")}
@@ -37,13 +36,6 @@ def test_clusters_as_they_are_written(text: str, asked: Any) -> None:
 def test_clusters_that_are_none(text: str) -> None:
     with pytest.raises(errors.UsageError, match="2-10"):
         read_clusters(text)
-
-
-@pytest.fixture(scope="module")
-def swept() -> SessionResult:
-    """Return a sweep's result as a site has it."""
-    found = simulate("lloyd", SITES, config={"n_clusters": [2, 3]}, seed=1)
-    return SessionResult(found.result, found.definition, site="a", labels_=found.labels_["a"])
 
 
 def test_simulate_prints_every_k_and_which_is_recommended(

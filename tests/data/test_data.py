@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -131,15 +130,6 @@ def test_identifiers_may_not_be_features(tmp_path: Path) -> None:
     assert unnamed.rule == "missing-column"
     assert "the session needs" not in str(unnamed)
     assert fault(path, person="who").column == "who"
-
-
-def test_each_row_needs_a_person(tmp_path: Path) -> None:
-    path = csv(tmp_path, "who,age,sex,chol\nb,1,0,2\na,1,0,2\nb,3,0,2\n")
-    for values in ("who", ["b", "a", "b"], np.array([7, 3, 7]), pd.Series(["b", "a", "b"])):
-        assert load(path, FEATURES, person=values, id_column="who").ids == ("b", "a", "b")
-    assert fault(path, person=["b", "a"]).rule == "persons"
-    missing = fault(csv(tmp_path, "who,age,sex,chol\nb,1,0,2\n,1,0,2\n"), person="who")
-    assert (missing.rule, missing.row) == ("persons", 3)
 
 
 # --- arrays and DataFrames ------------------------------------------------------------------------

@@ -12,13 +12,7 @@ import pandas as pd
 import pytest
 
 from fedclust.data import Dataset, DataWarning, load
-from fedclust.data.outcome_rows import (
-    Staying,
-    cells_of_persons,
-    cells_of_rows,
-    measure_staying,
-    outcome_columns,
-)
+from fedclust.data.outcome_rows import Staying, cells_of_persons, cells_of_rows, measure_staying
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
 from fedclust.data.site_data import form_counted, session_rows, site_data
@@ -154,16 +148,6 @@ def test_the_commonest_cell_of_a_person_counts_and_the_first_of_equally_common_o
 
 
 # --- reading --------------------------------------------------------------------------------------
-
-
-def test_outcomes_are_columns_of_their_own() -> None:
-    given = rows(1)
-    table = load(given, FEATURES, outcomes=ALL)
-    np.testing.assert_array_equal(table.X, given[["x", "y"]])
-    assert [each.name for each in outcome_columns(ALL)] == ["died", "ward", "stay", "t"]
-    assert table.columns == ("x", "y")
-    assert table.features == ("x", "y", "died", "ward", "stay", "t")
-    assert table.cells.shape == (300, 4)
 
 
 def test_an_array_has_the_columns_of_outcomes_after_the_features() -> None:

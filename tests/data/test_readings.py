@@ -173,13 +173,6 @@ def test_levels_that_are_numbers_can_be_asked_for_as_numbers() -> None:
     np.testing.assert_array_equal(points.X[:, 0], 1.0 + table.values("s"))
 
 
-def test_a_constant_column_that_turns_into_yes_and_no_is_served() -> None:
-    first = pd.DataFrame({"s": np.zeros(N), "x": RNG.normal(size=N)})
-    features = (Feature(name="s", kind="binary"), Feature(name="x"))
-    points, _ = _points(first, *features)
-    assert set(points.X[:, 0]) == {0.0}
-
-
 def test_a_wrong_unit_is_recognised_from_the_table_alone() -> None:
     chol = Feature(name="chol", unit="mg/dl", lower=50.0, upper=700.0)
     values = RNG.normal(5, 1, N)

@@ -68,13 +68,6 @@ def test_known_persons_get_no_second_groups_real_record(
         site.join(features, id_column)
 
 
-def test_ids_of_other_persons_are_refused_whatever_is_asked(site: Site) -> None:
-    site.join("a b", "mrn")
-    with pytest.raises(errors.PersonsRefused, match="values of known persons differ"):
-        site.join("c", "mrn", seed=1)
-    assert site.join("a", "mrn", seed=1).rules().keys() == {"a", "b"}, "nothing new"
-
-
 def test_released_columns_are_compared_and_only_those_asked_are_added(site: Site) -> None:
     first = site.join("a b", "mrn")
     site.join("c", "mrn", left_out="b")
@@ -85,13 +78,6 @@ def test_released_columns_are_compared_and_only_those_asked_are_added(site: Site
 def test_without_common_columns_nothing_is_compared(site: Site) -> None:
     site.join("a b", "mrn")
     assert site.draft("c", "mrn", left_out="a b", seed=1).recognition.differing == {}
-
-
-def test_an_id_map_finds_the_known_persons(site: Site) -> None:
-    site.join("a b", "mrn")
-    old_ids = {f"N{row}": f"{row:04d}" for row in range(60)}
-    found = site.draft("a b", "nhs", id_map=old_ids).recognition
-    assert (found.known, found.unknown, found.persons_differing) == (60, 0, 0)
 
 
 def test_a_site_with_permanent_ids_says_so_in_its_settings(site: Site) -> None:

@@ -68,15 +68,6 @@ def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path)
         take_part(fake, tmp_path)
 
 
-def test_a_larger_p_takes_unions_and_a_smaller_one_the_pinned(tmp_path: Path) -> None:
-    take_part(coordinator(), tmp_path)
-    for p, least in ((3, 5), (20, 20)):
-        fake = coordinator(policy={"min_group_size": p, "max_rounds": 4})
-        request = fake.site(tmp_path).check("heart", MINE, person=IDS)
-        assert request.p == least
-        assert request.figures is not None
-
-
 def test_two_sessions_that_begin_at_once_use_one_table_and_ask_once(tmp_path: Path) -> None:
     """The second one finds that the first was faster, and takes its groups."""
     first, second = coordinator(), coordinator()
