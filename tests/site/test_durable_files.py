@@ -46,17 +46,6 @@ def test_the_file_is_synced_before_it_takes_its_name_and_the_name_after(
         assert order == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
-def test_a_lock_is_exclusive_and_comes_back(tmp_path: Path) -> None:
-    first, second = FileLock(tmp_path / "lock"), FileLock(tmp_path / "lock")
-    first.acquire()
-    with pytest.raises(LockHeld):
-        second.acquire()
-    first.release()
-    first.release()
-    second.acquire()
-    second.release()
-
-
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
 def test_a_lock_does_not_outlive_a_killed_process(tmp_path: Path) -> None:
     program = (
