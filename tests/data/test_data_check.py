@@ -21,14 +21,7 @@ from support.command_line import CommandLine, at_desk
 from support.definitions import session_body, session_file, session_request
 from support.fake_coordinator import FakeCoordinator
 
-HEART = next(
-    (
-        parent / "shared" / "data" / "heart_disease"
-        for parent in Path(__file__).resolve().parents
-        if (parent / "shared" / "data" / "heart_disease").is_dir()
-    ),
-    None,
-)
+HEART = Path(__file__).resolve().parents[3] / "shared" / "data" / "heart_disease"
 NAMES = ["age", "sex", "cp", "trestbps", "chol", "fbs", "restecg", "thalach", "exang", "oldpeak"]
 NAMES += ["slope", "ca", "thal", "num"]
 AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
@@ -132,7 +125,7 @@ SESSIONS: tuple[tuple[Any, bool], ...] = (
 )
 
 
-@pytest.mark.skipif(HEART is None, reason="needs the heart-disease files")
+@pytest.mark.skipif(not HEART.is_dir(), reason="needs the heart-disease files")
 @pytest.mark.parametrize("hospital", ["cleveland", "hungarian", "switzerland", "va"])
 def test_check_refuses_what_taking_part_would(hospital: str) -> None:
     path = HEART / f"processed.{hospital}.data"

@@ -22,14 +22,12 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
 from fedclust.site.state import state_directory
 from fedclust.wire.models import TaskResponse
-from support.fake_coordinator import FakeCoordinator
+from support.fake_coordinator import FakeCoordinator, three_clusters
 from support.ledgers import body_lines
 
 NAME = "Dr Ruth Levi"
 FEATURES = (Feature(name="x"), Feature(name="y"))
-RNG = np.random.default_rng(8)
-MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
-OTHERS = RNG.normal(size=(50, 2)) + 6 * RNG.integers(0, 3, (50, 1))
+MINE, OTHERS = three_clusters(80, 8), three_clusters(50, 9)
 
 
 @pytest.fixture

@@ -22,16 +22,15 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from fedclust.wire import codec
 from support.crashes import Death, ticking
-from support.fake_coordinator import URL, FakeCoordinator
+from support.fake_coordinator import URL, FakeCoordinator, three_clusters
 from support.ledgers import body_lines
 
 FEATURES = ({"name": "x"}, {"name": "y"}, {"name": "died", "kind": "binary", "role": "outcome"})
 
 
 def rows(n: int, seed: int) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    place = rng.integers(0, 3, (n, 1))
-    return np.column_stack([rng.normal(size=(n, 2)) + 6 * place, rng.integers(0, 2, n)])
+    died = np.random.default_rng(seed).integers(0, 2, n)
+    return np.column_stack([three_clusters(n, seed), died])
 
 
 MINE = rows(25, 3)

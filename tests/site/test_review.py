@@ -16,13 +16,12 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.site.review import review_page
 from fedclust.wire.codec import sha256
 from fedclust.wire.errors import UsageError
-from support.fake_coordinator import FakeCoordinator
+from support.fake_coordinator import FakeCoordinator, three_clusters
 from support.html_page import Page
 
 NOW = datetime(2026, 2, 3, 9, 30, tzinfo=UTC)
-RNG = np.random.default_rng(8)
-MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
-OTHERS = {name: RNG.normal(size=(50, 2)) for name in ("alpha", "beta")}
+MINE = three_clusters(80, 8)
+OTHERS = {"alpha": three_clusters(50, 1), "beta": three_clusters(50, 2)}
 MARKUP = 'Which <script>alert("1")</script> types & <img src="https://evil.example/x"> are there?'
 FEATURES = ({"name": "x", "unit": "<b>mg</b>"}, {"name": "y"})
 

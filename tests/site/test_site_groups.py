@@ -12,10 +12,9 @@ from fedclust import errors
 from fedclust.site.cohorts import CohortRecord, CohortStore
 from fedclust.site.progress import Preview
 from fedclust.site.state import SiteState
-from support.fake_coordinator import FakeCoordinator
+from support.fake_coordinator import FakeCoordinator, three_clusters
 
-RNG = np.random.default_rng(3)
-MINE = RNG.normal(size=(80, 2)) + 6 * RNG.integers(0, 3, (80, 1))
+MINE = three_clusters(80, 3)
 IDS = [f"p{i}" for i in range(80)]
 NUMBERS = itertools.count()
 

@@ -16,10 +16,9 @@ from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortRecord, CohortStore, table_heads
 from fedclust.site.state import SiteState
 from fedclust.wire.models import Participation, TableHeads
-from support.fake_coordinator import FakeCoordinator, refusal
+from support.fake_coordinator import FakeCoordinator, refusal, three_clusters
 
-RNG = np.random.default_rng(3)
-MINE = RNG.normal(size=(120, 2)) + 6 * RNG.integers(0, 3, (120, 1))
+MINE = three_clusters(120, 3)
 IDS = [f"p{i}" for i in range(120)]
 NUMBERS = itertools.count()
 
