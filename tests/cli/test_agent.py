@@ -1,7 +1,6 @@
 """The agent's work, entry by entry: what it answers, what it stops for, and what it outlives."""
 
 import configparser
-import csv
 import inspect
 import re
 import threading
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import numpy as np
 import psutil
 import pytest
 
@@ -38,8 +38,7 @@ class Post:
         self.entries = AgentEntries(SiteState())
         self.said: list[str] = []
         self.data = place / "cohort.csv"
-        with self.data.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["x", "y"], *three_clusters(60, 3).tolist()])
+        np.savetxt(self.data, three_clusters(60, 3), delimiter=",", header="x,y", comments="")
         self.entry = AgentEntry(
             coordinator=URL,
             site="me",

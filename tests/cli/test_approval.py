@@ -1,6 +1,5 @@
 """``fedclust review`` and ``fedclust approve``: what they show, record and refuse."""
 
-import csv
 import json
 import re
 import sys
@@ -26,8 +25,8 @@ class Desk(CommandLine):
         self.page = self.place / "review.html"
         self.fake = FakeCoordinator(purpose="Which types of patients are there?")
         self.data = self.place / "cohort.csv"
-        with self.data.open("w", encoding="utf-8", newline="") as file:
-            csv.writer(file).writerows([["x", "y"], *RNG.normal(size=(60, 2)).tolist()])
+        rows = RNG.normal(size=(60, 2))
+        np.savetxt(self.data, rows, delimiter=",", header="x,y", comments="")
         settings_path(state_directory()).write_text("require_approval = true\n", "utf-8")
         self.reach(self.fake, state_directory())
 
@@ -148,8 +147,8 @@ def test_other_data_than_the_approved_ones_are_refused(desk: Desk) -> None:
     assert "fedclust review heart --data @mine" in desk.err
     assert desk.fake.joined is None
     # New rows in the same file need no new approval.
-    with desk.data.open("a", encoding="utf-8", newline="") as file:
-        csv.writer(file).writerows(RNG.normal(size=(9, 2)).tolist())
+    with desk.data.open("a") as file:
+        np.savetxt(file, RNG.normal(size=(9, 2)), delimiter=",")
     assert desk.take_part(("participate",), *mapped) == 0, desk.err
 
 

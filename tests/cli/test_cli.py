@@ -10,6 +10,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import httpx
+import pandas as pd
 import pytest
 from typer.main import get_command
 
@@ -38,10 +39,8 @@ class Command(CommandLine):
         self.token.write_text("fcs_secret\n", "utf-8")
         self.token.chmod(0o600)
         self.data: Path | str = place / "cohort.csv"
-        with (place / "cohort.csv").open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file)
-            writer.writerow(["mrn", "x", "y"])
-            writer.writerows([f"p{i}", *row] for i, row in enumerate(MINE.tolist()))
+        rows = pd.DataFrame(MINE, columns=["x", "y"], index=[f"p{i}" for i in range(len(MINE))])
+        rows.to_csv(self.data, index_label="mrn")
         for name in ("FEDCLUST_TOKEN", "FEDCLUST_COORDINATOR"):
             patch.delenv(name, raising=False)
         patch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))

@@ -44,8 +44,7 @@ def test_simulate_prints_every_k_and_which_is_recommended(
     given = []
     for name, rows in SITES.items():
         path = tmp_path / f"{name}.csv"
-        with path.open("w", newline="") as file:
-            csv.writer(file).writerows([["x", "y"], *rows.tolist()])
+        np.savetxt(path, rows, delimiter=",", header="x,y", comments="")
         given += ["--site", f"{name}={path}"]
 
     def run(*arguments: str) -> str:
