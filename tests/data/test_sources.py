@@ -124,18 +124,18 @@ def test_a_row_without_a_person_is_refused(kind: str, how: str) -> None:
 @pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
 def test_lines_may_end_in_any_way(end: str, tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
-    lines = ["age,sex,chol", *(f"{20 + i % 90}.5,1,2" for i in range(20_000))]
+    lines = ["age,sex,chol", *(f"{20 + i % 90}.5,1,2" for i in range(4_000))]
     path.write_bytes(end.join(lines).encode())
-    assert load(path, FEATURES).X.shape == (20_000, 3)
-    lines[15_000] = "20.5,x,2"
+    assert load(path, FEATURES).X.shape == (4_000, 3)
+    lines[3_000] = "20.5,x,2"
     path.write_bytes(end.join(lines).encode())
-    with pytest.raises(DataError, match="line 15001, column 'sex'"):
+    with pytest.raises(DataError, match="line 3001, column 'sex'"):
         load(path, FEATURES)
     for encoding in ("utf-8", "utf-16"):
         text = end.join(lines).encode(encoding)
-        place = len(end.join(lines[:15_001]).encode(encoding))
+        place = len(end.join(lines[:3_001]).encode(encoding))
         path.write_bytes(text[:place] + b"\xff\xdf" + text[place:])
-        with pytest.raises(DataError, match=r"rows\.csv, line 15001: this is not UTF"):
+        with pytest.raises(DataError, match=r"rows\.csv, line 3001: this is not UTF"):
             load(path, FEATURES)
 
 
