@@ -299,7 +299,8 @@ def test_damaged_contents_end_the_command_and_form_no_groups(
     if change is None:
         hospital.change(f"DELETE FROM {table} WHERE {where}")  # noqa: S608
     else:
-        hospital.change(f"UPDATE {table} SET content = ? WHERE {where}", change(whole))  # noqa: S608
+        damaged = change(whole)
+        hospital.change(f"UPDATE {table} SET content = ? WHERE {where}", damaged)  # noqa: S608
 
     for people in (mixed(80), mixed(80, 500)):
         with pytest.raises(errors.StateDamaged, match="fedclust restore"):
