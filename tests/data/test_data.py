@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedclust.data import Dataset, Table, load
+from fedclust.data import Table, load
 from fedclust.schema.feature import Feature
 from fedclust.wire.errors import DataError
 
@@ -85,20 +85,6 @@ def test_a_csv_that_does_not_fit(
     assert "SECRET" not in message
     assert column is None or repr(column) in message
     assert row is None or f"line {row}" in message
-
-
-@pytest.mark.parametrize("mark", [";", "\t"])
-def test_what_spreadsheets_write_where_the_comma_is_the_decimal_mark(
-    tmp_path: Path, mark: str
-) -> None:
-    lines = ["\ufeffage;note;sex;chol", '1,5;"a;b, c";0;-1,234', "2;;1;", ";x;0;1,5E+03", ""]
-    path = csv(tmp_path, "\r\n".join(lines).replace(";", mark))
-    table = load(Dataset(path, decimal=","), FEATURES)
-    want = [[1.5, 0, -1.234], [2, 1, np.nan], [np.nan, 0, 1500]]
-    np.testing.assert_array_equal(table.X, want)
-    # Points, too, as a program writes them that knows only one decimal mark.
-    points = csv(tmp_path, "age;sex;chol\n1.5;0;-1.234\n2;1;\n;0;1.5e3\n".replace(";", mark))
-    assert load(points, FEATURES).digest() == table.digest()
 
 
 @pytest.mark.parametrize("text", ['"1,234.5"', "1'234.5", "1 234", "-1.234.567"])

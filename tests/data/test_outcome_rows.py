@@ -15,7 +15,7 @@ from fedclust.data import Dataset, DataWarning, load
 from fedclust.data.outcome_rows import Staying, cells_of_persons, cells_of_rows, measure_staying
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
-from fedclust.data.site_data import form_counted, session_rows, site_data
+from fedclust.data.site_data import session_rows, site_data
 from fedclust.definition import freeze, plan_of
 from fedclust.rounds import Plan
 from fedclust.schema.feature import Feature, Outcome
@@ -226,26 +226,6 @@ def test_no_outcome_shapes_a_group() -> None:
     assert points(plan(*ALL), given) == without
     with pytest.warns(DataWarning, match="no row has a value"):
         assert points(plan(*ALL), others) == without
-
-
-@pytest.mark.filterwarnings("ignore::fedclust.data.DataWarning")
-def test_the_rows_that_count_are_those_of_the_label_file() -> None:
-    """Of persons with one row; and a group that lacks a column takes no part."""
-    given = rows(10)
-    given.loc[:9, "x"] = NAN
-    logged = (Feature(name="x", lower=-8, upper=12), Feature(name="y", lower=-0.5, upper=1))
-    for missing in ("drop", "impute"):
-        asked = plan(*ALL, features=logged, missing=missing)
-        persons = read_persons(given, asked.features, outcomes=asked.outcomes)
-        points, blocks = form_counted(asked, persons, 5)
-        (block,) = blocks
-        table = load(given, asked.features, outcomes=asked.outcomes)
-        np.testing.assert_array_equal(block.X, table.X)
-        np.testing.assert_array_equal(block.cells, table.cells)
-        complete = ~np.isnan(points.X).any(axis=1)
-        expected = points.sizes[complete].sum() if missing == "drop" else 300
-        assert block.takes_part.sum() == expected
-        assert 10 <= 300 - points.sizes[complete].sum() <= 19
 
 
 def test_what_stays_is_in_shares_of_groups_and_persons() -> None:

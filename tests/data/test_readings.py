@@ -136,16 +136,6 @@ def test_yes_and_no_by_other_numbers_need_the_mapping() -> None:
     np.testing.assert_allclose(points.X[:, 0], table.values("sex"))
 
 
-def test_a_feature_that_the_site_lacks_is_missing_throughout() -> None:
-    frame = pd.DataFrame({"x": RNG.normal(size=N)})
-    cp = Feature(name="cp", kind="categorical", levels=("a", "b"))
-    persons = read_persons(frame, (cp, Feature(name="x")), lacking=True)
-    (block,) = persons.blocks()
-    points = table_points(persons, form_table(block.sources, 5))
-    assert np.isnan(points.X[:, :2]).all()
-    assert not np.isnan(points.X[:, 2]).any()
-
-
 # --- columns that were pinned as something else ---------------------------------------------------
 
 
