@@ -16,6 +16,12 @@ from support.timeouts import TIMEOUT_S
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart_disease.py"
 
 
+@pytest.fixture(autouse=True)
+def _beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the script import the other modules of the examples."""
+    monkeypatch.setattr(sys, "path", [*sys.path, str(EXAMPLE.parent)])
+
+
 def _example() -> ModuleType:
     spec = importlib.util.spec_from_file_location("heart_example", EXAMPLE)
     module = importlib.util.module_from_spec(spec)
