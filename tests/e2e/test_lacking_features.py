@@ -120,9 +120,13 @@ DIED = {"name": "died", "kind": "binary", "role": "outcome"}
 STAY = {"name": "stay", "kind": "ordered", "edges": [2, 5], "role": "outcome"}
 
 
-@pytest.mark.parametrize("missing", ["impute", "drop", "mask"])
-def test_a_site_takes_part_without_outcomes(tmp_path: Path, missing: str) -> None:
-    method = "overlap" if missing == "mask" else "lloyd"
+def test_a_site_takes_part_without_outcomes(tmp_path: Path) -> None:
+    """Over HTTP, of one way to treat missing values: `simulate/test_outcomes.py` has the others."""
+    body: dict[str, Any] = {
+        "config": {"n_clusters": 2},
+        "policy": POLICY,
+        "features": [*declared(2), DIED, STAY],
+    }
     rng, asked = np.random.default_rng(4), {}
     rows = {
         site: pd.DataFrame(
@@ -131,25 +135,12 @@ def test_a_site_takes_part_without_outcomes(tmp_path: Path, missing: str) -> Non
         ).assign(died=rng.integers(0, 2, 60), stay=rng.gamma(2.0, 3.0, 60))
         for site in ("ada", "brno", "cadiz", "delft", "essen")
     }
-    expected = simulate(
-        method,
-        rows,
-        config={"n_clusters": 2},
-        policy={"missing": missing},
-        features=[*declared(2), DIED, STAY],
-        seed=7,
-    )
+    expected = simulate("overlap", rows, seed=7, **body)
     del rows["delft"]["died"]
     rows["essen"] = rows["essen"][columns(2)]
     with local_coordinator(tmp_path, threads=True) as local:
         consortium = Consortium.found(local.base_url, local.operator_token, tuple(rows))
-        body = {
-            "algorithm": method,
-            "config": {"n_clusters": 2},
-            "policy": {"missing": missing},
-            "features": [*declared(2), DIED, STAY],
-        }
-        info = consortium.create("partly", 2, **body)
+        info = consortium.create("partly", 2, algorithm="overlap", **body)
         with pytest.raises(Invalid) as refused:
             join(consortium, "essen", info, ("died", "stay"))
         assert {error.rule for error in refused.value.errors} == {"missing-feature"}

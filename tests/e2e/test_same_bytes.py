@@ -1,4 +1,4 @@
-"""What the service gives is bit for bit what ``simulate`` gives, and that is central Lloyd."""
+"""What the service gives is bit for bit what ``simulate`` gives."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,47 +165,15 @@ def test_with_every_kind_of_feature_the_service_gives_what_simulate_gives(
         assert np.array_equal(again.predict(paths[name]), found.predict(paths[name]))
 
 
-def lloyd(X: NDArray[np.float64], centres: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return where plain Lloyd ends from ``centres``, in so many words."""
-    for _ in range(1000):
-        labels = ((X[:, None] - centres[None]) ** 2).sum(axis=2).argmin(axis=1)
-        moved = np.array(
-            [
-                X[labels == k].mean(axis=0) if (labels == k).any() else c
-                for k, c in enumerate(centres)
-            ]
-        )
-        if np.array_equal(moved, centres):
-            break
-        centres = moved
-    return centres
-
-
-def test_over_http_without_protection_it_is_central_lloyd(tmp_path: Path) -> None:
-    """Nothing but rounding may differ."""
-    rng = np.random.default_rng(8)
-    truth = np.array([[0.0, 0.0], [9.0, 1.0], [1.0, 9.0], [10.0, 10.0]])
-    data = {
-        name: np.vstack([c + rng.normal(size=(12 + 5 * i, 2)) for c in truth])
-        for i, name in enumerate(SIZES)
-    }
-    start = truth + rng.normal(size=truth.shape)
-    pooled = np.vstack(list(data.values()))
-    center, scale = pooled.mean(axis=0), pooled.std(axis=0)
-    central = lloyd((pooled - center) / scale, (start - center) / scale) * scale + center
-
+def test_without_protection_the_service_gives_what_simulate_gives(tmp_path: Path) -> None:
+    """And that is central Lloyd: `simulate/test_simulate.py`."""
+    data = rows()
+    session: dict[str, Any] = {"config": {"n_clusters": 4}, "policy": {"protection": "none"}}
+    expected = simulate("lloyd", data, features=declared(3), seed=7, **session)
     with running_server(tmp_path / "server") as server:
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
-        consortium.create(
-            "central",
-            2,
-            config={"n_clusters": 4, "start": "given", "centroids": start.tolist()},
-            policy={"protection": "none"},
-        )
+        consortium.create("central", 3, **session)
         results = consortium.run("central", data, tmp_path / "journals")
-    order = np.lexsort(((central - center) / scale).T[::-1])
-    for name, X in data.items():
-        found = results[name].cluster_centers_
-        assert np.allclose(found, central[order], rtol=1e-10, atol=0)
-        nearest = ((((X[:, None] - central[order][None]) / scale) ** 2).sum(axis=2)).argmin(axis=1)
-        assert np.array_equal(results[name].labels_, nearest)
+        assert shared(consortium.result("central").result) == shared(to_tree(expected.result))
+    for name, found in results.items():
+        assert np.array_equal(found.labels_, expected.labels_[name])
