@@ -200,6 +200,11 @@ def ascent_with_assignments(seed: int = 0) -> Any:
     return ascent
 
 
+def boxes_of(splitting: Splitting) -> list[Box]:
+    current = [] if splitting.current is None else [splitting.current]
+    return [*splitting.waiting, *splitting.settled, *current]
+
+
 def volume(boxes: Any) -> float:
     return float(sum(np.prod(box.upper - box.lower) for box in boxes))
 
@@ -213,8 +218,7 @@ def test_boxes_cover_the_domain_without_overlap() -> None:
         if ask.lambdas is None:
             break
         splitting = record_bound(splitting, 1.0)
-    boxes = [*splitting.waiting, *splitting.settled]
-    boxes += [] if splitting.current is None else [splitting.current]
+    boxes = boxes_of(splitting)
     assert splitting.splits == 40
     assert volume(boxes) == pytest.approx(4.0**4, rel=1e-12)
     for i, one in enumerate(boxes):
@@ -232,8 +236,7 @@ def test_only_boxes_without_ordered_centroids_are_dropped(seed: int) -> None:
     splitting, _, _ = next_query(
         splitting, ascent_with_assignments(seed), domain, target=1e9, max_splits=8
     )
-    boxes = [*splitting.waiting, *splitting.settled]
-    boxes += [] if splitting.current is None else [splitting.current]
+    boxes = boxes_of(splitting)
     assert splitting.splits == 8
     for point in rng.uniform(-2.0, 2.0, size=(500, 2, 2)):
         if domain.region.violation(point - domain.origin) > 0:
@@ -253,8 +256,7 @@ def test_a_half_without_ordered_centroids_is_dropped() -> None:
         max_splits=1,
         proposal=NO_PROPOSAL,
     )
-    boxes = [*after.waiting, *after.settled, *([after.current] if after.current else [])]
-    assert [float(box.lower[0, 0]) for box in boxes] == [0.0]
+    assert [float(box.lower[0, 0]) for box in boxes_of(after)] == [0.0]
 
 
 def test_without_a_consensus_the_widest_side_is_halved() -> None:
@@ -268,8 +270,7 @@ def test_without_a_consensus_the_widest_side_is_halved() -> None:
         proposal=NO_PROPOSAL,
     )
     assert after.splits == 1
-    boxes = [*after.waiting, *after.settled, *([after.current] if after.current else [])]
-    assert {float(box.upper[0, 0]) for box in boxes} == {0.0, 2.0}
+    assert {float(box.upper[0, 0]) for box in boxes_of(after)} == {0.0, 2.0}
 
 
 def test_the_known_cost_is_an_upper_bound() -> None:
@@ -315,11 +316,7 @@ def test_boxes_beyond_the_declared_bounds_are_refused(
     symmetry: str, lower: FloatArray, upper: FloatArray | None
 ) -> None:
     rows = sites_of(0, (6, 6))
-    features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(2))
-    policy = Policy(protection="none", min_sites=1, scaling="none")
-    splits = int(symmetry == "pairwise")
-    config = Config(n_clusters=2, symmetry=symmetry, splits=splits)
-    plan = Plan(METHOD, config, features, policy, seed=0)
+    plan = plan_for(rows, {}, symmetry=symmetry, splits=int(symmetry == "pairwise"))
     found = drive(plan, rows)
     opened = next(one for one in found.rounds if one.phase == "dual")
     task = opened.tasks["a"]

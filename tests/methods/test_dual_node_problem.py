@@ -82,37 +82,6 @@ def by_enumeration(rows: np.ndarray, mu: np.ndarray, region: Region) -> float:
     return min(by_interior_point(rows, mu, np.array(labels), region) for labels in every)
 
 
-@pytest.mark.parametrize("symmetry", CONVEX)
-@pytest.mark.parametrize(
-    ("seed", "n", "K", "d", "pull"),
-    [(0, 5, 3, 2, 0.5), (1, 4, 3, 2, 4.0), (2, 5, 2, 3, 1.0), (3, 2, 3, 1, 1.0), (4, 4, 2, 2, 0.0)],
-)
-def test_the_optimum_agrees_with_enumeration(
-    symmetry: Symmetry, seed: int, n: int, K: int, d: int, pull: float
-) -> None:
-    rows, mu, references = problem(seed, n, K, d, pull)
-    # A box about another point than the rows, as declared bounds are.
-    region = region_of(symmetry, references, origin=0.4)
-    found = solve_node(rows, mu, region, node_limit=100_000)
-    assert found.complete
-    assert found.value == pytest.approx(by_enumeration(rows, mu, region), abs=1e-7)
-    assert found.value == pytest.approx(cost_of(rows, mu, found), abs=1e-9)
-    assert found.value - 1e-6 <= found.bound <= found.value
-    assert region.violation(found.centroids) <= region.tolerance
-
-
-@pytest.mark.parametrize("symmetry", FORMS)
-def test_a_weight_counts_as_that_many_rows(symmetry: Symmetry) -> None:
-    rows, mu, references = problem(3, 7, 3, 2, 2.0)
-    sizes = np.array([1, 3, 2, 5, 1, 4, 2])
-    region = region_of(symmetry, references)
-    weighted = solve_node(rows, mu, region, weights=sizes, node_limit=20_000)
-    repeated = solve_node(np.repeat(rows, sizes, axis=0), mu, region, node_limit=20_000)
-    assert weighted.value == repeated.value
-    assert weighted.bound == repeated.bound
-    assert np.array_equal(np.repeat(weighted.labels, sizes), repeated.labels)
-
-
 def subdomain_of(region: Region, seed: int) -> Region:
     """Return the region with a random subdomain that contains ordered centroids."""
     rng = np.random.default_rng(seed)
@@ -126,30 +95,49 @@ def subdomain_of(region: Region, seed: int) -> Region:
     )
 
 
-@pytest.mark.parametrize("symmetry", ["none", "pairwise"])
+@pytest.mark.parametrize(
+    ("symmetry", "part"),
+    [*((symmetry, False) for symmetry in CONVEX), ("none", True), ("pairwise", True)],
+)
 @pytest.mark.parametrize(
     ("seed", "n", "K", "d", "pull"),
     [(0, 5, 3, 2, 0.5), (1, 4, 3, 2, 4.0), (2, 5, 2, 3, 1.0), (3, 2, 3, 1, 1.0), (4, 4, 2, 2, 0.0)],
 )
-def test_the_optimum_in_a_subdomain_agrees_with_enumeration(
-    symmetry: Symmetry, seed: int, n: int, K: int, d: int, pull: float
+def test_the_optimum_agrees_with_enumeration(
+    symmetry: Symmetry, part: bool, seed: int, n: int, K: int, d: int, pull: float
 ) -> None:
+    """In the whole region, and in a part of it."""
     rows, mu, references = problem(seed, n, K, d, pull)
+    # A box about another point than the rows, as declared bounds are.
     whole = region_of(symmetry, references, origin=0.4)
-    part = subdomain_of(whole, seed)
-    found = solve_node(rows, mu, part, node_limit=100_000)
+    region = subdomain_of(whole, seed) if part else whole
+    found = solve_node(rows, mu, region, node_limit=100_000)
     assert found.complete
-    assert found.value == pytest.approx(by_enumeration(rows, mu, part), abs=1e-7)
+    assert found.value == pytest.approx(by_enumeration(rows, mu, region), abs=1e-7)
     assert found.value == pytest.approx(cost_of(rows, mu, found), abs=1e-9)
     assert found.value - 1e-6 <= found.bound <= found.value
-    assert part.violation(found.centroids) <= part.tolerance
+    assert region.violation(found.centroids) <= region.tolerance
+    if not part:
+        return
     assert whole.violation(found.centroids) <= whole.tolerance
     # What a part costs at least is no less than what the whole does.
     assert found.bound >= solve_node(rows, mu, whole, node_limit=100_000).bound - 1e-9
     # And with what was kept of another part.
     solve_node(rows, mu, subdomain_of(whole, seed + 1), node_limit=100_000)
-    again = solve_node(rows, mu, part, node_limit=100_000)
+    again = solve_node(rows, mu, region, node_limit=100_000)
     assert (again.value, again.bound) == (found.value, found.bound)
+
+
+@pytest.mark.parametrize("symmetry", FORMS)
+def test_a_weight_counts_as_that_many_rows(symmetry: Symmetry) -> None:
+    rows, mu, references = problem(3, 7, 3, 2, 2.0)
+    sizes = np.array([1, 3, 2, 5, 1, 4, 2])
+    region = region_of(symmetry, references)
+    weighted = solve_node(rows, mu, region, weights=sizes, node_limit=20_000)
+    repeated = solve_node(np.repeat(rows, sizes, axis=0), mu, region, node_limit=20_000)
+    assert weighted.value == repeated.value
+    assert weighted.bound == repeated.bound
+    assert np.array_equal(np.repeat(weighted.labels, sizes), repeated.labels)
 
 
 @pytest.mark.parametrize("seed", range(3))
