@@ -79,7 +79,6 @@ def fill(store: Store, now: datetime, sessions: int = SESSIONS, entries: int = 2
             disabled=False,
             created_at=now - timedelta(days=900),
             last_seen_at=now,
-            email=None,
         )
     for number in range(STUDIES):
         _study(rows, number, sites, now)
@@ -183,16 +182,12 @@ def _rounds(
             site=site,
             state="joined" if came else "invited",
             invited_at=created,
-            definition_sha256=None,
-            two_sites_with=None,
             protection_none=False,
             features=[each.name for each in _FEATURES],
-            min_group_size=None,
             size_band="1000-4999" if came else None,
             other_persons=False,
             points_short=False,
             sdk_version="1.0" if came else None,
-            left_at=None,
             joined_at=created if came else None,
             table_id=f"{place:032}",
             separate_groups=False,
@@ -217,9 +212,6 @@ def _rounds(
             overdue_since=deadline if open_round and late else None,
             closed_at=None if open_round else opened,
             close_reason=None if open_round else "all sites answered",
-            lease_token=None,
-            lease_holder=None,
-            lease_expires_at=None,
             attempts=1,
             aggregation_s=0.1,
             metrics={"inertia": 10.0 / nth},
@@ -246,6 +238,4 @@ def _rounds(
                 size=1200,
                 empty=False,
                 received_at=opened,
-                payload=None,
-                payload_sha256=None,
             )
