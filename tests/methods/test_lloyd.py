@@ -100,14 +100,6 @@ def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule:
     assert "600" not in caught.value.message
 
 
-def test_a_number_of_persons_above_the_declared_band_is_refused() -> None:
-    task = _task([[0, 0], [9, 5]])
-    payload = _answer(task).model_copy(update={"counts": np.array([17, 45])})
-
-    with pytest.raises(RuleViolation, match="band"):
-        check_answer(lloyd.METHOD, task, payload, replace(_config(), size_band="<50"))
-
-
 def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:
     return kmeans_rounds.Step(
         counts=np.array(counts), sums=np.array(sums, float), costs=np.array(costs, float)
@@ -144,12 +136,6 @@ def test_invalid_options_are_refused(options: dict[str, Any], pointer: str) -> N
     with pytest.raises(RuleViolation) as caught:
         lloyd.METHOD.check_config(_config(**options))
     assert caught.value.pointer == pointer
-
-
-@pytest.mark.parametrize("wrong", [0, -1, True, 2.0, None, "2"])
-def test_the_number_of_clusters_is_a_positive_int(wrong: Any) -> None:
-    with pytest.raises(ValueError, match="n_clusters"):
-        lloyd.Config(n_clusters=wrong)
 
 
 # --- whole sessions -------------------------------------------------------------------------------

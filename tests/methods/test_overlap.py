@@ -511,7 +511,6 @@ def test_bounds_hold_for_the_features_that_the_site_has() -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        {"n_clusters": 0},
         {"alpha": 0.0},
         {"alpha": 1.5},
         {"meta": "C"},

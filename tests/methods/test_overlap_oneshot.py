@@ -415,8 +415,6 @@ def _variance(value: float) -> FloatArray:
         ({"covariances": np.ones((2, 4, 4))}, "shape"),
         ({"covariances": np.zeros((0, 0, 0))}, "shape"),
         ({"variances": _variance(-1.0)}, "spread"),
-        ({"counts": np.array([20, 2])}, "smallest-count"),
-        ({"counts": np.array([20, 0]), "means": np.ones((2, 3))}, "empty-cell"),
         ({"counts": np.array([20, 0])}, "empty-cell"),
     ],
 )

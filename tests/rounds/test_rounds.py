@@ -310,8 +310,6 @@ def _evidence(part: evaluation.EvaluationTask) -> SiteTask:
 @pytest.mark.parametrize(
     "tasks",
     [
-        [_prepare(), _cells(200)],
-        [_prepare(), _cells(), _lloyd(200)],
         [_prepare(), _cells(), _lloyd(), _evaluate(4)],
         [_prepare(), _prepare()],
         [_prepare(), _cells(), _prepare()],

@@ -205,6 +205,7 @@ def test_the_frozen_form_is_in_order_and_one_k_is_that_k() -> None:
         (list(range(2, MAX_SWEEP_SIZE + 3)), "at most"),
         ([2, 0], "greater than or equal to 1"),
         ([2, True], "whole number"),
+        ([2, 3.0], "whole number"),
         ([2, 10_001], "less than or equal"),
     ],
 )
