@@ -4,6 +4,7 @@ import json
 import sqlite3
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import numpy as np
 import pytest
 
 from e2e.random_kills import POLICY, SESSION, D, K, rows, shared
-from fedclust import SessionResult, Site, errors, simulate
+from fedclust import Site, errors, simulate
 from fedclust.client import Client
 from fedclust.wire.codec import sha256, to_tree
 from support.api_caller import ApiCaller
@@ -52,7 +53,11 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
     data = rows()
     reference = simulate("lloyd", data, config=CONFIG, policy=SHORT, features=columns(D), seed=7)
     copy = tmp_path / "copy.db"
-    with running_server(tmp_path / "server") as server, recorded(server.base_url) as tap:
+    with (
+        running_server(tmp_path / "server") as server,
+        recorded(server.base_url) as tap,
+        ThreadPoolExecutor(1) as pool,
+    ):
         people = Consortium.found(server.base_url, server.operator_token, tuple(data))
         people.create(SESSION, D, algorithm="lloyd", config=CONFIG, policy=SHORT)
         fourth, tenth = threading.Event(), threading.Event()
@@ -72,16 +77,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
                 restored.wait(TIMEOUT_S)
 
         tap.on_request = pace
-        results: dict[str, SessionResult] = {}
-
-        def take_part(name: str) -> None:
-            journal = tmp_path / name
-            with Site(tap.url, token=people.site_tokens[name], state_dir=journal) as site:
-                results[name] = site.participate(SESSION, data[name], consent=True)
-
-        threads = [threading.Thread(target=take_part, args=(name,), daemon=True) for name in data]
-        for thread in threads:
-            thread.start()
+        running = pool.submit(people.at(tap.url).run, SESSION, data, tmp_path)
         assert fourth.wait(TIMEOUT_S)
         before = {
             (each.path, each.token): sha256(each.body) for each in tap.puts() if each.status == 201
@@ -96,9 +92,7 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         acknowledged = receipts(copy)
         set_back(server, copy)
         restored.set()
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-        assert set(results) == set(data)
+        results = running.result(TIMEOUT_S)
         final = people.result(SESSION)
         database = server.data_dir / "fedclust.db"
         kept = receipts(database)

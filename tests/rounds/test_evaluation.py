@@ -225,21 +225,6 @@ def _mixed(n: int) -> dict[str, pd.DataFrame]:
 FEATURES = ["age", {"name": "smoker", "kind": "binary"}, "score"]
 
 
-def test_unprotected_the_profile_is_what_pandas_finds() -> None:
-    sites, policy = _mixed(400), {"protection": "none", "min_sites": 1}
-    result = simulate(
-        "lloyd", sites, config={"n_clusters": 3}, features=FEATURES, policy=policy, seed=2
-    )
-    rows = pd.concat(list(sites.values()))
-    groups, profile = rows.groupby(result.predict(rows)), result.result.profile
-
-    np.testing.assert_allclose(profile.means, groups.mean(), rtol=1e-12)
-    np.testing.assert_allclose(profile.estimated_deviations, groups.std(ddof=0), rtol=1e-6)
-    np.testing.assert_allclose(profile.overall_means, rows.mean(), rtol=1e-12)
-    np.testing.assert_allclose(profile.estimated_overall_deviations, rows.std(ddof=0), rtol=1e-6)
-    assert result.sizes_ == tuple(groups.size())
-
-
 def test_protected_the_profile_is_near_what_pandas_finds() -> None:
     sites = _mixed(900)
     result = simulate("lloyd", sites, config={"n_clusters": 3}, features=FEATURES, seed=2)
