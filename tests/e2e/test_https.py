@@ -4,6 +4,7 @@ import base64
 import socket
 import sys
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -108,14 +109,7 @@ def test_a_session_over_https_through_a_proxy_that_wants_a_password(
         assert all(len(results[name].labels_) == 40 for name in SITES)
         assert set(proxy.tunnels) == {f"localhost:{server.port}"}
         with pytest.raises(ProxyError) as refused:
-            whoami(
-                server,
-                ConnectionOptions(
-                    ca_bundle=authority.bundle,
-                    proxy=f"http://clinic:wrong@{proxy.address}",
-                    give_up_after_s=SOON,
-                ),
-            )
+            whoami(server, replace(options, proxy=f"http://clinic:wrong@{proxy.address}"))
         assert "wrong" not in str(refused.value)
         assert proxy.refused > 0
 
@@ -134,17 +128,10 @@ def test_a_required_client_certificate(tmp_path: Path, authority: Authority) -> 
     mine = clients.issue("north@example.org", name="north")
     foreign = authority.issue("south@example.org", name="south")
     with tls_server(tmp_path / "server", authority, client_ca=clients.bundle) as server:
-        shown = ConnectionOptions(
-            ca_bundle=authority.bundle, client_cert=mine.cert, client_key=mine.key
-        )
-        assert whoami(server, shown) == "operator"
         none = ConnectionOptions(ca_bundle=authority.bundle, give_up_after_s=SOON)
-        wrong = ConnectionOptions(
-            ca_bundle=authority.bundle,
-            client_cert=foreign.cert,
-            client_key=foreign.key,
-            give_up_after_s=SOON,
-        )
+        shown = replace(none, client_cert=mine.cert, client_key=mine.key, give_up_after_s=TIMEOUT_S)
+        assert whoami(server, shown) == "operator"
+        wrong = replace(none, client_cert=foreign.cert, client_key=foreign.key)
         for options in (none, wrong):
             with pytest.raises(TLSError):
                 whoami(server, options)
