@@ -22,7 +22,8 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import Policy
 from fedclust.schema.scaling import declared_space, gamma_of
 from fedclust.schema.task import SiteTask
-from fedclust.wire.models import OperatorInfo, SessionCreate
+from fedclust.wire.models import OperatorInfo
+from support.definitions import session_request
 from support.points import answer_task, check_answer, config_of, weighted
 
 pd = pytest.importorskip("pandas")
@@ -170,22 +171,14 @@ def test_of_equally_common_levels_the_first_is_the_mode_and_no_before_yes() -> N
     assert rule(means).tolist() == [[0, 0, 3, 0, 0.7], [2, 0, 0, 3, -4]]
 
 
-def _request(algorithm: str, config: dict[str, Any], features: Any, **policy: Any) -> Any:
-    return SessionCreate(
-        name="mixed",
-        algorithm=algorithm,
-        config={"n_clusters": 3, **config},
-        features=tuple(Feature(**each) for each in features),
-        sites=("a", "b", "c"),
-        policy=Policy(**policy),
-        purpose="Which kinds of patients are there?",
-    )
-
-
 def _faults(algorithm: str, config: dict[str, Any], **policy: Any) -> list[tuple[str, str]]:
     age = {"name": "age", "lower": 0, "upper": 120}
     with pytest.raises(DefinitionError) as caught:
-        check_definition(_request(algorithm, config, [age], **policy))
+        check_definition(
+            session_request(
+                age, algorithm=algorithm, config={"n_clusters": 3, **config}, policy=policy
+            )
+        )
     return [(error.pointer, error.message) for error in caught.value.errors]
 
 
@@ -354,7 +347,7 @@ def test_gower_needs_bounds_and_methods_that_take_it() -> None:
 
 
 def test_a_consent_screen_says_how_many_sums_gower_needs() -> None:
-    request = _request("lloyd", {}, BOUNDED, **GOWER)
+    request = session_request(*BOUNDED, algorithm="lloyd", policy=GOWER)
     definition = freeze(request, seed=0)
     terms = SessionTerms(
         coordinator="https://coordinator.example",
@@ -365,7 +358,7 @@ def test_a_consent_screen_says_how_many_sums_gower_needs() -> None:
         p=5,
     )
     (sums,) = [line for phase in terms.phases for line in phase.discloses if line.field == "sums"]
-    assert sums.shape == f"3 x {2 * N_CELLS + 5} numbers"
+    assert sums.shape == f"2 x {2 * N_CELLS + 5} numbers"
     assert f"{N_CELLS} columns" in sums.meaning
     assert any("Gower's (1971)" in line for _, line in terms.text())
 

@@ -201,8 +201,6 @@ def test_one_message_serves_every_k() -> None:
         sizes[str(ks)] = [entry.size for entry in result.trace_ if entry.phase == "cells"]
     one, several = sizes.values()
     assert one == several
-    with pytest.raises(DefinitionError, match=r"config\.evaluate"):
-        simulate("ward", sites, config={"n_clusters": [2, 3], "evaluate": False})
 
 
 def test_the_result_shows_the_top_of_the_tree() -> None:
