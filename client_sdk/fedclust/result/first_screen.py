@@ -177,7 +177,7 @@ def _figures(facts: Facts) -> str:
     heat = html_figure(
         plots.profile,
         "The value of each column in each cluster. Red is above all persons, blue below: the "
-        f"darker the colour, the farther{roughly}. A mark: half a standard deviation or more. "
+        f"stronger the colour, the farther{roughly}. A mark: half a standard deviation or more. "
         f"Grey: cannot tell.{left_out}",
     )
     forest = ""
