@@ -351,7 +351,8 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (SMOKER, {"Smoker__(former)": [0, 1]}, 'what does "former" in the header mean?'),
         (SMOKER, {"Nichtraucher": ["ja", "nein"]}, '"Nichtraucher" may say the opposite of it'),
         (SMOKER, {"smoker no/yes": ["y", "n"]}, 'is "smoker no/yes" this column?'),
-        (DIED.columns[0], {"Przeżycie": ["tak", "nie"]}, 'may say the opposite of it: "tak" 1'),
+        (DIED.columns[0], {"Przeżycie": ["tak", "nie"]}, 'is "Przeżycie" this column?'),
+        (DIED.columns[0], {"Oddział": ["Intensywna", "Interna"]}, "called like it"),
         (HB, {"Hb": [6.3, 8.5, 10.9]}, "says no unit, and its values would fit in mmol/l too"),
         (HB, {"Hb__[g/dl]": [6.3, 8.5, 10.9]}, ""),
         (SMOKER, {"smoker": [1, 2]}, 'codes that are not known: "1" 1, "2" 1'),
@@ -421,6 +422,7 @@ def test_what_is_uncertain_is_marked(
     text, marked = suggested(tmp_path, feature, **columns)
     assert says in marked
     assert bool(marked) == bool(says)
+    assert "Oddział" not in marked
     assert text.count("# uncertain: ") == marked.count(f"{feature.name}: ")
 
 
@@ -588,6 +590,7 @@ def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
         (Feature(name="wbc", unit="10^9/l"), "Leukos /µl", 7500, 7.5),
         (AGE, "Alter (J.)", 61, 61),
         (Feature(name="hb", unit="g/dl"), "Hb (mmol/l)", 8.5, 13.7),
+        (Feature(name="nt_probnp", unit="pg/ml"), "NT-proBNP [pmol/l]", 100, 845.7),
         (Feature(name="ldl", unit="mg/dl"), "LDL-Cholesterin (mmol/l)", 3, 116),
         (Feature(name="hba1c", unit="%"), "HbA1c (mmol/mol)", 53, 7.0),
         (Feature(name="hba1c", unit="mmol/mol"), "HbA1c (%)", 7, 53),

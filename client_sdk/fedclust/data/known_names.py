@@ -270,6 +270,8 @@ def likeness(feature: str, header: str) -> int:
         sure, groups = sure | {"sex"}, groups | {"sex"}
     if sure & found and bool(spans[0]) == bool(spans[1]):
         return 2
+    if is_death(feature) and _ALIVE.intersection(other):
+        return 1
     within = bool(own and other) and (set(own) <= set(other) or set(other) <= set(own))
     begun = any(b.startswith(a) for a in own for b in other if len(a) >= _LEAST_BEGUN)
     return int(within or begun or bool(groups & guessed))

@@ -461,6 +461,16 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
     return (inside + sum(n for _, n in values)) / max(1, 2 * given)
 
 
+def _may_be(feature: Feature, table: _Table, name: str) -> bool:
+    """Return whether a column's values do not exclude that it is a feature."""
+    if feature.kind == "numeric":
+        return _fit(feature, table, name) > _FITTING
+    # Few codes alone say nothing: wards have few names, too.
+    codes, _ = _codes(feature, table.columns[name])
+    numbers = len(codes) <= _MOST_YES_NO and all(code.isdecimal() for code in codes)
+    return numbers or _fit(feature, table, name) > 0.5
+
+
 def _is_missing(cell: Any) -> bool:
     return cell is None or (isinstance(cell, str) and cell.casefold() in MISSING)
 
@@ -570,9 +580,7 @@ class _Writer:
         if match is None:
             free = (name for name in self._table.columns if name not in used)
             near = sorted(free, key=lambda name: -similarity(feature.name, name))
-            fit = [
-                each for each in near[:_MOST_NEAR] if _fit(feature, self._table, each) > _FITTING
-            ]
+            fit = [each for each in near[:_MOST_NEAR] if _may_be(feature, self._table, each)]
             why = "no column here is called like it"
             why += f"; may it be {' or '.join(map(_toml, fit[:3]))}?" if fit else ""
             self._note(feature, why, '# column = "NAME HERE"')
@@ -758,13 +766,13 @@ class _Writer:
     ) -> None:
         """Mark values that are outside the bounds or very low in them, or may have another unit."""
         total, outside = int(counts.sum()), int(counts[_outside(feature, values)].sum())
-        others = [] if said_unit else _other_units(feature, values, counts)
+        others = _other_units(feature, values, counts)
         if outside:
             unit = feature.unit or "the unit of the session"
             why = f"{outside} of {total} values lie outside the bounds, in {unit}"
         elif total and _is_low(feature, values):
             why = "all values lie in the lowest twentieth of the bounds: which unit?"
-        elif others:
+        elif others and not said_unit:
             why = f"the header says no unit, and its values would fit in {others[0][0]} too"
         else:
             return
