@@ -352,6 +352,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (SMOKER, {"Nichtraucher": ["ja", "nein"]}, '"Nichtraucher" may say the opposite of it'),
         (SMOKER, {"smoker no/yes": ["y", "n"]}, 'is "smoker no/yes" this column?'),
         (DIED.columns[0], {"Przeżycie": ["tak", "nie"]}, 'is "Przeżycie" this column?'),
+        (DIED.columns[0], {"Vivo a 1 anno": ["sì", "no"]}, 'may say the opposite of it: "sì" 1'),
         (DIED.columns[0], {"Oddział": ["Intensywna", "Interna"]}, "called like it"),
         (HB, {"Hb": [6.3, 8.5, 10.9]}, "says no unit, and its values would fit in mmol/l too"),
         (HB, {"Hb__[g/dl]": [6.3, 8.5, 10.9]}, ""),
