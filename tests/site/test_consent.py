@@ -211,7 +211,7 @@ def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str
     said = " ".join(shown(capsys, request()).split())
     assert "51 groups of 5 to 9 persons." in said
     assert "x7 7%, x6 6%, x5 5%" in said
-    assert "Sensitive columns should be outcomes." in said
+    assert "Ask the analyst to make sensitive columns outcomes." in said
 
 
 @pytest.mark.parametrize(("persons", "said"), [(0.79, True), (0.8, False)])
@@ -325,7 +325,7 @@ def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
         "Counts of died by final cluster",
         "(standard deviation 5 persons). Uses 10 of your 100 points; 30 were used before, 60",
         "56 times in 100 from this question, 61 with those before, and 67 once all 100 points",
-        "(fedclust allowance raise), and the 67 becomes more.",
+        "(fedclust allowance raise), and the 67 then rises.",
     ):
         assert text in said
 

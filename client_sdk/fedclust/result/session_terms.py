@@ -49,8 +49,8 @@ TECHNICAL = {
 
 COORDINATOR_LEARNS = (
     "The coordinator learns how many persons take part, when this table of groups changes, and "
-    "perhaps the table itself. With a few dozen persons, a malicious coordinator may guess "
-    "better than by chance who is in it."
+    "perhaps the table itself. It may guess who is in small tables. Whoever knows all others of "
+    "a group learns the last one's values."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -205,7 +205,7 @@ class SessionTerms:
         yield "session", [f"{title} ({self.session})" if title else self.session]
         yield "study", [] if definition.study is None else [definition.study]
         yield "purpose", [definition.purpose or "not stated"]
-        contact = f"; contact: {definition.contact}" if definition.contact else ""
+        contact = f"; contact: {definition.contact}" if definition.contact else "; no contact given"
         yield "asked by", [f"{self.analyst}{contact}"]
         yield "operated by", [self._operator_line()] if self.coordinator else []
         approval = f"approval: {definition.approval}; " if definition.approval else ""
@@ -214,7 +214,7 @@ class SessionTerms:
         in_rounds = (
             f"at least {policy.min_sites} in each of at most {rounds.most_rounds(self.plan)} rounds"
         )
-        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}; it ends with its last round"]
+        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}; further sites may be invited"]
         for heading in ("this site", "read as", "rounded to"):
             yield heading, own.get(heading, ())
         method = self.plan.method
@@ -232,11 +232,11 @@ class SessionTerms:
         yield "protection", [self.promise]
         yield "remains", self.notes
         if full:
-            stop = f"fedclust leave {self.session}, or after an approval fedclust approve"
+            stop = f"fedclust leave {self.session}. Until approved again: fedclust approve"
             yield (
                 "afterwards",
                 [
-                    f"To stop sending: {stop} {self.session} --withdraw --name NAME.",
+                    f"To stop for good: {stop} {self.session} --withdraw --name NAME.",
                     "What was sent cannot be recalled.",
                 ],
             )
@@ -258,8 +258,8 @@ class SessionTerms:
             return f"{who}. Coordinator: {self.coordinator}"
         days = counted(operator.retention_days, "day")
         return (
-            f"{who}. Data sent to {self.coordinator} are deleted {days} after the session's end, "
-            "and later from backups; the result stays."
+            f"{who}. Data sent to {self.coordinator} are deleted {days} after the session's end; "
+            "result, audit trail and backups stay longer."
         )
 
     @property
@@ -309,10 +309,11 @@ class SessionTerms:
         if not self.protection_none:
             yield (
                 f"The site forms groups of at least {self.p} similar persons, each with one "
-                f"record: the rounded middle value or commonest level of {self._names()}."
+                f"record: the middle value (one person's, rounded) or commonest level of "
+                f"{self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"
-        yield f"In each round: numbers computed from {what}, such as sums and means."
+        yield f"In each round: numbers computed from {what}."
         if evidence.NAME in phases:
             more = f", and size and values of each group, or of {N_CELLS} sets of groups if more"
             if self.protection_none:
@@ -323,14 +324,14 @@ class SessionTerms:
             else:
                 yield f"{of_clusters} and how clear they are."
         if resampling.NAME in phases:
-            yield "To test the clusters: counts of persons together in random samples."
+            yield "To test the clusters: counts of persons in repeated clusterings."
         if self.counted_outcomes:
             names = ", ".join(each.name for each in self.counted_outcomes)
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "The coordinator gets these numbers, all sites the result, the analyst and operators "
-            "also figures by site."
+            "Administrators of the coordinator can read these numbers, the analyst figures by "
+            "site, all sites the result."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:

@@ -197,8 +197,8 @@ class ConsentRequest(SessionTerms):
         if listed:
             yield (
                 "For these shares of persons, whoever knows the group knows the value: "
-                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Sensitive columns should "
-                "be outcomes."
+                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Ask the analyst to "
+                "make sensitive columns outcomes."
             )
 
     def _points_lines(self) -> Iterator[str]:
@@ -228,11 +228,11 @@ class ConsentRequest(SessionTerms):
         yield (
             "Persons who join this table later share its points. More points need an approval of "
             "their own at this site (fedclust allowance raise), and the "
-            f"{guesses(self.balance.limit)} becomes more."
+            f"{guesses(self.balance.limit)} then rises."
         )
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
-        persons = f"{self.persons} persons (joining says {self.size_band})"
+        persons = f"{self.persons} persons (joining tells {self.size_band})"
         found: dict[str, Sequence[str]] = {
             "this site": [f"{self.site}, {persons} of {self.data.text}"],
             "warning": self.warnings,
@@ -298,8 +298,8 @@ def question_text(question: Question, balance: Balance) -> str:
         "remain. Somebody who knows everything else about all patients guesses one patient's "
         f"yes/no outcome right {guesses(question.points)} times in 100 from {these}, {before}and "
         f"{guesses(balance.limit)} once all {balance.limit} points are used, instead of 50. When "
-        "no points remain, no further question about their outcomes is answered. This does not "
-        "hold for several patients who share an outcome, such as a family."
+        "no points remain, no further question about their outcomes is answered; the clustering "
+        "continues. These odds do not hold for patients who share an outcome, such as a family."
     )
 
 

@@ -147,7 +147,9 @@ def _covered(request: ConsentRequest) -> str:
     ]
     table = html_facts(
         "An approval covers exactly this: if one of these changes, it no longer holds. It also "
-        "holds for new rows of the same source, and until the session ends.",
+        "holds for new rows of the same source, with sites that are invited later, and until the "
+        "session ends. It does not replace a patient's consent: when one withdraws, run fedclust "
+        "cohort withdraw.",
         rows,
     )
     return f"<h2>What an approval covers</h2>{table}"
