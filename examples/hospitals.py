@@ -29,7 +29,10 @@ def coordinator(directory: Path, *options: str) -> Iterator[tuple[str, str]]:
     arguments += options
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-c", program, *arguments], stdout=output, stderr=output, env=_env()
+            [sys.executable, "-c", program, *arguments],
+            stdout=output,
+            stderr=output,
+            env=_env() | {"FEDCLUST_OPERATED_BY": "an example on this machine, for trials"},
         )
     try:
         give_up = time.monotonic() + WAIT_S

@@ -98,6 +98,7 @@ def definition(study: Study, sites: list[str]) -> dict[str, Any]:
     return {
         "name": said["NAME"],
         "purpose": said["PURPOSE"],
+        "contact": "Ada Example, ada@example.org",
         "algorithm": "fkm",
         "config": {"n_clusters": said["SEVERAL_K"], "stability": MODELS},
         "features": study.features() + study.outcomes,
