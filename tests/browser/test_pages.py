@@ -66,6 +66,8 @@ def test_a_page_can_be_read_by_everybody(
         assert axe.found(page) == []
         page.emulate_media(color_scheme="dark")
         assert axe.found(page, CONTRAST) == []
+        for each in page.locator("figure svg").all():  # It is drawn on white.
+            assert each.evaluate("each => getComputedStyle(each).filter") != "none"
     page.set_viewport_size(PHONE)
     assert page.evaluate("() => document.documentElement.scrollWidth") <= PHONE["width"]
     for each in page.locator("figure:visible").all():  # It scrolls in its own box, to its end.

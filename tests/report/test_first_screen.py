@@ -46,7 +46,9 @@ MEANS = np.array([[50.0, 120.0, 2.0, 1.0], [80.0, 150.0, 12.0, 1.0]])
 def test_the_answer_begins_with_whether_there_are_groups(
     cloud: CloudComparison | None, said: str
 ) -> None:
-    assert said in answer(facts_of(MEANS, NAMES, one_cloud=cloud))[0]
+    facts = facts_of(MEANS, NAMES, one_cloud=cloud)
+    assert said in answer(facts)[0]
+    assert ('"cards found parts"' in html_first_screen(facts)) == said.startswith("No separate")
 
 
 def test_a_near_tie_is_said_before_anything_else() -> None:

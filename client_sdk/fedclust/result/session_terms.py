@@ -49,8 +49,8 @@ TECHNICAL = {
 
 COORDINATOR_LEARNS = (
     "The coordinator learns how many persons take part, when this table of groups changes, and "
-    "perhaps the table itself. It may guess who is in small tables. Whoever knows all others of "
-    "a group learns the last one's values."
+    "perhaps the table itself. It may guess who is in small tables. Whoever knows a group's "
+    "others may learn the last one's values."
 )
 
 #: What the sums of a round are where centroids hold medians.

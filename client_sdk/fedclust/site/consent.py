@@ -232,7 +232,7 @@ class ConsentRequest(SessionTerms):
         )
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
-        persons = f"{self.persons} persons (joining tells {self.size_band})"
+        persons = f"{self.persons} persons (joining declares {self.size_band})"
         found: dict[str, Sequence[str]] = {
             "this site": [f"{self.site}, {persons} of {self.data.text}"],
             "warning": self.warnings,

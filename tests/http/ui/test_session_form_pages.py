@@ -132,6 +132,7 @@ def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place
     assert empty.messages == {}
     needed = "Still needed: Purpose; Name of the session; Sites; Columns; Number of clusters, K."
     assert needed in "".join(empty.texts)
+    assert "".join(empty.texts).count("*") == 6  # five inputs, and what the mark means
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
     part = place.post(sent)
     assert part.messages == {"f-policy-min-sites": "it should be a whole number"}
@@ -234,6 +235,7 @@ def test_a_session_is_copied_and_downloaded(place: Place) -> None:
     copied = place.form("?from=origin")
     assert copied.value("/config/refine") == "2"
     assert (copied.value("/name"), copied.value("/seed")) == ("", "")
+    assert "Given: Refine" in "".join(copied.texts)
     other = place.form("?from=origin&method=fkm")
     assert "not taken over from origin: options of kfed" in "".join(other.texts)
     sent = copied.changed(("file", "1"), name="again")

@@ -51,6 +51,7 @@ def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> Non
     assert f"FEDCLUST_COORDINATOR={api.base_url}\n" in page
     assert "fedclust review heart --data FILE --id-column ID --out review.html\n" in page
     assert "<form" not in page.split("<main", 1)[1]  # nobody consents here
+    assert "fedclust approve heart --name" in page
 
 
 def test_an_analyst_reads_what_each_site_reads(api: ApiCaller) -> None:
