@@ -14,6 +14,7 @@ from fedclust.data import Dataset
 AGE = {"name": "age", "unit": "years", "lower": 0, "upper": 120}
 CHOL = {"name": "chol", "unit": "mg/dl", "lower": 0, "upper": 1000}
 SEX = {"name": "sex", "kind": "binary"}
+DIED = {"name": "died", "kind": "binary", "role": "outcome"}
 N_ROWS = 60
 
 

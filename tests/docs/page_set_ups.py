@@ -22,7 +22,7 @@ import pandas
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
-from docs.hospitals import AGE, CHOL, SEX, Hospitals, write_rows
+from docs.hospitals import AGE, CHOL, DIED, SEX, Hospitals, write_rows
 from docs.page import Page
 from fedclust import Client
 from fedclust.result.one_cloud import shown_text
@@ -532,7 +532,7 @@ def _sessions(page: Page) -> Iterator[None]:
 @around("docs/start/analyst.md")
 def _start_analyst(page: Page) -> Iterator[None]:
     """An analyst whose session three hospitals answer."""
-    hospitals = Hospitals(page, [AGE, SEX, CHOL], reader="ada")
+    hospitals = Hospitals(page, [AGE, SEX, CHOL, DIED], reader="ada")
     page.save_token(hospitals.analyst_token, "analyst.token")
     page.file("heart.json", '"Coronary patients at three hospitals"')
     page.before("session watch", lambda: hospitals.finish("heart-2026"))

@@ -244,11 +244,12 @@ class Persons(WhoseRows):
     """Approval for forming separate groups of persons who already have groups. A second grouping
     reveals more about each person; the ledger records the approval."""
     other_persons: str | None = None
-    """Who approves that persons take part whom no table of this site knows; the ledger records
-    it."""
+    """Name of the person who approves it if persons take part whom none of this site's tables
+    holds. The ledger records it."""
     no_person_in_another_table: bool = False
-    """With --other-persons: who approves it states that none of these persons is in another table
-    of this site, under any id. Their table then has points for outcomes of its own."""
+    """With --other-persons: the approver also states that none of these persons is in another table
+    of this site under another id. The new table then has its own points for questions about
+    outcomes."""
     later: str | None = None
     """The rows are later measurements: release each column under its name with this suffix, such as
     _2027."""

@@ -297,9 +297,9 @@ def question_text(question: Question, balance: Balance) -> str:
         f"{question.points} of your {balance.limit} points; {used} were used before, {remain} "
         "remain. Somebody who knows everything else about all patients guesses one patient's "
         f"yes/no outcome right {guesses(question.points)} times in 100 from {these}, {before}and "
-        f"{guesses(balance.limit)} once all {balance.limit} points are used, instead of 50. When "
-        "no points remain, no further question about their outcomes is answered; the clustering "
-        "continues. These odds do not hold for patients who share an outcome, such as a family."
+        f"{guesses(balance.limit)} once all {balance.limit} points are used, instead of 50. If "
+        "a session asks for more points than remain, the site takes part without outcomes. These "
+        "odds do not hold for patients who share an outcome, such as a family."
     )
 
 

@@ -256,11 +256,12 @@ class Site:
             reveals more about each of them. It is entered in the ledger, and need not be repeated
             to resume.
         other_persons : str, optional
-            Who approves that persons take part whom no table of this site knows. It is entered in
-            the ledger, and need not be repeated to resume.
+            Name of the person who approves it if persons take part whom none of this site's tables
+            holds. The ledger records it, and it need not be repeated to resume.
         no_person_in_another_table : bool
-            With ``other_persons``: the same approval states that none of them is in another table
-            of this site, under any id. Their table then has points for outcomes of its own.
+            With ``other_persons``: the approver also states that none of these persons is in
+            another table of this site under another id. The new table then has its own points for
+            questions about outcomes.
         later : str, optional
             The rows are later measurements: the site releases each column under its name with this
             suffix, such as ``"_2027"``.
