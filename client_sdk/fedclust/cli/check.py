@@ -94,10 +94,10 @@ def check(
     source = how.source(data, persons)
 
     def rows_for(body: SessionCreate) -> SourceRows:
-        used, marks = source, tuple[str, ...]()
-        if write_mapping is not None:
-            used, marks = _suggested(body, source, line, write_mapping)
-        return SourceRows(used.rows(line.read), used, persons.given(used), line, marks)
+        if write_mapping is None:
+            return SourceRows(source.rows(line.read), source, persons.given(source), line)
+        used = _suggested(body, source, line, write_mapping)
+        return SourceRows(used.rows(line.read), used, persons.given(used), line, suggested=True)
 
     if study is not None:
         with connection.site() as site, connection.client() as client:
@@ -120,20 +120,21 @@ def check(
 
 def _suggested(
     body: SessionCreate, source: DataSource, line: ProgressLine, path: Path
-) -> tuple[DataSource, tuple[str, ...]]:
-    """Write the mapping file that is suggested; return the source read by it, and its marks."""
+) -> DataSource:
+    """Write the mapping file that is suggested; return the source read by it."""
     with line:
         found = suggest_mapping(body.features, source.rows(line.read))
     found.write(path)
-    n_open = len(found.still_open)
-    show(err, f"{path}: a suggested mapping; {counted(n_open, 'line')} marked uncertain")
+    to_do, uncertain = (found.text.count(f"# {mark}: ") for mark in ("to do", "uncertain"))
+    said = f'{counted(to_do, "line")} marked "to do", {uncertain} "uncertain"'
+    show(err, f"{path}: a suggested mapping; {said}")
     update: dict[str, Any] = {
         "reading": source.reading.model_copy(update={"mapping": o.absolute(path)})
     }
     if source.person_column is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
         update["person_column"] = found.person
-    return source.model_copy(update=update), found.still_open
+    return source.model_copy(update=update)
 
 
 def _conclude(done: RowCheck, full: bool) -> None:
@@ -144,7 +145,7 @@ def _conclude(done: RowCheck, full: bool) -> None:
             consent_screen(done.table, full=full)
         done.show()
         if isinstance(done.refused, DataError) and done.refused.rule in LISTED:
-            message = "this site could not take part yet: see what is still to do"
+            message = "this site could not take part yet: edit the mapping file"
             raise DataError(done.found.source, "still-to-do", message)
     if done.refused is not None:
         raise done.refused

@@ -58,8 +58,8 @@ class SourceRows:
     source: DataSource
     given: RowOptions
     line: ProgressLine
-    #: What a suggested mapping file marks as uncertain.
-    marks: tuple[str, ...] = field(default=(), repr=False)
+    #: Whether the mapping file was suggested just now.
+    suggested: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,9 +86,9 @@ _Table: TypeAlias = NoTable | ConsentRequest
 class RowCheck:
     """How rows match one definition; ``read`` is False if the source could not be read.
 
-    ``open_points`` says in words what is charged to the site's points and not answered, ``marks``
-    what a suggested mapping file marks as uncertain. ``person`` is the column of persons that was
-    given, ``options`` say how the rows are read.
+    ``open_points`` says in words what is charged to the site's points and not answered.
+    ``suggested`` is whether the mapping file was written just now; it then says what to do.
+    ``person`` is the column of persons that was given, ``options`` say how the rows are read.
     """
 
     body: SessionCreate
@@ -98,7 +98,7 @@ class RowCheck:
     read: bool = True
     open_points: tuple[str, ...] = ()
     repeated: dict[str, RepeatedIds] = field(default_factory=dict)
-    marks: tuple[str, ...] = field(default=(), repr=False)
+    suggested: bool = False
     person: str | None = None
     options: ReadOptions = field(default_factory=ReadOptions, repr=False)
 
@@ -200,6 +200,8 @@ class RowCheck:
         for column in found.columns:
             for line in _column_lines(column):
                 text, *lines = line.split("\n")
+                if self.suggested:  # the file has the lines
+                    text, lines = text.removesuffix(":"), []
                 show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
                 for each in lines:
                     show(out, f"      {each}")
@@ -239,52 +241,51 @@ class RowCheck:
         self._show_to_do()
 
     def _show_to_do(self) -> None:
-        """Show what is to be changed, in order, then what is marked and may be right."""
-        edits = list(self._edits())
-        todo = [text for text, _ in edits]
+        """Show what is to be changed in the mapping file, in order."""
+        if self.suggested:
+            wrong = [each.feature for each in self.found.columns if each.state == "refused"]
+            if wrong:
+                show(out, f"Cannot be read yet: {', '.join(wrong)}", "bold")
+            said = 'Look at the mapping file: search it for "to do" and "uncertain". Then check '
+            _say(said + "again, with --mapping instead of --write-mapping")
+            return
+        todo = list(self._edits())
         said = "Still to do" if self.refused else "Better, but not needed"
-        if self.marks:
-            said += "; proposed lines are in the mapping file, behind #"
-        elif todo:
-            said += " in the mapping file"
-            if self.options.mapping is None:
-                said += " (--mapping): fedclust check --write-mapping suggests one"
+        said += " in the mapping file"
+        if self.options.mapping is None:
+            said += " (--mapping): fedclust check --write-mapping suggests one"
         if todo:
             show(out, f"{said}:", "bold")
-        _show_list(todo, 1)
-        used = {mark for _, marks in edits for mark in marks}
-        marks = [mark for mark in self.marks if mark not in used]
-        if marks:
-            show(out, "Marked as uncertain in the mapping file; change what is wrong:", "bold")
-        elif (n := self.options.count_uncertain()) and not self.marks and not self.refused:
+        for number, each in enumerate(todo, 1):
+            text, *lines = each.split("\n")
+            before = f"{number:3}. "
+            show(out, textwrap.fill(text, 98, initial_indent=before, subsequent_indent="     "))
+            for line in lines:
+                show(out, f"       {line}")
+        if (n := self.options.count_uncertain()) and not self.refused:
             n_marked = counted(n, "line")
             _say(f"Marked as uncertain in the mapping file: {n_marked}. Look, then delete the mark")
-        _show_list(marks, len(todo) + 1)
 
-    def _edits(self) -> Iterator[tuple[str, list[str]]]:
-        """Yield each edit of the mapping file that is needed, and the marks that ask for it."""
+    def _edits(self) -> Iterator[str]:
+        """Yield each edit of the mapping file that is needed; further lines are to be pasted."""
         features = {each.name: each for each in with_outcomes(*_declared(self.body))}
         for column in self.found.columns:
             name, says = column.feature, list(column.says)
-            marks = [each for each in self.marks if each.startswith(f"{name}: ")]
             if column.unknown_codes and column.kind == "numeric":
                 texts, file = Counter(column.unknown_codes), self.options.resolved()
                 asked, line = ask_texts(name, texts, file)
-                used = [mark for mark in marks if "text in a number" in mark]
                 others = [text for text in says if "missing = [...]" not in text]
                 # What ends in lines to paste is an edit of its own.
-                yield from ((f"{name}: {text}", []) for text in others if "\n" in text)
+                yield from (f"{name}: {text}" for text in others if "\n" in text)
                 asked = "; ".join([*(text for text in others if "\n" not in text), asked])
-                yield f"{name}: {asked}\n{line}", used
+                yield f"{name}: {asked}\n{line}"
             elif column.unknown_codes and column.column and name in features:
                 codes = Counter(column.unknown_codes)
                 contact = "" if column.n else self.body.contact
                 asked, lines = ask_codes(features[name], codes, column.column, contact)
-                yield "\n".join([f"{name}: {asked}", *lines]), [m for m in marks if "known" in m]
+                yield "\n".join([f"{name}: {asked}", *lines])
             elif column.state == "refused":
-                said = says if column.column or not marks else []
-                marked = [mark.partition(": ")[2] for mark in marks]
-                yield f"{name}: {'; '.join([*marked, *said])}", marks
+                yield f"{name}: {'; '.join(says)}"
 
     def _points_texts(self) -> Iterator[str]:
         """Yield what the outcomes cost and what is left; the consent screen says so too."""
@@ -370,7 +371,7 @@ def examine(
             repeated = _repeated_ids(rows.data, text, found)
     except DataError as error:
         nothing = SourceProfile(error.source, 0, 0, (), (), (), error)
-        return RowCheck(body, nothing, p, NoTable(0), read=False, marks=rows.marks)
+        return RowCheck(body, nothing, p, NoTable(0), read=False)
     usable = found.complete_rows if body.policy.missing == "drop" else found.rows
     table: _Table = NoTable(usable)
     if found.refused is None:
@@ -391,7 +392,7 @@ def examine(
     return RowCheck(
         *(body, found, p, table),
         repeated=repeated,
-        marks=rows.marks,
+        suggested=rows.suggested,
         person=source.person_column,
         options=rows.data.options,
     )
@@ -480,16 +481,6 @@ def show_recognition(found: Recognition, where: Console) -> None:
     changed = {name: counts for name, counts in found.differing.items() if counts[0]}
     for name, (differ, of) in changed.items():
         show(where, f"  {name}: {differ} of {of} values differ from those released")
-
-
-def _show_list(texts: Sequence[str], first: int) -> None:
-    """Show numbered texts; further lines of one are for a mapping file."""
-    for number, each in enumerate(texts, first):
-        text, *lines = each.split("\n")
-        before = f"{number:3}. "
-        show(out, textwrap.fill(text, 98, initial_indent=before, subsequent_indent="     "))
-        for line in lines:
-            show(out, f"       {line}")
 
 
 def _say(text: str) -> None:

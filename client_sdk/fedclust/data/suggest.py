@@ -219,9 +219,9 @@ class _Table:
     def head(self, name: str, unused: Sequence[str]) -> list[str]:
         """Return the lines of the file before its features."""
         lines = [
-            f"# How fedclust would read {_toml(name)}. Look at each line that is marked uncertain.",
-            "# To accept a line that is proposed, delete the # before it. Counts are of rows:",
-            "# delete the comments before you give this file away.",
+            f"# How fedclust would read {_toml(name)}. Change what is marked as to do, and look at",
+            "# what is marked as uncertain. To accept a proposed line, delete the # before it.",
+            "# Counts are of rows: delete the comments before you give this file away.",
             *(f"# uncertain: {note}" for note in self.notes),
         ]
         settings = self.written.model_dump(exclude_defaults=True, exclude={"features"})
@@ -680,8 +680,8 @@ class _Writer:
         if of.grid and values and not any(near):
             self._note(feature, "no time lies near the grid: which unit?")
 
-    def _note(self, feature: Feature, why: str, *lines: str) -> None:
-        self.lines += [f"# uncertain: {why}", *lines]
+    def _note(self, feature: Feature, why: str, *lines: str, mark: str = "uncertain") -> None:
+        self.lines += [f"# {mark}: {why}", *lines]
         self.still_open.append(f"{feature.name}: {why}")
 
     def _add_missing(self, missing: Counter[str]) -> None:
@@ -705,7 +705,7 @@ class _Writer:
         taken = all(is_absent_text(text) for each in texts.values() for text in each)
         for why, each in texts.items():
             said = f"{why}{', read as missing' * taken}: {with_counts(each)}{_limit_advice(each)}"
-            self._note(feature, said)
+            self._note(feature, said, mark="uncertain" if taken else "to do")
         if listed := [text for each in texts.values() if not is_free_text(each) for text in each]:
             self.lines.append(f"{'' if taken else '# '}missing = {_toml(listed)}")
         if not found:
@@ -748,7 +748,8 @@ class _Writer:
         found = conversion(feature.name, column, unit, feature.unit)
         if found is None:
             why = f"how does {_toml(unit)} become {_toml(feature.unit)}? Give to and factor"
-            self._note(feature, why, f"# to = {_toml(feature.unit)}", "# factor = ")
+            lines = f"# to = {_toml(feature.unit)}", "# factor = "
+            self._note(feature, why, *lines, mark="to do")
             return np.nan, 0.0  # no number is outside the bounds then
         factor, offset = found
         self.lines += [f"to = {_toml(feature.unit)}", f"factor = {float(f'{factor:.6g}')!r}"]
@@ -796,9 +797,10 @@ class _Writer:
             )
         if feature.kind == "binary" and is_contrary(feature.name, match.column):
             why = f"{_toml(match.column)} may say the opposite of it: {with_counts(codes)}"
-            self._note(feature, why)
+            self._note(feature, why, mark="to do")
         elif unknown:
-            self._note(feature, f"codes that are not known: {with_counts(unknown)}")
+            said = f"codes that are not known: {with_counts(unknown)}"
+            self._note(feature, said, mark="to do")
         below, asked, lines = _code_lines(feature, codes, match.column, sure, unknown, "# ")
         if below.endswith(".levels]") and lines:
             self.lines.append(below)
