@@ -7,11 +7,11 @@ from https://hbiostat.org/data (Vanderbilt University, CC BY 4.0), in the packag
 import pandas as pd
 
 NAME, SEED, K, SEVERAL_K = "support", 7, 4, [2, 3, 4, 5, 6]
-PURPOSE = "Do seriously ill adults form groups by their physiology on day 3, and who dies?"
+PURPOSE = "Are there types of seriously ill adults by physiology on day 3, and who dies?"
 #: Each column's name, least and greatest value, and unit; first what nearly every patient has.
 FEATURES = """
 age 18 110 years; meanbp 0 250 mmHg; hrt 0 320 /min; resp 0 100 /min; temp 30 44 °C;
-wblc 0 250 10³/µl; crea 0 30 mg/dl; sod 100 190 mmol/l; scoma 0 100 points"""
+wblc 0 250 10³/µl; crea 0 30 mg/dl; sod 100 190 mmol/l; scoma 0 100"""
 MORE_FEATURES = """
 pafi 0 1000 mmHg; alb 0 35 g/dl; bili 0 80 mg/dl; ph 6.5 8; glucose 0 1500 mg/dl;
 bun 0 350 mg/dl; urine 0 12000 ml"""

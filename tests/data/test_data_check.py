@@ -256,7 +256,9 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     text = rows.read_text("cp1252").replace("chol_mmol", "Cholesterin (mmol/l)")
     rows.write_text(text, "cp1252")
     assert office.run("check", "heart", *office.data, *write) == 0, office.err
-    assert "suggested.toml: a suggested mapping; 0 lines marked \"to do\", 0 \"uncertain\"" in office.err
+    assert (
+        'suggested.toml: a suggested mapping; 0 lines marked "to do", 0 "uncertain"' in office.err
+    )
     assert "all 2 features, 60 rows" in office.out
     assert "columns that are not used (1): id" in office.out
     assert office.run("check", "heart", *office.data, "--mapping", str(mapping)) == 0

@@ -325,7 +325,7 @@ def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
         "Counts of died by final cluster",
         "(standard deviation 5 persons). Uses 10 of your 100 points; 30 were used before, 60",
         "56 times in 100 from this question, 61 with those before, and 67 once all 100 points",
-        "(fedclust allowance raise), and the 67 then rises.",
+        "(fedclust allowance raise), and make the 67 larger.",
     ):
         assert text in said
 
@@ -343,7 +343,7 @@ def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
 
 
 def test_the_text_says_that_an_outcome_of_few_sites_uses_points() -> None:
-    said = "if the result does not show it, because fewer than 3 sites have it."
+    said = "if the result does not show the outcome, because fewer than 3 sites have it."
     assert said in points_said(asking({"died": 10}))
     assert said not in points_said(asking({"died": 10}, left=5))
 

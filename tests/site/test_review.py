@@ -93,7 +93,7 @@ def test_what_fields_can_identify_is_said_once(tmp_path: Path) -> None:
     sums = "Sums over whole groups of your protected table."
     assert page.count(sums) == 1
     assert f"counts, means (cells); counts, sums, costs (lloyd): {sums}" in page
-    assert f"No number is about fewer than {request.p} of your persons." in page
+    assert f"computed from groups of at least {request.p} of your persons." in page
 
 
 def test_values_outside_the_bounds_are_warned_of(tmp_path: Path) -> None:

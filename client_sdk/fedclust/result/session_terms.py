@@ -49,7 +49,7 @@ TECHNICAL = {
 
 COORDINATOR_LEARNS = (
     "The coordinator learns how many persons take part, when this table of groups changes, and "
-    "perhaps the table itself. It may guess who is in small tables. Whoever knows a group's "
+    "perhaps the table itself. In a small table, it may guess who. Whoever knows a group's "
     "others may learn the last one's values."
 )
 
@@ -140,8 +140,8 @@ class SessionTerms:
             )
         counted = self.counted_outcomes != ()
         return (
-            f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than "
-            f"groups of at least {self.p} similar persons, whoever asks, however often. "
+            f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than these "
+            f"records of at least {self.p} similar persons, whoever asks, however often. "
             "Rows, ids and persons' clusters never leave."
         )
 
@@ -208,13 +208,13 @@ class SessionTerms:
         contact = f"; contact: {definition.contact}" if definition.contact else "; no contact given"
         yield "asked by", [f"{self.analyst}{contact}"]
         yield "operated by", [self._operator_line()] if self.coordinator else []
-        approval = f"approval: {definition.approval}; " if definition.approval else ""
+        approval = f"approval: {definition.approval or 'none stated'}"
         expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
-        in_rounds = (
-            f"at least {policy.min_sites} in each of at most {rounds.most_rounds(self.plan)} rounds"
-        )
-        yield "terms", [f"{approval}{sites}, {in_rounds}{expires}; further sites may be invited"]
+        most = rounds.most_rounds(self.plan)
+        in_rounds = f"at most {most} rounds, each with at least {policy.min_sites} sites"
+        terms = f"{approval}; {sites}, and others that are invited later; {in_rounds}{expires}"
+        yield "terms", [terms]
         for heading in ("this site", "read as", "rounded to"):
             yield heading, own.get(heading, ())
         method = self.plan.method
@@ -237,7 +237,7 @@ class SessionTerms:
                 "afterwards",
                 [
                     f"To stop for good: {stop} {self.session} --withdraw --name NAME.",
-                    "What was sent cannot be recalled.",
+                    "What was sent cannot be recalled; the result may use it.",
                 ],
             )
             # As they take effect: comparing several K also compares with one cloud.
@@ -245,8 +245,8 @@ class SessionTerms:
                 {"evidence": self.plan.sends_cells} if "evidence" in definition.config else {}
             )
             yield "options", [named_values({**definition.config, **effective})]
-            most = f"{rounds.max_rounds(self.plan)} (of the method)"
-            yield "policy", [named_values({**policy.model_dump(), "max_rounds": most})]
+            of_method = f"{rounds.max_rounds(self.plan)} of the method, {most} in all"
+            yield "policy", [named_values({**policy.model_dump(), "max_rounds": of_method})]
             yield "seed", [str(definition.seed)]
         yield "definition", [f"SHA-256 {self.definition_sha256}"]
 
@@ -309,13 +309,13 @@ class SessionTerms:
         if not self.protection_none:
             yield (
                 f"The site forms groups of at least {self.p} similar persons, each with one "
-                f"record: the middle value (one person's, rounded) or commonest level of "
+                f"record: the middle value (one person's, rounded) or commonest category of "
                 f"{self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"
         yield f"In each round: numbers computed from {what}."
         if evidence.NAME in phases:
-            more = f", and size and values of each group, or of {N_CELLS} sets of groups if more"
+            more = f", and size and values of at most {N_CELLS} sets of groups"
             if self.protection_none:
                 more = f", and sizes and values of up to {N_CELLS} sets of rows"
             of_clusters = "At the end: sizes of the clusters"
@@ -356,8 +356,8 @@ class SessionTerms:
             "Numbers can be about single persons. Where the text says group or record, it means "
             "a single row."
             if self.protection_none
-            else f"No number{' but the counts of outcomes' * bool(self.counted_outcomes)} is about "
-            f"fewer than {self.p} of your persons."
+            else f"Every number{' but the counts of outcomes' * bool(self.counted_outcomes)} is "
+            f"computed from groups of at least {self.p} of your persons."
         )
         yield f"{about} What each can identify:"
         fields: dict[str, dict[str, list[str]]] = {}

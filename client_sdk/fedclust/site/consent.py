@@ -196,7 +196,7 @@ class ConsentRequest(SessionTerms):
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
         if listed:
             yield (
-                "For these shares of persons, whoever knows the group knows the value: "
+                "Whoever knows a person's group knows the value, for these shares of persons: "
                 f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Ask the analyst to "
                 "make sensitive columns outcomes."
             )
@@ -217,8 +217,8 @@ class ConsentRequest(SessionTerms):
             return
         yield question_text(self.question, self.balance)
         yield (
-            "The points of an outcome are used also if the result does not show it, because fewer "
-            f"than {self.definition.policy.min_sites} sites have it."
+            "Points are used even if the result does not show the outcome, because fewer than "
+            f"{self.definition.policy.min_sites} sites have it."
         )
         for name in self.also_features:
             yield (
@@ -226,13 +226,13 @@ class ConsentRequest(SessionTerms):
                 "100 does not hold for it."
             )
         yield (
-            "Persons who join this table later share its points. More points need an approval of "
-            "their own at this site (fedclust allowance raise), and the "
-            f"{guesses(self.balance.limit)} then rises."
+            "Persons who join this table later share its points. More points need a new approval "
+            f"at this site (fedclust allowance raise), and make the {guesses(self.balance.limit)} "
+            "larger."
         )
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
-        persons = f"{self.persons} persons (joining declares {self.size_band})"
+        persons = f"{self.persons} persons"
         found: dict[str, Sequence[str]] = {
             "this site": [f"{self.site}, {persons} of {self.data.text}"],
             "warning": self.warnings,

@@ -146,10 +146,10 @@ def _covered(request: ConsentRequest) -> str:
         if value is not None and (name, value) != ("protection_none", False)
     ]
     table = html_facts(
-        "An approval covers exactly this: if one of these changes, it no longer holds. It also "
-        "holds for new rows of the same source, with sites that are invited later, and until the "
-        "session ends. It does not replace a patient's consent: when one withdraws, run fedclust "
-        "cohort withdraw.",
+        "An approval covers what stands here. If any of it changes, the approval ends. Else it "
+        "holds until the session ends, also for new rows of the same source and with sites that "
+        "are invited later. It does not replace a patient's consent: when one withdraws, run "
+        "fedclust cohort withdraw.",
         rows,
     )
     return f"<h2>What an approval covers</h2>{table}"

@@ -139,7 +139,7 @@ def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place
     done = place.post(filled(place.form(), "typing", patients="20"))
     said = "".join(done.texts)
     assert "Complete: the session can be created." in said
-    assert "No number is about fewer than 5 of your persons." in said
+    assert "Every number is computed from groups of at least 5 of your persons." in said
     assert "K = 3 and p = 5 you need at least 30 patients a site" in said
     assert "20 are enough up to K = 2." in said
     assert len(set(done.ids)) == len(done.ids)
