@@ -17,7 +17,11 @@ pafi 0 1000 mmHg; alb 0 35 g/dl; bili 0 80 mg/dl; ph 6.5 8; glucose 0 1500 mg/dl
 bun 0 350 mg/dl; urine 0 12000 ml"""
 OUTCOMES = {
     "died_60": {"kind": "binary", "unit": "1 = dead within 60 days"},
-    "hospital_days": {"kind": "ordered", "unit": "days before the study", "edges": [2, 4, 8, 15]},
+    "hospital_days": {
+        "kind": "ordered",
+        "unit": "days in hospital before the study",
+        "edges": [2, 4, 8, 15],
+    },
     "days": {"kind": "time", "unit": "days", "edges": [7, 30, 60, 180, 365], "event": "death"},
 }
 #: The column by which the hospitals' patients differ.

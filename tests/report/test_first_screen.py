@@ -68,16 +68,21 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
     # Of three comparisons: .0004 times three.
     differ = "The clusters differ in died: yes is more frequent in cluster 1 (p = 0.0012) than in "
     for lines in said:
-        assert f" {differ}cluster 0, the largest one. died: from 12.3 %" in lines[0]
+        assert (
+            f" {differ}cluster 0, the largest one (p adjusted for 3 comparisons). died: from 12.3 %"
+            in lines[0]
+        )
     assert said[1][0].startswith("No separate clusters were found among 400 persons")
     assert "clusters as clear as these in about 74 of 100 tries (p = 0.74)." in said[1][0]
-    assert "The clusters below are parts of one whole." in said[1][0]
+    assert (
+        "Report the clusters below as a description of these persons, not as types." in said[1][0]
+    )
 
 
 def test_a_card_says_in_words_what_sets_a_cluster_apart() -> None:
     low, high = facts_of(MEANS, NAMES).clusters
-    assert in_words(low) == "younger; BNP and systolic low"
-    assert in_words(high) == "older; BNP and systolic high"
+    assert in_words(low) == "younger; BNP and systolic lower"
+    assert in_words(high) == "older; BNP and systolic higher"
     entry = high.entries[0]
     smoker = Column(name="smoker", kind="binary", feature="smoker", unit="")
     often = type(entry)(smoker, "share", 0.8, difference=1.0)

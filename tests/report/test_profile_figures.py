@@ -51,7 +51,7 @@ def test_a_row_says_the_unit_also_where_the_name_is_too_long() -> None:
     (long,) = (word for word in words if word.startswith("systolic"))
     assert long.endswith("… (mmHg)")
     # The card has the values behind its words.
-    assert " at rest and lactate high</summary>" in html(facts)
+    assert " at rest and lactate higher</summary>" in html(facts)
     assert "lactate 8 mmol/l<" in html(facts)
 
 

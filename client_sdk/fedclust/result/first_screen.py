@@ -34,7 +34,7 @@ def html_first_screen(facts: Facts) -> str:
     purpose = facts.definition.purpose
     question = f'<p class="lead">{escape(purpose)}</p>' if purpose else ""
     first, *others = answer(facts)
-    # Parts of one whole are no finding: their words are not bold.
+    # Where no separate clusters were found, their words are not bold.
     parts = " parts" if (_cloud_p(facts.result) or 0.0) > CLEAR else ""
     return (
         f'{question}<p class="lead answer"><b>{escape(first)}</b></p>{html_paragraphs(others)}'
@@ -52,7 +52,8 @@ def answer(facts: Facts) -> list[str]:
         said = (
             f"No separate clusters were found among {who}: artificial patients without clusters "
             f"give clusters as clear as these in about {100 * p:.0f} of 100 tries "
-            f"({p_text(p)}). The clusters below are parts of one whole."
+            f"({p_text(p)}). Report the clusters below as a description of these persons, not as "
+            "types."
         )
     else:
         n = len(result.centroids)
@@ -127,7 +128,7 @@ def _card(facts: Facts, cluster: Cluster) -> str:
 
 
 def in_words(cluster: Cluster) -> str:
-    """Return what sets a cluster apart in words, such as "older; BNP and creatinine high"."""
+    """Return what sets a cluster apart in words, such as "older; BNP and creatinine higher"."""
     parts: dict[str, list[str]] = {}
     for entry in cluster.sets_apart:
         word, name = _side(entry)
@@ -145,7 +146,7 @@ def _side(entry: ClusterColumn) -> tuple[str, str]:
         return f" {'often' if above else 'rarely'} ({mean_of(entry)}{of})", name
     if column.name.casefold() == "age":
         return "", "older" if above else "younger"
-    return (" high" if above else " low"), name
+    return (" higher" if above else " lower"), name
 
 
 def _how_sure(facts: Facts, k: int) -> list[str]:

@@ -339,8 +339,9 @@ def _rounds(facts: Facts) -> str:
         if policy.quorum is None
         else f"the answers of {counted(policy.quorum, 'site')} at its deadline"
     )
+    of_k = f" at K = {result.n_clusters}" if result.sweep else ""
     return (
-        f"The method took {counted(result.n_rounds, 'round')}{most}{because}. A round needed "
+        f"The method took {counted(result.n_rounds, 'round')}{of_k}{most}{because}. A round needed "
         f"{quorum}, and no fewer than {counted(policy.min_sites, 'site')}."
     )
 
@@ -516,7 +517,10 @@ def _estimators(facts: Facts, found: Outcomes) -> str:
     if any(each.kind == "time" for each in found.results):
         noise = "" if exact else " and that of the noise"
         text += f" Survival is actuarial, with Greenwood's variance {cite('greenwood1926')}{noise}."
-    return f"{text} Intervals are 95 % intervals; p-values are not adjusted for their number."
+    return (
+        f"{text} Intervals are 95 % intervals. The p-values of tables are not adjusted for the "
+        "number of comparisons; those of sentences are, by Bonferroni."
+    )
 
 
 def _not_counted(found: Outcomes) -> str:

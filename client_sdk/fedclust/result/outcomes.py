@@ -74,13 +74,13 @@ class Line:
     def text(self) -> str:
         """The number with its interval, as people read it."""
         known = self.cell and self.estimate is not None
-        return f"{self.number}, within the cell {self.cell}" if known else self.number
+        return f"{self.number}, within {self.cell}" if known else self.number
 
     @property
     def number(self) -> str:
         """The same without the cell that holds a median whose number is known."""
         if self.cell and self.estimate is None:
-            return f"within the cell {self.cell}"
+            return self.cell
         return estimate_text(self.estimate, percent=self.is_share, within=self.is_share)
 
 
@@ -137,13 +137,13 @@ def effect_text(found: OutcomeComparison, estimate: Estimate | None = None) -> s
 
 
 def noise_text(found: OutcomeResult) -> str:
-    """Return how many sites gave the counts, what was added to them, and what it cost."""
+    """Return how many sites gave the counts, and what was added to them."""
     given = f"Given by {counted(found.n_sites, 'site')}"
     if not found.sigma:
         return f"{given}. The counts are exact."
     return (
         f"{given}. Each count of each site has random noise with a standard deviation of "
-        f"{found.sigma:.3g}. Each question cost {found.points} points of each site's allowance."
+        f"{found.sigma:.3g}."
     )
 
 
@@ -216,7 +216,7 @@ def headed(found: OutcomeResult, event: str) -> str:
     line, unit = headline(found, found.clusters[0]), f" {found.unit}" if found.unit else ""
     if found.kind == "time":
         end = f"{(found.edges or (0,))[-1]:g}{unit}"
-        return f"{isolated(found.name)}, persons without {event} after {end}"
+        return f"{isolated(found.name)}, without {event} at {end}"
     return isolated(found.name) + (f", {line.what}{unit}" if found.kind != "binary" else "")
 
 
@@ -249,6 +249,8 @@ def difference_text(found: OutcomeResult, names: Sequence[str], reference: int, 
     if parts:
         said = ", ".join(f"{side} in {and_text(where)}" for side, where in parts.items())
         than = f"than in {isolated(names[reference])}, the largest one"
+        if len(compared) > 1:
+            than += f" (p adjusted for {len(compared)} comparisons)"
         return f"The clusters differ in {name}: {said} {than}."
     known = [p for p in ps if p is not None]
     closed = all(None not in vars(each.estimate).values() for each in compared)
@@ -372,7 +374,8 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
     if facts.definition.policy.protection != "none":
         lines.append(
             "The counts come from the rows of each site. Cluster sizes come from groups of similar "
-            "persons. The two differ, as a person can be nearer to another cluster than the group."
+            "persons. The two differ, as a person can be nearer to another cluster than the group, "
+            "and the counts of each outcome have noise of their own."
         )
     lines.append(
         f"Every cluster is compared with cluster {facts.labels[found.reference]}, the largest one, "

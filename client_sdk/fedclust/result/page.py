@@ -88,7 +88,7 @@ def _participants(facts: Facts) -> str:
     if definition.policy.protection != "none":
         lines.append(
             f"Sites count persons in groups of at least {definition.policy.min_group_size} similar "
-            "persons, and give a group its middle value. Persons in no group do not take part."
+            "persons, and give a group its middle value. Persons in no group are in no cluster."
         )
     lines.append("This is a simulation." if facts.provenance is None else "Rows stayed at sites.")
     return html_paragraphs(lines)
@@ -362,7 +362,9 @@ def _methods(facts: Facts) -> str:
 def _provenance(facts: Facts, plots: Plots) -> str:
     definition, provenance = facts.definition, facts.provenance
     policy = definition.policy.model_dump(mode="json")
-    expires = definition.expires
+    expires, options = definition.expires, definition.config
+    if "evidence" in options and facts.result.one_cloud is not None:
+        options = {**options, "evidence": True}  # as it took effect
     stated = {
         "title": definition.title,
         "contact": definition.contact,
@@ -374,7 +376,7 @@ def _provenance(facts: Facts, plots: Plots) -> str:
         *([name, said] for name, said in stated.items() if said),
         ["method", f"{definition.algorithm}, version {definition.method_version}"],
         ["rounds that all methods share", f"version {definition.engine_version}"],
-        ["options", named_values(definition.config)],
+        ["options", named_values(options)],
         ["policy", named_values(policy)],
         ["seed", definition.seed],
         ["sites invited", ", ".join(definition.sites)],
