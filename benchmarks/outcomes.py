@@ -130,22 +130,28 @@ def solved(draws: Draws, kind: Kind, sigma: float, *, plain: bool = False) -> tu
 
 
 class Found(NamedTuple):
-    """Intervals and p-values (R,) as a result shows them."""
+    """Intervals and p-values (R,) as a result shows them; ``sites``: of one effect at all sites."""
 
     interval: Interval
     p: Any
+    sites: Any
 
 
 def found(draws: Draws, measure: Measure, terms: Terms, sigma: float) -> Found:
     """Return what a result shows; without noise, the odds ratio as statsmodels has it."""
     interval, p = cs.estimate(terms, measure), cs.p_value(terms, measure.null)
+    with np.errstate(all="ignore"):
+        sites = cs.homogeneity(terms, interval.value / measure.unit)
+    in_time = draws.x1.shape[-1] > len(ORDERED)
+    shown = cs.comparable(interval, draws.x1 + draws.x0, sigma**2, in_time=in_time)
+    sites = np.where(shown, sites, np.nan)
     if sigma or draws.x1.shape[-1] > 3 or math.isfinite(measure.high):
-        return Found(interval, p)
+        return Found(interval, p, sites)
     tables = np.concatenate([draws.x1[..., [1, 0]], draws.x0[..., [1, 0]]], axis=-1)
     exact = [cs.mantel_haenszel(each) for each in tables]
     usual = np.array([each[0] for each in exact]).T
     interval = Interval(*np.where(np.isnan(usual[0]), interval, usual))
-    return Found(interval, np.array([each[1] for each in exact]))
+    return Found(interval, *np.array([each[1:] for each in exact], dtype=float).T)
 
 
 def contains(interval: Interval, t: Any) -> Any:
@@ -233,6 +239,10 @@ def _setting(
     significant = float((shown.p < 0.05).mean())
     least, most = (0.93, 0.97) if enough else (0.92, 1.0)
     met = least <= covered <= most
+    told = shown.sites[np.isfinite(shown.sites)]
+    # Of fewer draws the share says little.
+    unequal = float((told < 0.05).mean()) if len(told) >= runs / 20 else math.nan
+    met &= not unequal > 0.08
     if ratio == 1:
         met &= (0.03 if enough else 0.0) <= significant <= (0.07 if enough else 0.08)
     # With the opposite noise too, so that chance moves the figure less.
@@ -250,6 +260,8 @@ def _setting(
         "enough": bool(enough),
         "coverage": covered,
         "p < .05": significant,
+        "sites p < .05": unequal,
+        "sites told": len(told) / runs,
         "open": float(np.isnan(shown.interval.lower + shown.interval.upper).mean()),
         "met": bool(met),
         "bias": bias,
@@ -273,6 +285,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         for enough in (True, False):
             own = [row for row in rows if (row["measure"], row["enough"]) == (name, enough)]
             null = [row["p < .05"] for row in own if row["ratio"] == 1]
+            sites = [row["sites p < .05"] for row in own]
             covered, opened = [row["coverage"] for row in own], [row["open"] for row in own]
             biases = [abs(row["bias"]) for row in own if row["bias met"] != "-"]
             shown.append(
@@ -284,6 +297,7 @@ def summary(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
                     "goal": ".93 to .97" if enough else ">= .92",
                     "null p < .05": f"{min(null):.3f} to {max(null):.3f}",
                     "its goal": ".03 to .07" if enough else "<= .08",
+                    "sites p < .05 (<= .08)": f"{np.nanmin(sites):.3f} to {np.nanmax(sites):.3f}",
                     "open": f"{min(opened):.3f} to {max(opened):.3f}",
                     "largest bias": max(biases, default=math.nan),
                     "bias goal": "<= .03",

@@ -331,3 +331,20 @@ def test_the_same_ratio_at_all_sites_passes_and_opposite_ones_do_not() -> None:
     assert p[1] < 1e-6
     one = _terms(*(each[:1] for each in _cells(same)), _odds(*_cells(same)), 25.0)
     assert np.isnan(cs.homogeneity(one, 1.0))
+
+
+def test_sites_are_compared_only_where_that_errs_as_rarely_as_it_says() -> None:
+    closed, opened = (cs.Interval(*np.array([1.0, 0.5, upper])) for upper in (2.0, np.nan))
+    cells = np.zeros((3, 4))
+    assert cs.comparable(closed, cells, 25.0, in_time=False)
+    assert not cs.comparable(opened, cells, 25.0, in_time=False)
+    # Without noise each site needs ten events. Of cells they are those outside the most frequent.
+    cells[:, 0] = 90
+    cells[:, 1:3] = 5, 5
+    assert cs.comparable(opened, cells, 0.0, in_time=False)
+    assert not cs.comparable(
+        opened, cells - [[0, 0, 0, 0], [0, 1, 0, 0], [0, 0, 0, 0]], 0.0, in_time=False
+    )
+    times = np.tile([6.0, 90, 4, 3, 70, 8], (3, 1))  # event, left, event, left, past, no value
+    assert cs.comparable(opened, times, 0.0, in_time=True)
+    assert not cs.comparable(opened, times - [1, 0, 0, 0, 0, 0], 0.0, in_time=True)

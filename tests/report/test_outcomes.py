@@ -344,6 +344,20 @@ def test_a_sentence_says_whether_clusters_differ(
     assert difference_text(single, "A", 0, "death") == ""
 
 
+@pytest.mark.parametrize(("p", "varies"), [(0.019, True), (0.021, False), (None, False)])
+def test_a_sentence_says_where_the_difference_varies_between_sites(
+    p: float | None, varies: bool
+) -> None:
+    """As for the p-values of differences, two comparisons count."""
+    found = outcome_result(DIED, 3)
+    compared = tuple(
+        each.model_copy(update={"homogeneity_p": p if each.cluster == 1 else 0.9, "p_value": 0.001})
+        for each in found.comparisons
+    )
+    said = difference_text(found.model_copy(update={"comparisons": compared}), "ABC", 0, "")
+    assert said.endswith("How large the difference is varies between sites: B.") is varies
+
+
 def test_levels_are_named_and_exact_counts_have_no_noise() -> None:
     found = outcome_result(WARD, 2, exact=True)
     assert difference_text(found, "AB", 0, "").startswith(

@@ -39,7 +39,7 @@ _MEASURES = {
 }
 _TESTS = (
     "Compared with the largest cluster, within sites. The last column tests whether the effect is "
-    "the same at all sites."
+    "the same at all sites, where there are enough events to tell."
 )
 _SURVIVAL = (
     "Share without {} by cluster, with 95 % intervals, and the persons still at risk, over "
@@ -251,7 +251,15 @@ def difference_text(found: OutcomeResult, names: Sequence[str], reference: int, 
         than = f"than in {isolated(names[reference])}, the largest one"
         if len(compared) > 1:
             than += f" (p adjusted for {len(compared)} comparisons)"
-        return f"The clusters differ in {name}: {said} {than}."
+        differ = f"The clusters differ in {name}: {said} {than}."
+        varies = {
+            isolated(names[each.cluster]): None
+            for each in compared
+            if each.homogeneity_p is not None and each.homogeneity_p * len(compared) <= _DIFFERENT
+        }
+        if varies:
+            differ += f" How large the difference is varies between sites: {and_text(varies)}."
+        return differ
     known = [p for p in ps if p is not None]
     closed = all(None not in vars(each.estimate).values() for each in compared)
     if not compared:

@@ -183,6 +183,9 @@ def _compared(sent: _Sent, k: int, reference: int) -> Iterator[OutcomeComparison
             columns = [events, sent.valid - events]
             table = np.concatenate([x @ np.transpose(columns) for x in (x1, x0)], axis=1)
         estimate, p, same = _over_sites(terms, measure, table)
+        in_time = sent.outcome.kind == "time"
+        if table is None and not stats.comparable(estimate, x1 + x0, sent.noise, in_time=in_time):
+            same = math.nan
         by_site = {}
         for s in np.flatnonzero(stats.tells(terms, estimate.value / measure.unit)).tolist():
             one = Terms(*(each[s : s + 1] for each in terms))
