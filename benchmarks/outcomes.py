@@ -261,7 +261,7 @@ def _setting(
         "coverage": covered,
         "p < .05": significant,
         "sites p < .05": unequal,
-        "sites told": len(told) / runs,
+        "sites compared": len(told) / runs,
         "open": float(np.isnan(shown.interval.lower + shown.interval.upper).mean()),
         "met": bool(met),
         "bias": bias,

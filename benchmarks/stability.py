@@ -8,7 +8,8 @@ Second table: mean Jaccard index of each cluster against a bootstrap of the pool
 session's own clusters, k-means of ten starts for each sample, and all rows labelled by each model.
 "Nearly all": the clusters that stand apart and of which the result says that they are found again
 in nearly all samples; "of them by rows": those of which the bootstrap of rows says it too; "not
-apart": those that do not stand apart, so that the result does not say it.
+apart": those that do not stand apart, so that the result does not say it. "Within .1": the clusters
+that stand apart, and the others, whose index is so near that of the rows.
 
 Third table: the same of data without clusters, at p = 5.
 
@@ -33,7 +34,7 @@ from fedclust import simulate
 from fedclust.numeric.agreement import contingency_table, jaccard_by_cluster
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
-from fedclust.result.one_cloud import apart_text
+from fedclust.result.one_cloud import stands_apart
 from fedclust.rounds.stability import NEARLY_ALL
 from resolution import _points
 
@@ -232,7 +233,7 @@ def compared(name: str, n_clusters: int, protection: str, seed: int) -> Record:
     config = {"n_clusters": n_clusters, "stability": MODELS, "evidence": True}
     found = simulate("fkm", sites, config=config, policy=PROTECTIONS[protection], seed=seed)
     assert found.stability_ is not None
-    apart = [apart_text(found.result, k).startswith("stands") for k in range(n_clusters)]
+    apart = [stands_apart(found.result, k) for k in range(n_clusters)]
     often = found.stability_.recovered >= NEARLY_ALL
     labels = np.concatenate([found.labels_[site] for site in sites])
     X, rng = np.concatenate(list(sites.values())), np.random.default_rng(seed)
@@ -249,6 +250,7 @@ def compared(name: str, n_clusters: int, protection: str, seed: int) -> Record:
     return {
         "here": found.stability_.jaccard.tolist(),
         "rows": np.mean(rows, axis=0).tolist(),
+        "apart": apart,
         "again": (again >= NEARLY_ALL)[often & apart].tolist(),
         "not apart": int((often & ~np.array(apart)).sum()),
     }
@@ -270,6 +272,8 @@ def compared_rows(
         here, rows, again = (
             np.concatenate([record[what] for record in some]) for what in ("here", "rows", "again")
         )
+        apart = np.concatenate([record["apart"] for record in some]).astype(bool)
+        near = np.abs(here - rows) <= 0.1
         lines.append(
             {
                 "data": name,
@@ -282,6 +286,10 @@ def compared_rows(
                 "nearly all": len(again),
                 "of them by rows": int(again.sum()),
                 "not apart": sum(record["not apart"] for record in some),
+                "stand apart": int(apart.sum()),
+                "within .1": int((near & apart).sum()),
+                "others": int((~apart).sum()),
+                "of them within .1": int((near & ~apart).sum()),
             }
         )
     for protection in protections:
@@ -334,6 +342,7 @@ def main() -> None:
     parser.add_argument("--clouds", type=int, default=12, help="seeds without clusters")
     parser.add_argument("--first", type=int, default=90, help="first of them")
     parser.add_argument("--only-clouds", action="store_true")
+    parser.add_argument("--rows", type=int, default=0, help="first of two seeds of known data")
     options = parser.parse_args()
     clouds = range(options.first, options.first + options.clouds)
     write(
@@ -354,7 +363,7 @@ def main() -> None:
     )
     write(
         "stability_rows",
-        compared_rows(COMPARED, [*PROTECTIONS], range(2)),
+        compared_rows(COMPARED, [*PROTECTIONS], range(options.rows, options.rows + 2)),
         note=(
             "Mean Jaccard index of the clusters, and mean difference by cluster, with its sign and "
             f"without. fkm, 4 sites, {MODELS} models, 2 seeds."

@@ -97,7 +97,6 @@ FIGURES: dict[str, Callable[[], Figure]] = {
     f"result_{name}": _drawer(name)
     for name in (
         "profile",
-        "stability",
         "forest",
         "survival",
     )

@@ -1,7 +1,7 @@
 """Figures of stability and of the number of clusters: what is drawn is what was counted."""
 
+import re
 from dataclasses import replace
-from html import escape
 from typing import Any
 from xml.etree import ElementTree
 
@@ -11,7 +11,8 @@ import pytest
 from fedclust.result.drawing import Figure
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
-from fedclust.result.one_cloud import chosen_text, shown_text
+from fedclust.result.methods_text import methods_text
+from fedclust.result.one_cloud import NOT_MEASURED, chosen_text, shown_text
 from fedclust.result.page import html
 from fedclust.schema.result import CloudComparison, Stability, SweepEntry
 from fedclust.wire.errors import UsageError
@@ -47,31 +48,35 @@ def _measured(jaccard: list[float]) -> Stability:
 # --- stability ------------------------------------------------------------------------------------
 
 
-def test_a_bar_stands_beside_what_the_comparison_with_one_cloud_says() -> None:
+def _stability_rows(page: str) -> list[list[str]]:
+    """Return the cells of the table of stability, without its head."""
+    table = page.partition("mean Jaccard</th>")[2].partition("</table>")[0]
+    rows = re.findall(r"<tr>(.*?)</tr>", table)
+    return [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in rows]
+
+
+def test_measures_of_stability_are_those_of_clusters_that_stand_apart() -> None:
     cloud = CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.02, 0.3, 0.0001]))
     facts = facts_of(MEANS, NAMES, stability=_measured([0.95, 0.7, 0.02]), one_cloud=cloud)
-    figure = Plots(facts).stability()
-
-    bars = _elements(figure, "rect", fill="#0072b2")
-    lengths = np.array([float(each.attrib["width"]) for each in bars])
-    np.testing.assert_allclose(lengths / lengths[0], [1.0, 0.7 / 0.95, 0.02 / 0.95], atol=1e-3)
-    said = ["stands apart: p = 0.02", "does not stand apart: p = 0.3", "stands apart: p < 0.001"]
-    bar_ends = [f"{k}, {says}" for k, says in zip(("0.95", "0.70", "0.02"), said, strict=True)]
-    assert set(bar_ends) <= set(words_of(figure))
-    named = replace(facts, names={"3": ("Elderly", "", "Young")})
-    drawn = Plots(named).stability()
-    check_drawing(drawn)
-    assert {"0 (Elderly)", "1", "2 (Young)"} <= set(words_of(drawn))
-    assert "Cluster 1: 0.70, does not stand apart: p = 0.3" in figure.description
-    check_drawing(figure)
     page = html(facts).replace("\u00a0", " ")
+    said = ["stands apart: p = 0.02", "does not stand apart: p = 0.3", "stands apart: p &lt; 0.001"]
     for text in said:
-        assert page.count(f">{escape(text)}</td>") == 1
-        assert f'<p class="soft">{escape(text)}' in page
+        assert f'<p class="soft">{text}' in page
+    assert [row[1:] for row in _stability_rows(page)] == [
+        [said[0], "0.95", "90 %", "0 %"],
+        [said[1], "cannot tell", "", ""],
+        [said[2], "0.02", "89 %", "0 %"],
+    ]
     # Of the third, found again in 89 %, nobody can tell how often its persons are.
-    # Nor of the second, which does not stand apart.
     assert page.count("; found again in nearly all resampled data sets") == 1
-    assert "highly stable" not in page
+    text = methods_text(facts)
+    assert "was 0.95 (cluster 0), 0.02 (cluster 2)." in text
+    # Records of one person each tell it of every cluster.
+    exact = facts.definition.model_copy(
+        update={"policy": facts.definition.policy.model_copy(update={"protection": "none"})}
+    )
+    rows = _stability_rows(html(replace(facts, definition=exact)))
+    assert [row[2] for row in rows] == ["0.95", "0.7", "0.02"]
 
 
 @pytest.mark.parametrize(
@@ -87,11 +92,9 @@ def test_stability_is_never_shown_without_the_verdict(
     cloud: CloudComparison | None, says: str
 ) -> None:
     facts = facts_of(MEANS, NAMES, stability=_measured([0.95, 0.9, 0.9]), one_cloud=cloud)
-    drawn = words_of(Plots(facts).stability())
-    assert [word for word in drawn if says in word] == [
-        f"{j}, {says}" for j in ("0.95", "0.90", "0.90")
-    ]
-    check_drawing(Plots(facts).stability())
+    rows = _stability_rows(html(facts))
+    assert [row[1:] for row in rows] == [[says, "cannot tell", "", ""]] * 3
+    assert NOT_MEASURED in methods_text(facts)
 
 
 def _swept(count: int, recommended: int) -> Facts:
@@ -106,10 +109,7 @@ def _swept(count: int, recommended: int) -> Facts:
 
 def test_what_was_not_measured_is_not_drawn() -> None:
     nothing = facts_of(MEANS, NAMES, profile=None)
-    for draw, reason in (
-        (Plots(nothing).stability, "set the option `stability`"),
-        (Plots(nothing).profile, "no differences between clusters are known"),
-    ):
+    for draw, reason in ((Plots(nothing).profile, "no differences between clusters are known"),):
         with pytest.raises(UsageError, match=reason):
             draw()
 

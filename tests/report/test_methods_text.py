@@ -188,11 +188,11 @@ def test_stability_has_its_sentences_and_papers() -> None:
         dissolved=np.array([0.0, 0.5]),
         consensus=np.eye(2),
     )
-    facts = facts_of(result_of(stability=stability))
+    cloud = CloudComparison(n_draws=20, p=0.002, cluster_p=np.array([0.01, 0.03]))
+    facts = facts_of(result_of(stability=stability, one_cloud=cloud))
     text = methods_text(facts)
     assert "with 100 k-means models" in text
     assert "[@hennig2007] was 0.91 (cluster 0), 0.55 (cluster 1)." in text
-    assert "one cloud" not in text
     assert "hennig2007" in cited(text)
 
 

@@ -245,11 +245,10 @@ def test_a_frame_that_cannot_be_had_says_why(swept: Any, monkeypatch: pytest.Mon
 
 
 def test_plots_list_themselves_and_a_figure_is_short(swept: Any) -> None:
-    names = ["profile", "sizes", "mix", "stability", "forest"]
+    names = ["profile", "sizes", "mix", "forest"]
     names += ["survival", "choice", "convergence", "tree", "trajectory"]
     assert set(names) == {name for name in dir(swept.plot) if not name.startswith("_")}
     assert "choice()" in repr(swept.plot)
-    assert "stability()" not in repr(swept.plot)
     figure = swept.plot.choice()
     assert repr(figure) == str(figure) == "Figure('Choosing the number of clusters', 720 x 260)"
     ElementTree.fromstring(figure._repr_svg_())  # noqa: S314

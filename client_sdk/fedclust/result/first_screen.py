@@ -6,7 +6,14 @@ from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, gaps_of, mean_of, profile_rows
 from fedclust.result.markup import html_figure, html_folded, html_paragraphs, html_warning
-from fedclust.result.one_cloud import apart_text, n_apart, recommended, shown_text, tied_text
+from fedclust.result.one_cloud import (
+    apart_text,
+    n_apart,
+    recommended,
+    shown_text,
+    stands_apart,
+    tied_text,
+)
 from fedclust.result.outcomes import (
     difference_text,
     event_of,
@@ -152,13 +159,12 @@ def _side(entry: ClusterColumn) -> tuple[str, str]:
 def _how_sure(facts: Facts, k: int) -> list[str]:
     """Return what supports a cluster: one cloud, resampled data, hospitals."""
     result, said = facts.result, []
-    cloud = result.one_cloud
-    clear = cloud is not None and cloud.cluster_p is not None and cloud.cluster_p[k] <= CLEAR
     # Where no cluster stands apart, the answer above says so.
-    if cloud is not None and n_apart(result) != 0:
+    if result.one_cloud is not None and n_apart(result) != 0:
         said.append(apart_text(result, k))
     # Of parts of one cloud, groups are found again more often than persons.
-    if clear and result.stability is not None and result.stability.recovered[k] >= NEARLY_ALL:
+    again = 0.0 if result.stability is None else result.stability.recovered[k]
+    if stands_apart(result, k) and again >= NEARLY_ALL:
         said.append("found again in nearly all resampled data sets")
     if len(result.site_sizes) > 1:
         there = sum(1 for sizes in result.site_sizes.values() if sizes[k])

@@ -14,7 +14,7 @@ from fedclust import rounds
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.one_cloud import n_apart, recommended
+from fedclust.result.one_cloud import NOT_MEASURED, measured_again, n_apart, recommended
 from fedclust.result.outcomes import missing_texts, outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.wording import and_text, in_markdown, named_values, time_text, variable_text
@@ -430,10 +430,9 @@ def _stability(facts: Facts) -> str:
         asked = facts.definition.config.get("stability")
         said = f"Stability was to be measured with {asked} models of resampled data; the result "
         return f"{said}does not hold it." if asked else ""
-    jaccard = ", ".join(
-        f"{value:.2f} (cluster {cluster.number})"
-        for cluster, value in zip(facts.clusters, found.jaccard.tolist(), strict=True)
-    )
+    jaccard = ", ".join(f"{found.jaccard[k]:.2f} (cluster {k})" for k in measured_again(facts))
+    if not jaccard:
+        return NOT_MEASURED
     return (
         f"Stability was measured with {found.n_models} k-means models of bootstrap samples: sites "
         "drawn with replacement and, within cells of each site's records, persons drawn with "

@@ -1,7 +1,14 @@
 """How clear the clusters of a result are, compared with one cloud, in words."""
 
+from fedclust.result.facts import Facts
 from fedclust.rounds.model_selection import CLEAR, cloud_sentences, is_recommended, p_text
 from fedclust.schema.result import Result
+
+#: ``benchmarks/stability.py`` compares with a bootstrap of rows.
+NOT_MEASURED = (
+    "Groups of persons cannot tell how often the persons of a cluster that does not stand apart "
+    "are found together again."
+)
 
 
 def verdict(result: Result) -> str:
@@ -48,6 +55,17 @@ def apart_text(result: Result, cluster: int) -> str:
         return "not judged"
     p = float(found.cluster_p[cluster])
     return f"{'stands' if p <= CLEAR else 'does not stand'} apart: {p_text(p)}"
+
+
+def stands_apart(result: Result, cluster: int) -> bool:
+    """Return whether a cluster was judged and stands apart from its neighbours."""
+    return apart_text(result, cluster).startswith("stands")
+
+
+def measured_again(facts: Facts) -> tuple[int, ...]:
+    """Return the clusters of which measures of stability are near those of their persons."""
+    every = range(len(facts.clusters))
+    return tuple(k for k in every if not facts.of_groups or stands_apart(facts.result, k))
 
 
 def n_apart(result: Result) -> int | None:

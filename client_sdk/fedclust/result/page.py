@@ -24,7 +24,7 @@ from fedclust.result.markup import (
     html_warning,
 )
 from fedclust.result.methods_text import bibtex, methods_text
-from fedclust.result.one_cloud import apart_text, verdict
+from fedclust.result.one_cloud import NOT_MEASURED, apart_text, measured_again, verdict
 from fedclust.result.outcomes import html_outcomes, noise_notes
 from fedclust.result.sweep import bic_text, sweep_table
 from fedclust.result.table_one import table_one
@@ -232,24 +232,23 @@ def _choice(facts: Facts, plots: Plots) -> str:
 
 def _stability(facts: Facts) -> str:
     """Return the section's HTML; nothing where stability was not measured."""
-    found = facts.result.stability
+    found, measured = facts.result.stability, measured_again(facts)
     if found is None:
         return ""
     rows = [
         {
             "cluster": isolated(facts.cluster_names[k]),
             "compared with one cloud": apart_text(facts.result, k),
-            "mean Jaccard": float(found.jaccard[k]),
-            "found again (.75 or more)": percent(found.recovered[k]),
-            "dissolved (below .5)": percent(found.dissolved[k]),
+            "mean Jaccard": float(found.jaccard[k]) if k in measured else "cannot tell",
+            "found again (.75 or more)": percent(found.recovered[k]) if k in measured else "",
+            "dissolved (below .5)": percent(found.dissolved[k]) if k in measured else "",
         }
         for k in range(len(facts.clusters))
     ]
     return html_records(
         f"Each cluster in {found.n_models} models of resampled sites and persons. Jaccard: how far "
         "the most similar cluster of a model holds the same persons, 1 where all are the same. "
-        "Pieces of one cloud are found again too: only the comparison with one cloud tells whether "
-        "a cluster stands apart.",
+        f"{NOT_MEASURED * (len(measured) < len(rows))}",
         rows,
         text=(1,),
     )

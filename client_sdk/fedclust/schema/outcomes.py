@@ -93,7 +93,7 @@ class OutcomeComparison(Model):
     p_value : float or None
         Of the test that the clusters are equal; None where the table cannot tell.
     homogeneity_p : float or None
-        Of the test that the measure is the same at all sites; None where this cannot be told.
+        Of the test that the measure is the same at all sites; None where the counts do not say.
     by_site : dict of site to Estimate
         Of sites whose noise varies less than their sample does.
     """

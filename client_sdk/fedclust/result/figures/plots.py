@@ -6,7 +6,7 @@ from fedclust.result.drawing import ROUNDING, Figure, line_chart, short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import curves_of, draw_profile
-from fedclust.result.figures.sizes import draw_mix, draw_sizes, draw_stability
+from fedclust.result.figures.sizes import draw_mix, draw_sizes
 from fedclust.result.figures.tree import draw_tree
 from fedclust.result.one_cloud import shown_text
 from fedclust.result.wording import joined, titled
@@ -92,10 +92,6 @@ class Plots:
     def tree(self) -> Figure:
         """Draw the top of the tree of clusters, the persons of its leaves, and where it is cut."""
         return draw_tree(self._facts)
-
-    def stability(self) -> Figure:
-        """Draw how far each cluster is found again in resampled data, and if it stands apart."""
-        return draw_stability(self._facts)
 
     def forest(self, outcome: str | None = None) -> Figure:
         """Draw each cluster's effect on outcomes against the largest, over all sites and by site.

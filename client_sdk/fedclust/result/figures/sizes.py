@@ -18,7 +18,6 @@ from fedclust.result.drawing import (
     words_width,
 )
 from fedclust.result.facts import Facts
-from fedclust.result.one_cloud import apart_text
 from fedclust.result.wording import MOST_JOINED, joined, persons, titled
 from fedclust.wire.errors import UsageError
 
@@ -27,7 +26,6 @@ _STEP, _TOP = 26.0, 10.0
 #: Names of clusters in a line of a figure's key, and the height of such a line.
 _IN_LINE, _LINE = 3, 18.0
 #: Room for the verdict of each cluster, right of its bar.
-_VERDICT = 190.0
 #: Of the bars of others than the sites that the reader sees.
 _OTHERS = {"fill": "#d0d0d0", "fill_opacity": "1.00"}
 
@@ -130,28 +128,6 @@ def draw_mix(facts: Facts) -> Figure:
     )
     height = bottom + 44 + key_height(facts)
     return Figure(parts, height, "Mix of the clusters by site", described)
-
-
-def draw_stability(facts: Facts) -> Figure:
-    """Draw a bar for each cluster: its mean Jaccard index, and whether it stands apart.
-
-    Raises
-    ------
-    UsageError
-        Stability was not measured.
-    """
-    found = facts.result.stability
-    if found is None:
-        raise UsageError("stability was not measured: set the option `stability`")
-    bars, described = [], []
-    for k, label in enumerate(facts.labels):
-        value, says = float(found.jaccard[k]), apart_text(facts.result, k)
-        bars.append(_Bar(label, [(value, look_of(0), "")], f"{value:.2f}, {says}"))
-        described.append(f"Cluster {label}: {value:.2f}, {says}")
-    x = Axis(0.0, 1.0, _room(facts), WIDTH - RIGHT - _VERDICT)
-    parts, bottom = _bars(bars, x, "mean Jaccard index of each cluster in resampled data")
-    words = f"Mean Jaccard index in resampled data. {joined(described)}"
-    return Figure(parts, bottom + 48, "How far clusters are found again", words)
 
 
 def look_of(number: int) -> dict[str, str]:
