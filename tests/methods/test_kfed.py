@@ -85,7 +85,7 @@ def test_a_site_sends_counts_and_means_of_its_own_clusters(variant: str, size: i
         for own, weights in zip(rows.reshape(4, 9, 2), sizes.reshape(4, 9), strict=True)
     ]
     np.testing.assert_allclose(sorted(payload.means.tolist()), sorted(map(list, expected)))
-    np.testing.assert_array_equal(memory["kfed"], payload.means)
+    np.testing.assert_array_equal(memory["cells"], payload.means)
 
 
 def test_points_are_weighted_by_persons() -> None:
@@ -389,7 +389,7 @@ def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
     sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
     plan = _plan(GROUPS, **config)
     result = drive(plan, sites).result
-    memory = {"kfed": np.array([[-2.0, 0.0], [4.9, 0.0], [11.0, 0.0]])}
+    memory = {"cells": np.array([[-2.0, 0.0], [4.9, 0.0], [11.0, 0.0]])}
     mapped = result.model_copy(update={"mapping": {"a": (0, 1, 1)}})
     rows = np.array([[0.0, 0.0], [2.0, 1.0], [np.nan, 0.0], [9.0, 0.0]])
 

@@ -72,7 +72,7 @@ def test_other_sites_merge_them_as_the_tree_does() -> None:
     means = [points.X[labels == label].mean(axis=0) for label in np.unique(labels)]
     np.testing.assert_allclose(np.sort(sent.means, axis=0), np.sort(means, axis=0), rtol=1e-12)
     assert sent.counts.sum() == 600
-    assert memory.keys() == {"own", "ward"}
+    assert memory.keys() == {"own", "cells"}
     ward.check(_task(7), sent, _config(p=5))
 
 

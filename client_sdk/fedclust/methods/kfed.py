@@ -21,7 +21,7 @@ import numpy as np
 from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import label_by_cells
+from fedclust.methods.common.assign import CELLS_KEY, label_by_cells
 from fedclust.methods.common.finalize import no_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import (
     Cells,
@@ -47,7 +47,7 @@ from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import centroid_rule
@@ -200,17 +200,7 @@ def cells_task(options: Variants) -> CellsTask:
     )
 
 
-def check_cells(task: SiteTask[CellsTask], payload: Cells, config: RunConfig) -> None:
-    """Check cells at either end: shapes, counts, bounds."""
-    n_cells = kmeans_rounds.count_sent_cells(payload, task.common.n_clusters)
-    kmeans_rounds.check_cells(payload, n_cells, config)
-
-
 # --- At a site ------------------------------------------------------------------------------------
-
-
-#: The key of a site's memory for the means of its cells, which label its rows.
-_MEMORY_KEY = "kfed"
 
 
 def find_cells(task: SiteTask[CellsTask], site: SiteSide[Variants]) -> Cells:
@@ -219,7 +209,7 @@ def find_cells(task: SiteTask[CellsTask], site: SiteSide[Variants]) -> Cells:
     filled = found.counts > 0
     sent = Cells(counts=found.counts[filled], means=found.means[filled])
     if site.config.options.labels == "cells":
-        site.memory[_MEMORY_KEY] = sent.means
+        site.memory[CELLS_KEY] = sent.means
     return sent
 
 
@@ -232,16 +222,6 @@ def _local_cells(
         return algorithm_1(points, n_cells, rng, project=task.project)
     n_init = task.n_init or local_restarts(len(points.X), points.X.shape[1], n_cells)
     return restarted_cells(points, n_cells, n_init, rng, options.k if task.project else None)
-
-
-def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
-    """Label rows (n, d) in own units by the nearest centroid; -1 for incomplete rows.
-
-    If the result has a mapping and the site remembers its cells, a row gets the cluster of the
-    nearest cell (Definition 3.3). New rows, rows of a site that joined later (Theorem 3.2), and
-    all rows after refinement go by the nearest centroid.
-    """
-    return label_by_cells(result, X, (memory or {}).get(_MEMORY_KEY))
 
 
 # --- How a site clusters its own points -----------------------------------------------------------
@@ -441,7 +421,9 @@ PHASES: tuple[Phase, ...] = (
         summary="Each site clusters its own points; the coordinator clusters the cells' means.",
         task=CellsTask,
         local_step=find_cells,
-        check=check_cells,
+        check=lambda task, sent, config: kmeans_rounds.check_cells(
+            sent, task.common.n_clusters, config, fewer=True
+        ),
         discloses=tuple(
             line.model_copy(update={"shape": _SHAPES[line.field]})
             for line in kmeans_rounds.CELLS.discloses
@@ -646,7 +628,8 @@ METHOD: Method[Variants, State] = Method(
     options=Config,
     phases=PHASES,
     check_config=check_config,
-    label=label,
+    # Definition 3.3; after refinement there is no mapping.
+    label=label_by_cells,
     state=State,
     start=start,
     aggregate=aggregate,

@@ -18,7 +18,7 @@ import numpy as np
 from pydantic import Field
 
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.assign import label_by_cells
+from fedclust.methods.common.assign import CELLS_KEY, label_by_cells
 from fedclust.methods.common.finalize import no_centroids, raw_result, result_of_several
 from fedclust.methods.common.kmeans_rounds import Cells, disclosures
 from fedclust.methods.common.options import SweptOptions
@@ -28,7 +28,7 @@ from fedclust.numeric.microaggregation import form_groups
 from fedclust.numeric.ward import affordable_points, cut_merges, group_means, ward_merges
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
-from fedclust.schema.model import Memory, Model
+from fedclust.schema.model import Model
 from fedclust.schema.result import Dendrogram, HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Phase, SiteSide, SiteTask, Task, payloads_of
@@ -69,17 +69,12 @@ class CellsTask(Model, title="WardCellsTask"):
 
 def check(task: SiteTask[CellsTask], payload: Cells, config: RunConfig[Config]) -> None:
     """Raise RuleViolation unless a payload holds up to ``n_cells`` valid cells, none empty."""
-    n_cells = kmeans_rounds.count_sent_cells(payload, task.common.n_cells)
-    kmeans_rounds.check_cells(payload, n_cells, config)
+    kmeans_rounds.check_cells(payload, task.common.n_cells, config, fewer=True)
     if not payload.counts.all():
         raise RuleViolation("empty", "no cell is empty", "/counts")
 
 
 # --- At a site ------------------------------------------------------------------------------------
-
-
-#: The key of a site's memory for the means of its cells, which label its rows.
-_MEMORY_KEY = "ward"
 
 
 def local_step(task: SiteTask[CellsTask], site: SiteSide[Config]) -> Cells:
@@ -89,7 +84,7 @@ def local_step(task: SiteTask[CellsTask], site: SiteSide[Config]) -> Cells:
     counts = np.bincount(groups, weights=points.sizes).astype(np.int64)
     means = group_means(points.X, points.sizes.astype(np.float64), groups)
     if site.config.options.labels == "tree":
-        site.memory[_MEMORY_KEY] = means
+        site.memory[CELLS_KEY] = means
     return Cells(counts=counts, means=means)
 
 
@@ -132,15 +127,6 @@ PHASES = (
         ),
     ),
 )
-
-
-def label(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
-    """Label rows (n, d) in own units by the nearest centroid; -1 for incomplete rows.
-
-    If the result has a mapping and the site remembers its cells, a row gets the cluster of the
-    nearest cell: its branch of the tree.
-    """
-    return label_by_cells(result, X, (memory or {}).get(_MEMORY_KEY))
 
 
 # --- At the coordinator ---------------------------------------------------------------------------
@@ -267,6 +253,6 @@ METHOD: Method[Config, State] = Method(
     start=start,
     aggregate=aggregate,
     finish=finish,
-    label=label,
+    label=label_by_cells,
     every_k=True,
 )

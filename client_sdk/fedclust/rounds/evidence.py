@@ -7,7 +7,7 @@ its records by cells. From these the coordinator finds how sites differ. The clu
 before, so that everything is in their final order.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -29,15 +29,16 @@ from fedclust.rounds.record_cells import (
 )
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
+    check_parts,
     cluster_counts,
     clusterings,
     has_enough,
     part_of,
-    split_parts,
+    parts_of,
     update_each,
     with_clusterings,
 )
-from fedclust.schema.errors import RuleViolation
+from fedclust.schema.errors import RuleViolation, broken_at
 from fedclust.schema.model import Model
 from fedclust.schema.result import CloudComparison, HistoryEntry, Result, SiteDifferences
 from fedclust.schema.run_config import RunConfig
@@ -87,22 +88,15 @@ class EvidencePayload(Model):
 # --- At a site ------------------------------------------------------------------------------------
 
 
-def _parts(
-    task: SiteTask[EvidenceTask], config: RunConfig
-) -> Iterator[tuple[RunConfig, EvaluationTask]]:
-    """Yield each part of a task with its config."""
-    return split_parts(task.common.n_clusters.tolist(), task.common.parts, config)
-
-
 def _check_task(task: SiteTask[EvidenceTask], config: RunConfig) -> None:
-    for own, part in _parts(task, config):
+    for own, part in parts_of(task, config):
         evaluation.check_task(part, own)
 
 
 def _local_step(task: SiteTask[EvidenceTask], site: SiteSide) -> EvidencePayload | None:
     points = site.points
     found = list[Evaluation | None]()
-    for own, part in _parts(task, site.config):
+    for own, part in parts_of(task, site.config):
         labels = evaluation.label_points(part, points, own)
         some = (labels >= 0).any()
         found.append(evaluation.local_step(part, points, own, labels) if some else None)
@@ -116,22 +110,13 @@ def _local_step(task: SiteTask[EvidenceTask], site: SiteSide) -> EvidencePayload
 
 
 def _check(task: SiteTask[EvidenceTask], payload: EvidencePayload, config: RunConfig) -> None:
-    tasks = list(_parts(task, config))
-    if len(payload.parts) != len(tasks):
-        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    for i, (part, (own, about)) in enumerate(zip(payload.parts, tasks, strict=True)):
-        if part is None:
-            continue
-        try:
-            evaluation.check(about, part, own)
-        except RuleViolation as broken:
-            pointer = f"/parts/{i}{broken.pointer}"
-            raise RuleViolation(broken.rule, broken.message, pointer) from None
+    check_parts(parts_of(task, config), payload.parts, evaluation.check)
     if (payload.cells is not None) != config.sends_cells:
         message = "a site sends cells where the session asks for them"
         raise RuleViolation("cells", message, "/cells")
     if payload.cells is not None:
-        check_record_cells(payload.cells, config)
+        with broken_at("/cells"):
+            check_record_cells(payload.cells, config)
 
 
 PHASE = Phase(

@@ -5,12 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.methods.common.kmeans_rounds import (
-    Cells,
-    check_cells,
-    count_sent_cells,
-    local_restarts,
-)
+from fedclust.methods.common.kmeans_rounds import Cells, check_cells, local_restarts
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntMatrix, IntVector
 from fedclust.numeric.distances import nearest_centroid
@@ -127,23 +122,20 @@ def cluster_records(
 
 def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
     """Check a site's cells at either end; RuleViolation."""
-    try:
-        check_cells(payload, count_sent_cells(payload, N_CELLS), config)
-    except RuleViolation as broken:
-        raise RuleViolation(broken.rule, broken.message, f"/cells{broken.pointer}") from None
+    check_cells(payload, N_CELLS, config, fewer=True)
     everybody = np.broadcast_to(payload.counts[:, None], payload.means.shape)
     if payload.known is not None:
-        check_shapes(payload, "/cells", known=payload.means.shape)
-        check_counts(payload.known.ravel(), config.p, "/cells/known")
-        check_counts((everybody - payload.known).ravel(), config.p, "/cells/known")
+        check_shapes(payload, known=payload.means.shape)
+        check_counts(payload.known.ravel(), config.p, "/known")
+        check_counts((everybody - payload.known).ravel(), config.p, "/known")
     known = everybody if payload.known is None else payload.known
-    check_shapes(payload, "/cells", n_values=(len(config.columns),))
+    check_shapes(payload, n_values=(len(config.columns),))
     if ((payload.n_values < 0) | (payload.n_values > MOST_VALUES)).any():
         message = f"a column is described by at most {MOST_VALUES} values"
-        raise RuleViolation("shape", message, "/cells/n_values")
+        raise RuleViolation("shape", message, "/n_values")
     n = int(payload.n_values.sum())
-    check_shapes(payload, "/cells", values=(n,), persons=(n,))
-    check_counts(payload.persons, config.p, "/cells/persons")
+    check_shapes(payload, values=(n,), persons=(n,))
+    check_counts(payload.persons, config.p, "/persons")
     lower, upper = scaled_bounds(config)
     columns = payload.columns()
     for j, (values, persons) in columns.items():
@@ -151,16 +143,16 @@ def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
         outside = (values < lower[j] - slack) | (values > upper[j] + slack)
         if (np.diff(values) <= 0).any() or outside.any():
             message = "the values of a column ascend, within its bounds"
-            raise RuleViolation("bounds", message, "/cells/values")
+            raise RuleViolation("bounds", message, "/values")
         if (persons == 0).any() or persons.sum() != known[:, j].sum():
             message = "the persons of a column's values are those whose value is known"
-            raise RuleViolation("complement", message, "/cells/persons")
+            raise RuleViolation("complement", message, "/persons")
     if payload.middles is not None:
-        check_shapes(payload, "/cells", middles=(len(payload.counts), len(columns)))
+        check_shapes(payload, middles=(len(payload.counts), len(columns)))
         for found, (j, (values, _)) in zip(payload.middles.T, columns.items(), strict=True):
             if not np.isin(found[known[:, j] > 0], values).all():
                 message = "a middle value is one of the column's values"
-                raise RuleViolation("middle", message, "/cells/middles")
+                raise RuleViolation("middle", message, "/middles")
 
 
 # --- at the coordinator ---------------------------------------------------------------------------

@@ -5,7 +5,7 @@ its records with the final clusters and with every model, and returns how many p
 pair of labels.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -25,12 +25,13 @@ from fedclust.rounds.record_cells import PooledCells, pool_cells
 from fedclust.rounds.stability import resampled_models, summarise
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
+    check_parts,
     cluster_counts,
     clusterings,
     has_enough,
     is_measured,
     part_of,
-    split_parts,
+    parts_of,
     update_each,
     with_history,
 )
@@ -101,7 +102,7 @@ class ResamplingPayload(Model):
 def check_task(task: SiteTask[ResamplingTask], config: RunConfig) -> None:
     """Refuse other models than the definition provides for; RuleViolation."""
     n_models = config.options.resampled_models
-    for i, (own, part) in enumerate(_parts(task, config)):
+    for i, (own, part) in enumerate(parts_of(task, config)):
         evaluation.check_task(part.clusters, own)
         shape = part.clusters.centroids.shape
         if part.models.shape != (n_models, *shape):
@@ -109,17 +110,10 @@ def check_task(task: SiteTask[ResamplingTask], config: RunConfig) -> None:
             raise RuleViolation("task", message, f"/parameters/parts/{i}/models")
 
 
-def _parts(
-    task: SiteTask[ResamplingTask], config: RunConfig
-) -> Iterator[tuple[RunConfig, ResampledModels]]:
-    """Yield each part of a task with its config."""
-    return split_parts(task.common.n_clusters.tolist(), task.common.parts, config)
-
-
 def _local_step(task: SiteTask[ResamplingTask], site: SiteSide) -> ResamplingPayload | None:
     points = site.points
     found: list[ResamplingTables | None] = []
-    for own, part in _parts(task, site.config):
+    for own, part in parts_of(task, site.config):
         labels = evaluation.label_points(part.clusters, points, own)
         found.append(_compare(part, labels, points) if (labels >= 0).any() else None)
     if all(part is None for part in found):
@@ -137,17 +131,12 @@ def _compare(part: ResampledModels, labels: IntArray, points: Points) -> Resampl
 
 
 def _check(task: SiteTask[ResamplingTask], payload: ResamplingPayload, config: RunConfig) -> None:
-    asked = task.common.parts
-    if len(payload.parts) != len(asked):
-        raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    for i, (part, about) in enumerate(zip(payload.parts, asked, strict=True)):
-        if part is not None:
-            _check_tables(part.models, about, config, f"/parts/{i}/models")
+    check_parts(parts_of(task, config), payload.parts, _check_tables)
 
 
-def _check_tables(models: IntArray, about: ResampledModels, config: RunConfig, at: str) -> None:
+def _check_tables(about: ResampledModels, sent: ResamplingTables, config: RunConfig) -> None:
     """Check a site's tables (B, K, K) of one K."""
-    k = len(about.clusters.centroids)
+    k, models, at = len(about.clusters.centroids), sent.models, "/models"
     check_shape(models, (len(about.models), k, k), at)
     if ((models < config.p) & (models != 0)).any():
         raise RuleViolation("smallest-count", f"a count is 0 or at least {config.p}", at)

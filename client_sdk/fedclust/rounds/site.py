@@ -241,7 +241,7 @@ def check_method_task(
         _, expected = method.start(replace(config, roster=("",)), seed)
         if task.phase == expected.phase and _differs(task.common, expected.common):
             raise RuleViolation("task", "the definition asks for another first task", "/parameters")
-    for one, own in split_task(task, config):
+    for own, one in split_task(task, config):
         if isinstance(one.common, CentroidTask):
             check_centroids(one.common, own)
         if asked.check_task is not None:

@@ -19,7 +19,7 @@ from fedclust.methods.common.finalize import result_of_several
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.array_types import IntArray
 from fedclust.rounds.stage import EngineState
-from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.errors import MethodFailure, RuleViolation, broken_at
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory, Model, Tree
 from fedclust.schema.result import HistoryEntry, Result
@@ -80,7 +80,7 @@ def swept_phase(phase: Phase) -> Phase:
 
     def local_step(task: SiteTask, site: SiteSide) -> Model | None:
         parts = []
-        for one, config in split_task(task, site.config):
+        for config, one in split_task(task, site.config):
             # Each K draws what a session of its own would.
             every, name = site.memory.get(_OWN, {}), str(number_of(config))
             recalled, rng = dict(every.get(name, {})), copy.deepcopy(site.rng)
@@ -93,13 +93,17 @@ def swept_phase(phase: Phase) -> Phase:
             return None
         return answer.model_validate({"parts": tuple(parts)})
 
+    def check(task: SiteTask, payload: Model, config: RunConfig) -> None:
+        parts = narrow(payload, SweepPayload).parts
+        check_parts(split_task(task, config), parts, phase.check)
+
     return replace(
         phase,
         summary=f"{phase.summary} All of it once for each number of clusters that is compared.",
         task=_with_parts(SweepTask, asked, asked),
         payload=answer,
         local_step=local_step,
-        check=functools.partial(_check_parts, phase),
+        check=check,
         discloses=tuple(
             line.model_copy(update={"shape": f"{line.shape}, for each K"})
             for line in phase.discloses
@@ -177,31 +181,31 @@ def split_parts(
     yield from zip(configs, parts, strict=True)
 
 
-def split_task(task: SiteTask, config: RunConfig) -> list[tuple[SiteTask, RunConfig]]:
+def parts_of(task: SiteTask[Any], config: RunConfig) -> list[tuple[RunConfig, Any]]:
+    """Return each part of a task with its config; RuleViolation as of :func:`split_parts`."""
+    ks = [int(k) for k in task.common.n_clusters]
+    return list(split_parts(ks, task.common.parts, config))
+
+
+def split_task(task: SiteTask, config: RunConfig) -> list[tuple[RunConfig, SiteTask]]:
     """Return the task of each K with its config; a task without parts is returned as it is."""
     if not isinstance(task.common, SweepTask):
-        return [(task, config)]
-    common = task.common
-    parts = split_parts(common.n_clusters, common.parts, config)
-    return [(replace(task, common=part), own) for own, part in parts]
+        return [(config, task)]
+    return [(own, replace(task, common=part)) for own, part in parts_of(task, config)]
 
 
-def _check_parts(phase: Phase, task: SiteTask, payload: Model, config: RunConfig) -> None:
-    """Check every part of a payload as ``phase`` does, at either end."""
-    tasks, parts = split_task(task, config), narrow(payload, SweepPayload).parts
-    if len(parts) != len(tasks):
+def check_parts(
+    asked: Sequence[tuple[RunConfig, Any]],
+    parts: Sequence[Model | None],
+    check: Callable[[Any, Any, RunConfig], None],
+) -> None:
+    """Check every part of an answer, at either end, by what was ``asked`` and its config."""
+    if len(parts) != len(asked):
         raise RuleViolation("shape", "one part is needed for each number of clusters", "/parts")
-    for i, ((one, own), part) in enumerate(zip(tasks, parts, strict=True)):
-        if part is None:
-            continue
-        try:
-            phase.check(one, part, own)
-        except RuleViolation as broken:
-            raise RuleViolation(
-                broken.rule,
-                f"with {number_of(own)} clusters: {broken.message}",
-                f"/parts/{i}{broken.pointer}",
-            ) from None
+    for i, ((own, about), part) in enumerate(zip(asked, parts, strict=True)):
+        if part is not None:
+            with broken_at(f"/parts/{i}", f"with {number_of(own)} clusters: " if own.sweep else ""):
+                check(about, part, own)
 
 
 def part_of(
@@ -319,11 +323,8 @@ def swept(method: AnyMethod) -> AnyMethod:
 
     def check_config(config: RunConfig) -> None:
         for k in several_of(config):
-            try:
+            with broken_at(where=f"with {k} clusters: "):
                 method.check_config(config_at(config, k))
-            except RuleViolation as broken:
-                message = f"with {k} clusters: {broken.message}"
-                raise RuleViolation(broken.rule, message, broken.pointer) from None
 
     def start(config: RunConfig, seed: int) -> tuple[Model, Task]:
         begun = {k: method.start(config_at(config, k), seed) for k in several_of(config)}

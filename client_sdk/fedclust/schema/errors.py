@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Literal
 
 #: Why a site refuses a task: the rules that a task of the coordinator can break. A site sends this
@@ -42,6 +44,16 @@ class RuleViolation(ValueError):
 
     def __reduce__(self) -> tuple[type[RuleViolation], tuple[str, str, str]]:
         return type(self), (self.rule, self.message, self.pointer)
+
+
+@contextmanager
+def broken_at(pointer: str = "", where: str = "") -> Iterator[None]:
+    """Put a place before the pointer of a RuleViolation, and ``where`` before its message."""
+    try:
+        yield
+    except RuleViolation as broken:
+        message, pointer = where + broken.message, pointer + broken.pointer
+        raise RuleViolation(broken.rule, message, pointer) from None
 
 
 def broken_task_rule(violation: RuleViolation) -> TaskRule | None:

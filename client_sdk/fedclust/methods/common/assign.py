@@ -109,16 +109,20 @@ def label_by_centroid(result: Result, X: FloatArray) -> IntArray:
     return labels
 
 
-def label_by_cells(result: Result, X: FloatArray, cells: FloatArray | None) -> IntArray:
+#: The key of a site's memory for the scaled means (c, d) of its cells, if these label its rows.
+CELLS_KEY = "cells"
+
+
+def label_by_cells(result: Result, X: FloatArray, memory: Memory | None) -> IntArray:
     """Label rows (n, d) in own units by the cluster of the site's nearest cell.
 
     Parameters
     ----------
     result : Result
     X : (n, d) float64
-    cells : (c, d) float64 or None
-        Scaled. Without cells, or without a mapping of them in the result, rows go by the nearest
-        centroid.
+    memory : dict or None
+        Of the site. If it holds no cells, or the result has no mapping of them, rows get the
+        nearest centroid: new rows, and those of a site that joined later.
 
     Returns
     -------
@@ -126,6 +130,7 @@ def label_by_cells(result: Result, X: FloatArray, cells: FloatArray | None) -> I
         -1 for incomplete rows.
     """
     labels = label_by_centroid(result, X)
+    cells = (memory or {}).get(CELLS_KEY)
     if cells is None or not result.mapping:
         return labels
     (clusters,) = result.mapping.values()

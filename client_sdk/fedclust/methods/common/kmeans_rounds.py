@@ -260,18 +260,18 @@ def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -
         check_not_above(sum(int(count) for count in counts), config.size_band, pointer)
 
 
-def check_cells(payload: Cells, n_cells: int, config: RunConfig) -> None:
-    """Raise RuleViolation unless ``payload`` holds ``n_cells`` valid local cells."""
+def check_cells(payload: Cells, n_cells: int, config: RunConfig, *, fewer: bool = False) -> None:
+    """Raise RuleViolation unless ``payload`` holds ``n_cells`` valid local cells.
+
+    ``fewer``: from 1 to ``n_cells``.
+    """
+    if fewer:
+        n_cells = min(max(len(payload.counts), 1), n_cells)
     check_shapes(payload, counts=(n_cells,), means=(n_cells, len(config.columns)))
     check_sizes(payload.counts, config)
     check_cell_values(payload.counts, payload.means, config, "/means")
     known = np.where(config.mask, payload.counts[:, None], 0)
     check_means(known, payload.means, *scaled_bounds(config), "/means")
-
-
-def count_sent_cells(payload: Cells, n_cells: int) -> int:
-    """Return the number of cells to check where a site may make fewer than ``n_cells``."""
-    return min(max(len(payload.counts), 1), n_cells)
 
 
 def check_cell_values(

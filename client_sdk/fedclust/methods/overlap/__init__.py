@@ -27,7 +27,6 @@ from fedclust.methods.common.kmeans_rounds import (
     ClusterSums,
     check_cells,
     cluster_sums,
-    count_sent_cells,
     disclosures,
     local_starts,
 )
@@ -138,11 +137,6 @@ def check_iterations(task: SiteTask[FederatedTask], config: RunConfig[Config]) -
         raise RuleViolation("task", message, "/parameters/iterations")
 
 
-def check_own_cells(task: SiteTask[CellsTask], payload: Cells, config: RunConfig) -> None:
-    """Check a site's cells at either end: shapes, counts, mask, bounds."""
-    check_cells(payload, count_sent_cells(payload, task.common.n_clusters), config)
-
-
 # --- At a site ------------------------------------------------------------------------------------
 
 
@@ -241,7 +235,9 @@ PHASES = (
         task=CellsTask,
         payload=Cells,
         local_step=find_cells,
-        check=check_own_cells,
+        check=lambda task, sent, config: check_cells(
+            sent, task.common.n_clusters, config, fewer=True
+        ),
         discloses=disclosures(
             counts="up to K_i numbers: How many of your persons are in each cell of your own "
             "clustering.",

@@ -28,7 +28,6 @@ from fedclust.methods.common.kmeans_rounds import (
     ClusterSums,
     check_cell_values,
     check_cells,
-    count_sent_cells,
     disclosures,
     local_starts,
 )
@@ -197,9 +196,8 @@ def gaussians_task(options: Config) -> GaussiansTask:
 
 def check(task: SiteTask[GaussiansTask], payload: Gaussians, config: RunConfig[Config]) -> None:
     """Check a message at either end: shapes, counts, mask, bounds, variances, covariances."""
-    n_cells = count_sent_cells(payload, task.common.n_clusters)
-    check_shapes(payload, variances=(n_cells, len(config.columns)))
-    check_cells(payload, n_cells, config)
+    check_cells(payload, task.common.n_clusters, config, fewer=True)
+    check_shapes(payload, variances=payload.means.shape)
     check_cell_values(payload.counts, payload.variances, config, "/variances")
     known = np.where(config.mask, payload.counts[:, None], 0)
     check_variances(known, payload.variances, max_variances(payload.means, config))

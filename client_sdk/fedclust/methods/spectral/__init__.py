@@ -35,7 +35,6 @@ from fedclust.methods.common.kmeans_rounds import (
     ClusterSums,
     check_cells,
     cluster_sums,
-    count_sent_cells,
     disclosures,
     local_kmeans,
 )
@@ -284,13 +283,6 @@ def check_eigen_task(task: SiteTask[EigenTask], config: RunConfig[EigenVariants]
     check_shapes(task.common, "/parameters", vectors=(n_anchors, options.n_clusters))
 
 
-def check_landmarks(
-    task: SiteTask[LandmarksTask], payload: Landmarks, config: RunConfig[Variants]
-) -> None:
-    """Check landmarks at either end: shapes, counts and bounds."""
-    check_cells(payload, count_sent_cells(payload, task.common.n_cells), config)
-
-
 def check_anchors(
     task: SiteTask[AnchorsTask], payload: Anchors, config: RunConfig[EigenVariants]
 ) -> None:
@@ -457,7 +449,7 @@ PHASES = (
         task=LandmarksTask,
         payload=Landmarks,
         local_step=_send_landmarks,
-        check=check_landmarks,
+        check=lambda task, sent, config: check_cells(sent, task.common.n_cells, config, fewer=True),
         discloses=disclosures(
             counts="up to 200 numbers, or as many as the session says: How many of your persons "
             "are in each small cell of your own clustering.",
