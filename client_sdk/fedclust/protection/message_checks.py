@@ -31,7 +31,7 @@ def check_counts(counts: IntArray, p: int, pointer: str = "/counts") -> None:
     """Raise unless each count is 0 or at least ``p``."""
     wrong = (counts != 0) & (counts < p)
     message = f"the count of cell {{}} must be 0 or at least {p}"
-    _refuse_first(wrong, "smallest-count", message, pointer)
+    refuse_first(wrong, "smallest-count", message, pointer)
 
 
 def check_empty(counts: IntArray, values: FloatArray, pointer: str) -> None:
@@ -39,7 +39,7 @@ def check_empty(counts: IntArray, values: FloatArray, pointer: str) -> None:
     filled = values != 0
     wrong = (counts == 0) & (filled.any(axis=1) if filled.ndim == 2 else filled)
     message = "cell {} holds no rows, so all its numbers must be 0"
-    _refuse_first(wrong, "empty-cell", message, pointer)
+    refuse_first(wrong, "empty-cell", message, pointer)
 
 
 def check_means(
@@ -58,15 +58,9 @@ def check_means(
     lower, upper : (d,) float64
         Bounds in the space of the means; infinite where a feature has none.
     """
-    outside = _outside(means, lower, upper)
-    wrong = np.argwhere(outside & (counts > 0 if counts.ndim == 2 else (counts > 0)[:, None]))
-    if wrong.size:
-        cell, feature = (int(place) for place in wrong[0])
-        raise RuleViolation(
-            "bounds",
-            f"cell {cell}: the mean of feature {feature} lies outside its declared bounds",
-            f"{pointer}/{cell}/{feature}",
-        )
+    filled = counts > 0 if counts.ndim == 2 else (counts > 0)[:, None]
+    message = "cell {}: the mean of feature {} lies outside its declared bounds"
+    refuse_first(_outside(means, lower, upper) & filled, "bounds", message, pointer)
 
 
 def check_costs(
@@ -92,7 +86,7 @@ def check_costs(
     implied = n * (gaps**2).sum(axis=1)
     wrong = ((counts > 0) & ~(costs >= implied * (1.0 - SLACK))) | ~(costs >= 0)
     message = "the cost of cell {} is negative or lower than its own mean implies"
-    _refuse_first(wrong, "cost", message, "/costs")
+    refuse_first(wrong, "cost", message, "/costs")
 
 
 def check_moments(
@@ -124,26 +118,26 @@ def check_moments(
         )
     check_counts(observed, p, "/observed")
     message = "feature {} is observed in more rows than the site has"
-    _refuse_first(observed > n, "complement", message, "/observed")
+    refuse_first(observed > n, "complement", message, "/observed")
     check_empty(observed, means, "/mean")
     check_empty(observed, m2, "/m2")
     outside = _outside(means, lower, upper) & (observed > 0)
     message = "the mean of feature {} lies outside its declared bounds"
-    _refuse_first(outside, "bounds", message, "/mean")
+    refuse_first(outside, "bounds", message, "/mean")
     # Values within bounds have a variance of at most (upper - mean)(mean - lower).
     with np.errstate(invalid="ignore"):
         widest = observed * (upper - means) * (means - lower)
         slack = SLACK * np.maximum(1.0, observed * (upper - lower) ** 2)
     widest = np.where(np.isfinite(widest), np.maximum(widest, 0.0) + slack, np.inf)
     message = "the spread of feature {} is negative or wider than its bounds allow"
-    _refuse_first(~(m2 >= 0) | (m2 > widest), "spread", message, "/m2")
+    refuse_first(~(m2 >= 0) | (m2 > widest), "spread", message, "/m2")
 
 
-def _refuse_first(wrong: BoolArray, rule: str, message: str, pointer: str) -> None:
-    """Raise for the first wrong cell or feature (n,), which ``message`` has a place for."""
+def refuse_first(wrong: BoolArray, rule: str, message: str, pointer: str) -> None:
+    """Raise for the first wrong entry (n,) or (n, d); ``message`` has places for where it is."""
     if wrong.any():
-        first = int(wrong.argmax())
-        raise RuleViolation(rule, message.format(first), f"{pointer}/{first}")
+        first = np.argwhere(wrong)[0].tolist()
+        raise RuleViolation(rule, message.format(*first), "/".join([pointer, *map(str, first)]))
 
 
 def _outside(means: FloatArray, lower: FloatArray, upper: FloatArray) -> BoolArray:

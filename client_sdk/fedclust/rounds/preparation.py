@@ -34,10 +34,10 @@ from fedclust.methods.common.kmeans_rounds import disclosures
 from fedclust.numeric.array_types import BoolArray, FloatArray
 from fedclust.numeric.arrays import FloatVector, IntVector
 from fedclust.numeric.moments import Moments, merge_moments, no_moments
-from fedclust.protection.message_checks import check_moments, check_shapes
+from fedclust.protection.message_checks import check_moments, check_shapes, refuse_first
 from fedclust.rounds.plan import IMPUTES
 from fedclust.schema.encoding import Space, feature_names
-from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import (
@@ -131,19 +131,12 @@ def check(_task: SiteTask, payload: SiteMoments, config: RunConfig) -> None:
         lower=lower,
         upper=upper,
     )
-    foreign = np.flatnonzero((payload.observed > 0) & ~config.mask)
-    if foreign.size:
-        feature = int(foreign[0])
-        message = f"feature {feature}: the site joined without it"
-        raise RuleViolation("mask", message, f"/observed/{feature}")
-    if config.policy.missing not in IMPUTES and (payload.observed != payload.n).any():
-        feature = int(np.flatnonzero(payload.observed != payload.n)[0])
-        raise RuleViolation(
-            "complement",
-            f"feature {feature}: rows without a value are dropped in this session, so every "
-            "feature is observed in all rows",
-            f"/observed/{feature}",
-        )
+    foreign = (payload.observed > 0) & ~config.mask
+    refuse_first(foreign, "mask", "feature {}: the site joined without it", "/observed")
+    if config.policy.missing not in IMPUTES:
+        message = "feature {}: rows without a value are dropped in this session, so every feature "
+        message += "is observed in all rows"
+        refuse_first(payload.observed != payload.n, "complement", message, "/observed")
     if config.size_band is not None:
         check_not_above(payload.n, config.size_band)
 

@@ -33,6 +33,7 @@ from fedclust.protection.message_checks import (
     check_empty,
     check_means,
     check_shapes,
+    refuse_first,
 )
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
@@ -279,14 +280,8 @@ def check_cell_values(
 ) -> None:
     """Raise RuleViolation unless values (K, d) are 0 in empty cells and in features not had."""
     check_empty(counts, values, pointer)
-    foreign = np.argwhere((values != 0) & ~config.mask)
-    if foreign.size:
-        cell, column = (int(place) for place in foreign[0])
-        raise RuleViolation(
-            "mask",
-            f"cell {cell}: the site joined without column {column}, so its number there must be 0",
-            f"{pointer}/{cell}/{column}",
-        )
+    message = "cell {}: the site joined without column {}, so its number there must be 0"
+    refuse_first((values != 0) & ~config.mask, "mask", message, pointer)
 
 
 def check_centroids(task: CentroidTask, config: RunConfig) -> None:
@@ -333,9 +328,8 @@ def check_step(payload: Step, centroids: FloatArray, config: RunConfig) -> None:
     check_means(payload.counts, means, np.zeros(1), np.ones(1), "/sums")
     # No sum of absolute differences is below the difference of the sums.
     implied = np.abs(rule.means(means) - centroids).sum(axis=1) * payload.counts
-    for cell in np.flatnonzero(~(payload.costs >= implied * (1.0 - SLACK) - SLACK)):
-        message = f"the cost of cell {cell} is lower than its own mean implies"
-        raise RuleViolation("cost", message, f"/costs/{cell}")
+    message = "the cost of cell {} is lower than its own mean implies"
+    refuse_first(~(payload.costs >= implied * (1.0 - SLACK) - SLACK), "cost", message, "/costs")
 
 
 def check_steps(payload: Steps, candidates: FloatArray, config: RunConfig) -> None:

@@ -26,7 +26,7 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatVector, IntVector
 from fedclust.numeric.random import server_rng
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.message_checks import SLACK, check_empty, check_shapes
+from fedclust.protection.message_checks import SLACK, check_empty, check_shapes, refuse_first
 from fedclust.protection.table import form_table
 from fedclust.schema.encoding import Column, Space, blocks_of
 from fedclust.schema.errors import RuleViolation
@@ -294,25 +294,17 @@ def _check_sums(
         reach = totals[:, None] * (np.where(known, bound, 0.0) - centroids)
         wide = SLACK * np.abs(np.where(known, bound, 0.0)) * max(float(totals.sum()), 1.0)
         outside = sign * (reach - sent.offsets) > slack + wide
-        _refuse(
-            outside & known, "bounds", "the mean of column {} lies outside its bounds", "offsets"
-        )
+        message = "class {}: the mean of column {} lies outside its bounds"
+        refuse_first(outside & known, "bounds", message, "/offsets")
     numbers = column_kinds(config.columns) == NUMBER
     # Cauchy-Schwarz.
     lacking = sent.offsets**2 - totals[:, None] * sent.squares
     uneven = numbers & (lacking > SLACK * (sent.offsets**2) + slack**2)
     negative = sent.squares < 0
-    _refuse(uneven | negative, "spread", "the squares of column {} do not fit its sum", "squares")
-    _refuse(
-        (sent.squares != 0) & ~numbers, "spread", "column {} is no number: 0 is sent", "squares"
-    )
-
-
-def _refuse(wrong: BoolArray, rule: str, message: str, name: str) -> None:
-    """Raise for the first wrong class and column (K, d), which ``message`` has a place for."""
-    if wrong.any():
-        k, j = (int(place) for place in np.argwhere(wrong)[0])
-        raise RuleViolation(rule, f"class {k}: {message.format(j)}", f"/{name}/{k}/{j}")
+    message = "class {}: the squares of column {} do not fit its sum"
+    refuse_first(uneven | negative, "spread", message, "/squares")
+    message = "class {}: column {} is no number: 0 is sent"
+    refuse_first((sent.squares != 0) & ~numbers, "spread", message, "/squares")
 
 
 # --- The steps of EM ------------------------------------------------------------------------------

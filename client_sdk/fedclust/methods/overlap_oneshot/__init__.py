@@ -56,7 +56,7 @@ from fedclust.numeric.arrays import FloatMatrix, FloatTensor3
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
-from fedclust.protection.message_checks import check_shape, check_shapes
+from fedclust.protection.message_checks import check_shape, check_shapes, refuse_first
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
@@ -221,17 +221,9 @@ _SLACK = 1e-9
 
 def check_variances(known: IntArray, variances: FloatArray, widest: FloatArray) -> None:
     """Raise RuleViolation if a variance (K, d) is negative, or above ``widest`` where known."""
-    wrong = np.argwhere(
-        (variances < 0) | ((variances > widest + _SLACK * np.maximum(1.0, widest)) & (known > 0))
-    )
-    if wrong.size:
-        cell, column = (int(place) for place in wrong[0])
-        raise RuleViolation(
-            "spread",
-            f"cell {cell}: the variance of column {column} is negative or wider than its bounds "
-            "allow",
-            f"/variances/{cell}/{column}",
-        )
+    wide = (variances > widest + _SLACK * np.maximum(1.0, widest)) & (known > 0)
+    message = "cell {}: the variance of column {} is negative or wider than its bounds allow"
+    refuse_first((variances < 0) | wide, "spread", message, "/variances")
 
 
 def check_covariances(matrices: FloatArray, variances: FloatArray) -> None:

@@ -57,7 +57,7 @@ from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
-from fedclust.protection.message_checks import check_empty, check_shapes
+from fedclust.protection.message_checks import check_empty, check_shapes, refuse_first
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Memory, Model
@@ -319,14 +319,9 @@ def _check_vectors(payload: Eigen, options: EigenConfig) -> None:
     if options.gamma is not None and n_vertices > MAX_RBF_POINTS:
         return
     limit = options.n_clusters * n_vertices * (1.0 + _SLACK)
-    too_large = np.flatnonzero((payload.vectors**2).sum(axis=1) > limit)
-    if too_large.size:
-        cell = int(too_large[0])
-        raise RuleViolation(
-            "vectors",
-            f"cell {cell}: no mean of eigenvectors over this many persons is as large",
-            f"/vectors/{cell}",
-        )
+    message = "cell {}: no mean of eigenvectors over this many persons is as large"
+    too_large = (payload.vectors**2).sum(axis=1) > limit
+    refuse_first(too_large, "vectors", message, "/vectors")
 
 
 # --- At a site ------------------------------------------------------------------------------------
