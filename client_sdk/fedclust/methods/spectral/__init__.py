@@ -416,11 +416,8 @@ def _cluster_own_eigenvectors(task: SiteTask[EigenTask], site: SiteSide[EigenVar
     sums = cluster_sums(points, labels, np.zeros((k, d)))
     vector_sums = cluster_sums(Points(aligned, points.sizes, np.zeros(k)), labels, np.zeros((k, k)))
     site.memory[MEMORY_KEY] = {
-        "points": basis.points,
-        "vectors": basis.vectors,
+        "basis": dict(vars(basis)),
         "turn": rotation,
-        "values": basis.values,
-        "scales": basis.scales,
         "gamma": options.gamma,
         "neighbours": options.neighbours,
     }
@@ -536,7 +533,7 @@ def _label_by_eigenvectors(result: Result, scaled: FloatArray, own: Memory) -> I
     Rows that are vertices of the graph, as all are with ``protection: none``, take their own
     entries; Nystroem's formula places the others.
     """
-    basis = Embedding(own["points"], own["vectors"], own["values"], own["scales"])
+    basis = Embedding(**own["basis"])
     vectors = nystroem(basis, scaled, gamma=own["gamma"], neighbours=own["neighbours"])
     vertices = {point.tobytes(): place for place, point in enumerate(basis.points + 0.0)}
     places = np.array([vertices.get(row.tobytes(), -1) for row in scaled + 0.0], dtype=np.int64)

@@ -267,27 +267,22 @@ def embed(
     if gamma is None:
         # Equal rows would be each other's only neighbours, and form components of their own.
         distinct, places = np.unique(points, axis=0, return_inverse=True)
-        basis = _embed_by_neighbours(distinct, k, rng, neighbours)
+        if len(distinct) == 1:
+            basis = Embedding(distinct, np.eye(1, k), np.eye(1, k)[0], np.ones(1))
+        else:
+            basis = _embed_graph(distinct, *self_tuning_graph(distinct, neighbours), k, rng)
         return basis, basis.vectors[places.reshape(-1)]
-    if len(points) <= MAX_RBF_POINTS:
-        basis = _embed_graph(points, rbf_graph(points, gamma), k, rng, np.empty(0))
+    sample = points
+    if len(points) > MAX_RBF_POINTS:
+        sample = points[np.sort(rng.choice(len(points), MAX_RBF_POINTS, replace=False))]
+    basis = _embed_graph(sample, rbf_graph(sample, gamma), np.empty(0), k, rng)
+    if sample is points:
         return basis, basis.vectors
-    sample = points[np.sort(rng.choice(len(points), MAX_RBF_POINTS, replace=False))]
-    basis = _embed_graph(sample, rbf_graph(sample, gamma), k, rng, np.empty(0))
     return basis, nystroem(basis, points, gamma=gamma, neighbours=neighbours)
 
 
-def _embed_by_neighbours(
-    points: FloatArray, k: int, rng: np.random.Generator, neighbours: int
-) -> Embedding:
-    if len(points) == 1:
-        return Embedding(points, np.eye(1, k), np.eye(1, k)[0], np.ones(1))
-    graph, scales = self_tuning_graph(points, neighbours)
-    return _embed_graph(points, graph, k, rng, scales)
-
-
 def _embed_graph(
-    points: FloatArray, graph: Graph, k: int, rng: np.random.Generator, scales: FloatArray
+    points: FloatArray, graph: Graph, scales: FloatArray, k: int, rng: np.random.Generator
 ) -> Embedding:
     found = spectrum(graph, k, rng)
     degrees = np.where(found.degrees > 0, found.degrees, 1.0)
