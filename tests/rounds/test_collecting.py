@@ -7,10 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedclust.rounds.collecting import (
-    Aggregate,
     CollectedReason,
     Decision,
-    Fail,
     Rules,
     Turnout,
     TurnoutFailure,
@@ -56,7 +54,7 @@ def decide(
 
 
 def test_closes_when_all_have_answered_before_the_deadline() -> None:
-    assert decide(0, 4, 4) == Aggregate(CollectedReason.ALL_ANSWERED)
+    assert decide(0, 4, 4) == CollectedReason.ALL_ANSWERED
 
 
 def test_waits_before_the_deadline_whatever_the_quorum() -> None:
@@ -64,13 +62,13 @@ def test_waits_before_the_deadline_whatever_the_quorum() -> None:
 
 
 def test_closes_at_the_deadline_with_the_quorum() -> None:
-    assert decide(1, 3, 4, quorum=3, past=True) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
+    assert decide(1, 3, 4, quorum=3, past=True) == CollectedReason.QUORUM_AT_DEADLINE
 
 
 def test_without_a_number_the_quorum_is_those_still_joined() -> None:
     assert decide(1, 3, 4, past=True) == Wait(overdue=True)
     # One of the four has answered and left since: three are joined, three answers are there.
-    assert decide(1, 3, 3, past=True) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
+    assert decide(1, 3, 3, past=True) == CollectedReason.QUORUM_AT_DEADLINE
 
 
 def test_empty_answers_do_not_make_the_quorum() -> None:
@@ -82,7 +80,7 @@ def test_the_quorum_is_never_below_min_sites() -> None:
 
 
 def test_all_answered_but_too_few_with_contents_fails() -> None:
-    assert decide(0, 2, 4) == Fail(TurnoutFailure.TOO_FEW_CONTRIBUTORS)
+    assert decide(0, 2, 4) == TurnoutFailure.TOO_FEW_CONTRIBUTORS
 
 
 def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> None:
@@ -90,24 +88,24 @@ def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> 
     assert decide(1, 1, 2) == Wait(overdue=True)
     just_before = WEEK - timedelta(seconds=1)
     assert decide(0, 2, 2, overdue_for=just_before) == Wait(overdue=True)
-    assert decide(0, 2, 2, overdue_for=WEEK) == Fail(TurnoutFailure.QUORUM_NOT_REACHED)
+    assert decide(0, 2, 2, overdue_for=WEEK) == TurnoutFailure.QUORUM_NOT_REACHED
 
 
 def test_too_few_sites_after_a_refused_task_end_the_round_at_once() -> None:
-    lost = Fail(TurnoutFailure.TASK_REFUSED)
+    lost = TurnoutFailure.TASK_REFUSED
     assert decide(0, 2, 2, refused=True) == lost
     assert decide(1, 1, 2, refused=True) == lost
     assert decide(0, 0, 0, refused=True) == lost
     # Answers of sites that have left since, and sites that can still answer.
-    assert decide(0, 3, 2, refused=True) == Aggregate(CollectedReason.ALL_ANSWERED)
+    assert decide(0, 3, 2, refused=True) == CollectedReason.ALL_ANSWERED
     assert decide(1, 2, 2, refused=True) == Wait(overdue=True)
     assert decide(1, 2, 3, refused=True) == Wait(overdue=False)
     # All that are left have answered: the refusal is not the reason.
-    assert decide(0, 2, 3, refused=True) == Fail(TurnoutFailure.TOO_FEW_CONTRIBUTORS)
+    assert decide(0, 2, 3, refused=True) == TurnoutFailure.TOO_FEW_CONTRIBUTORS
 
 
 def test_a_round_that_is_optional_does_not_wait_after_a_refused_task() -> None:
-    done = Aggregate(CollectedReason.TASK_REFUSED)
+    done = CollectedReason.TASK_REFUSED
     assert decide(1, 1, 2, optional=True, refused=True) == done
     assert decide(0, 0, 0, optional=True, refused=True) == done
     assert decide(1, 2, 3, optional=True, refused=True) == Wait(overdue=False)
@@ -115,7 +113,7 @@ def test_a_round_that_is_optional_does_not_wait_after_a_refused_task() -> None:
 
 @pytest.mark.parametrize(("nonempty", "joined"), [(2, 4), (2, 2), (0, 0)])
 def test_a_round_that_is_optional_closes_with_whatever_came(nonempty: int, joined: int) -> None:
-    assert decide(0, nonempty, joined, optional=True) == Aggregate(CollectedReason.ALL_ANSWERED)
+    assert decide(0, nonempty, joined, optional=True) == CollectedReason.ALL_ANSWERED
 
 
 def test_a_round_that_is_optional_waits_for_answers_but_not_for_ever() -> None:
@@ -123,33 +121,33 @@ def test_a_round_that_is_optional_waits_for_answers_but_not_for_ever() -> None:
     late = {"past": True, "optional": True}
     assert decide(1, 2, 4, **late) == Wait(overdue=True)
     assert decide(1, 2, 4, overdue_for=just_before, **late) == Wait(overdue=True)
-    assert decide(1, 2, 4, overdue_for=WEEK, **late) == Aggregate(CollectedReason.FAIL_AFTER)
-    assert decide(1, 3, 3, **late) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
+    assert decide(1, 2, 4, overdue_for=WEEK, **late) == CollectedReason.FAIL_AFTER
+    assert decide(1, 3, 3, **late) == CollectedReason.QUORUM_AT_DEADLINE
 
 
 def test_answers_of_sites_that_left_still_count() -> None:
-    assert decide(0, 3, 2) == Aggregate(CollectedReason.ALL_ANSWERED)
+    assert decide(0, 3, 2) == CollectedReason.ALL_ANSWERED
 
 
 def test_overdue_closes_when_the_quorum_is_met_even_after_a_week() -> None:
     late = {"past": True, "overdue_for": WEEK}
-    assert decide(1, 3, 4, quorum=3, **late) == Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
-    assert decide(2, 2, 4, quorum=3, **late) == Fail(TurnoutFailure.QUORUM_NOT_REACHED)
+    assert decide(1, 3, 4, quorum=3, **late) == CollectedReason.QUORUM_AT_DEADLINE
+    assert decide(2, 2, 4, quorum=3, **late) == TurnoutFailure.QUORUM_NOT_REACHED
 
 
 def test_an_operator_needs_the_quorum_to_close() -> None:
-    assert decide(1, 3, 4, quorum=3, asked=True) == Aggregate(CollectedReason.OPERATOR)
+    assert decide(1, 3, 4, quorum=3, asked=True) == CollectedReason.OPERATOR
     assert decide(1, 3, 4, asked=True) == Wait(overdue=False)
 
 
 @pytest.mark.parametrize("asked", [True, False])
 def test_a_phase_that_needs_all_waits_for_all(asked: bool) -> None:
     assert decide(1, 3, 4, quorum=3, needs_all=True, past=True, asked=asked) == Wait(overdue=True)
-    assert decide(0, 4, 4, needs_all=True, past=True) == Aggregate(CollectedReason.ALL_ANSWERED)
+    assert decide(0, 4, 4, needs_all=True, past=True) == CollectedReason.ALL_ANSWERED
 
 
 def test_a_session_that_ends_with_a_site_closes_its_round_at_once() -> None:
-    assert decide(2, 1, 3, needs_all=True, gone=1) == Aggregate(CollectedReason.SITE_LEFT)
+    assert decide(2, 1, 3, needs_all=True, gone=1) == CollectedReason.SITE_LEFT
     assert decide(2, 1, 3, needs_all=True, gone=0) == Wait(overdue=False)
     # One that left after it had answered is no reason to stop waiting for the others.
     assert decide(1, 2, 2, needs_all=True, gone=0) == Wait(overdue=True)
@@ -189,10 +187,10 @@ def test_nothing_is_released_with_fewer_than_min_sites(
         asked=asked,
         overdue_for=None if overdue_h is None else timedelta(hours=overdue_h),
     )
-    if isinstance(decision, Aggregate):
+    if isinstance(decision, CollectedReason):
         assert nonempty >= min_sites
         assert pending == 0 or (not needs_all and (past or asked))
-    if isinstance(decision, Fail):
+    if isinstance(decision, TurnoutFailure):
         patience_over = overdue_h is not None and overdue_h >= 24 * 7
         assert nonempty < min_sites if pending == 0 else patience_over
     if isinstance(decision, Wait):

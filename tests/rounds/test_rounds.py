@@ -677,5 +677,5 @@ def test_a_session_over_bounds_that_drops_needs_no_preparation() -> None:
     assert run.rounds[0].phase == "cells"
     assert run.result.center.tolist() == [-1.0, -1.0]
     assert run.result.scale.tolist() == [8.0, 8.0]
-    assert isinstance(rounds.max_rounds(plan), int)
+    assert isinstance(plan.max_rounds, int)
     assert not isinstance(run.result, Done)

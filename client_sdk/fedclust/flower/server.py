@@ -216,7 +216,7 @@ class FlowerSession:
             if (head.phase, head.task_digest) != (document.phase, document.digest):
                 return
             task = rounds.read_task(plan, document.common, document.site)
-            mask = rounds.has_features(plan, own.features)
+            mask = plan.has_features(own.features)
             rounds.check(plan, task, payload, p=p, size_band=own.size_band, mask=mask)
         except (SubmissionError, RuleViolation) as error:
             _LOG.warning("%s: its answer is refused: %s", site, error)

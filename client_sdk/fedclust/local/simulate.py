@@ -255,8 +255,8 @@ def run_rounds(
         These sites cannot serve the method.
     MethodFailure
     """
-    masks = {name: rounds.has_features(plan, own) for name, own in held.items()}
-    silent = {name for name, own in held.items() if rounds.lacks_outcomes(plan, own)}.union(short)
+    masks = {name: plan.has_features(own) for name, own in held.items()}
+    silent = {name for name, own in held.items() if plan.lacks_outcomes(own)}.union(short)
     roster = sorted(held)
     rounds.check_roster(plan, roster, masks)
     step: Next | Done = rounds.start(plan, roster, masks)
@@ -297,9 +297,9 @@ def _collect(
             since = (time_s if since is None else since) if decision.overdue else None
             continue
         few = collecting.TurnoutFailure.TOO_FEW_CONTRIBUTORS
-        if isinstance(decision, collecting.Fail) and decision.reason is not few:
+        if isinstance(decision, collecting.TurnoutFailure) and decision is not few:
             missing = f" Without an answer: {', '.join(seen.pending)}." if seen.pending else ""
-            raise MethodFailure(decision.reason, collecting.FAILURES[decision.reason] + missing)
+            raise MethodFailure(decision, collecting.FAILURES[decision] + missing)
         # `advance` says how many answers are too few.
         return seen
     raise ValueError("the exchange ended before the round")
@@ -384,7 +384,7 @@ def read_site(plan: Plan, name: str, source: Source, persons: Any) -> SimulatedS
         held = tuple(dict.fromkeys(names))
         points = no_points(plan)
         table = Table(points.X, held, columns=held)
-    return SimulatedSite(name, table, points, rounds.has_features(plan, held), held, counted)
+    return SimulatedSite(name, table, points, plan.has_features(held), held, counted)
 
 
 def _define(

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from importlib.metadata import version
 from importlib.resources import files
 
-from fedclust import rounds
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
@@ -330,7 +329,7 @@ def _seed(facts: Facts) -> str:
 def _rounds(facts: Facts) -> str:
     plan, result = _plan(facts), facts.result
     policy = facts.definition.policy
-    limit = policy.max_rounds if plan is None else rounds.max_rounds(plan)
+    limit = policy.max_rounds if plan is None else plan.max_rounds
     most = "" if limit is None else f" (limit: {limit})"
     ended = _ENDED.get(result.stopped_because, "")
     because = f" and ended because {ended}" if ended else ""

@@ -245,7 +245,7 @@ class SessionTerms:
                 {"evidence": self.plan.sends_cells} if "evidence" in definition.config else {}
             )
             yield "options", [named_values({**definition.config, **effective})]
-            of_method = f"{rounds.max_rounds(self.plan)} of the method, {most} in all"
+            of_method = f"{self.plan.max_rounds} of the method, {most} in all"
             yield "policy", [named_values({**policy.model_dump(), "max_rounds": of_method})]
             yield "seed", [str(definition.seed)]
         yield "definition", [f"SHA-256 {self.definition_sha256}"]

@@ -1,14 +1,7 @@
 """The rounds of any session: preparation, the method's rounds, closing, choosing K."""
 
 from fedclust.rounds.coordinator import advance, check_roster, start
-from fedclust.rounds.plan import (
-    VERSION,
-    Plan,
-    check_evidence,
-    has_features,
-    lacks_outcomes,
-    max_rounds,
-)
+from fedclust.rounds.plan import VERSION, Plan, check_evidence
 from fedclust.rounds.site import label, local_step, probabilities
 from fedclust.rounds.stage import EngineState
 from fedclust.rounds.stages import (
@@ -42,11 +35,8 @@ __all__ = [
     "check_evidence",
     "check_roster",
     "check_workload",
-    "has_features",
     "label",
-    "lacks_outcomes",
     "local_step",
-    "max_rounds",
     "most_rounds",
     "phase",
     "possible_phases",

@@ -144,21 +144,8 @@ class Wait:
     overdue: bool
 
 
-@dataclass(frozen=True)
-class Aggregate:
-    """The round stops collecting and is aggregated."""
-
-    reason: CollectedReason
-
-
-@dataclass(frozen=True)
-class Fail:
-    """Round and session fail."""
-
-    reason: TurnoutFailure
-
-
-Decision: TypeAlias = Wait | Aggregate | Fail
+#: The round waits, stops collecting and is aggregated for a reason, or fails with its session.
+Decision: TypeAlias = Wait | CollectedReason | TurnoutFailure
 
 
 def decide_round(
@@ -193,26 +180,26 @@ def decide_round(
     Decision
     """
     if rules.ends_with_site and turnout.gone:
-        return Aggregate(CollectedReason.SITE_LEFT)
+        return CollectedReason.SITE_LEFT
     if refused and turnout.joined < rules.policy.min_sites and rules.lacks_sites(turnout):
         # Waiting changes nothing: a site that has refused a task does not come back.
         if rules.optional:
-            return Aggregate(CollectedReason.TASK_REFUSED)
-        return Fail(TurnoutFailure.TASK_REFUSED)
+            return CollectedReason.TASK_REFUSED
+        return TurnoutFailure.TASK_REFUSED
     if turnout.pending == 0:
         if turnout.nonempty >= rules.policy.min_sites or rules.optional:
-            return Aggregate(CollectedReason.ALL_ANSWERED)
+            return CollectedReason.ALL_ANSWERED
         if turnout.joined >= rules.policy.min_sites:
             # All sites have answered: waiting changes nothing.
-            return Fail(TurnoutFailure.TOO_FEW_CONTRIBUTORS)
+            return TurnoutFailure.TOO_FEW_CONTRIBUTORS
     elif not rules.needs_all and turnout.nonempty >= rules.quorum_of(turnout):
         if late:
-            return Aggregate(CollectedReason.QUORUM_AT_DEADLINE)
+            return CollectedReason.QUORUM_AT_DEADLINE
         if asked:
-            return Aggregate(CollectedReason.OPERATOR)
+            return CollectedReason.OPERATOR
     overdue = late or turnout.joined < rules.policy.min_sites
     if overdue and overdue_for is not None and overdue_for >= rules.fail_after:
         if rules.optional:
-            return Aggregate(CollectedReason.FAIL_AFTER)
-        return Fail(TurnoutFailure.QUORUM_NOT_REACHED)
+            return CollectedReason.FAIL_AFTER
+        return TurnoutFailure.QUORUM_NOT_REACHED
     return Wait(overdue)

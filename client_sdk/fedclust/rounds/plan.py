@@ -62,6 +62,29 @@ class Plan:
         compared = self.options.compared_with_cloud
         return compared and not_judged(self.method, self.policy) is None
 
+    @property
+    def is_prepared(self) -> bool:
+        """Whether a session begins with a preparation round, which finds its scaled space."""
+        policy = self.policy
+        unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
+        return policy.scaling == "standard" or policy.missing in IMPUTES or unknown_gamma
+
+    @property
+    def max_rounds(self) -> int:
+        """How many rounds the method itself may take."""
+        limit = self.policy.max_rounds or self.method.default_max_rounds
+        fixed = self.options.round_limit
+        return limit if fixed is None else min(limit, fixed)
+
+    def has_features(self, names: Sequence[str]) -> BoolArray:
+        """Return which columns (d,) a site has that names these features of the session."""
+        held = set(names)
+        return np.array([column.feature in held for column in self.columns], dtype=np.bool_)
+
+    def lacks_outcomes(self, names: Sequence[str]) -> bool:
+        """Whether there are outcomes, and a site that names these features has none of them."""
+        return bool(self.outcomes) and not any(each.name in names for each in self.outcomes)
+
     def config(
         self, p: int, space: Space | None, mask: BoolArray | None = None, **known: Any
     ) -> RunConfig:
@@ -83,31 +106,6 @@ class Plan:
             mask=every if mask is None else mask,
             **{"roster": (), **known},
         )
-
-
-def max_rounds(plan: Plan) -> int:
-    """Return how many rounds the method itself may take."""
-    limit = plan.policy.max_rounds or plan.method.default_max_rounds
-    fixed = plan.options.round_limit
-    return limit if fixed is None else min(limit, fixed)
-
-
-def has_features(plan: Plan, names: Sequence[str]) -> BoolArray:
-    """Return which columns (d,) a site has that names these features of the session."""
-    held = set(names)
-    return np.array([column.feature in held for column in plan.columns], dtype=np.bool_)
-
-
-def lacks_outcomes(plan: Plan, names: Sequence[str]) -> bool:
-    """Whether a session has outcomes, and a site that names these features has none of them."""
-    return bool(plan.outcomes) and not any(each.name in names for each in plan.outcomes)
-
-
-def is_prepared(plan: Plan) -> bool:
-    """Whether a session begins with a preparation round, which finds its scaled space."""
-    policy = plan.policy
-    unknown_gamma = policy.dissimilarity == "k-prototypes" and policy.gamma is None
-    return policy.scaling == "standard" or policy.missing in IMPUTES or unknown_gamma
 
 
 def not_judged(method: AnyMethod, policy: Policy) -> str | None:

@@ -1,7 +1,6 @@
 """A site's side of the rounds: answer a task, label rows."""
 
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 from hashlib import sha256
 from typing import Any
@@ -20,14 +19,14 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import coordinate_tolerance, tolerant_argmax
 from fedclust.numeric.random import site_rng
 from fedclust.numeric.threads import one_thread
-from fedclust.rounds.plan import Plan, is_prepared, max_rounds
+from fedclust.rounds.plan import Plan
 from fedclust.rounds.site_points import complete_points, scaled_points
-from fedclust.rounds.stages import METHOD_STAGE, STAGES, all_phases, refuse_uncountable
+from fedclust.rounds.stages import METHOD_STAGE, STAGES, all_phases, leaves, refuse_uncountable
 from fedclust.rounds.sweep import memory_of, split_task
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.method import AnyMethod, Probabilities
-from fedclust.schema.model import Memory, Model, Tree
+from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import declared_space
@@ -91,7 +90,7 @@ def local_step(
     assign = None if soft is None else functools.partial(_assign, soft, memory)
     with one_thread(), np.errstate(over="ignore", invalid="ignore"):
         config = plan.config(p, task.space, mask, size_band=size_band, assign=assign)
-        first = round_number == 1 + is_prepared(plan)
+        first = round_number == 1 + plan.is_prepared
         try:
             phase, memory = refuse_unconsented(plan, task, config, memory, first=first)
             kept = _usable_points(points, task.space, config)
@@ -174,8 +173,8 @@ def refuse_unconsented(
         raise RuleViolation("task-phase", message, "/phase")
     own = 0 < place < closing
     rounds = before["rounds"] + own
-    if rounds > max_rounds(plan):
-        message = f"the definition allows {max_rounds(plan)} rounds of the method"
+    if rounds > plan.max_rounds:
+        message = f"the definition allows {plan.max_rounds} rounds of the method"
         raise RuleViolation("task-rounds", message, "/phase")
     try:
         if own:
@@ -193,22 +192,11 @@ def refuse_unconsented(
 def _refuse_not_finite(task: SiteTask) -> None:
     """Refuse NaN, infinite numbers, and numbers whose squares could not be added up."""
     parts = {"parameters": task.common, "site": task.site, "space": task.space}
-    for pointer, numbers in _numbers(parts):
-        if not (np.abs(numbers) <= _LARGEST).all():
+    for pointer, value in leaves(parts):
+        numbers = np.asarray(value)
+        if numbers.dtype.kind == "f" and not (np.abs(numbers) <= _LARGEST).all():
             message = f"every number of a task is finite and at most {_LARGEST:.0e}"
             raise RuleViolation("task", message, pointer)
-
-
-def _numbers(value: Tree, pointer: str = "") -> Iterator[tuple[str, FloatArray]]:
-    """Yield all floats in a task, each array or number with its place."""
-    if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
-        yield pointer, np.asarray(value)
-    elif isinstance(value, tuple):
-        for i, each in enumerate(value):
-            yield from _numbers(each, f"{pointer}/{i}")
-    elif isinstance(value, Model | Space | dict):
-        for name, each in (value if isinstance(value, dict) else vars(value)).items():
-            yield from _numbers(each, f"{pointer}/{name}")
 
 
 def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> str | None:
@@ -219,7 +207,7 @@ def _refuse_other_space(plan: Plan, space: Space | None, known: str | None) -> s
     digest = sha256(b"".join(b"-" if each is None else each.tobytes() for each in parts))
     found = digest.hexdigest()
     other = known is not None and found != known
-    if not is_prepared(plan):
+    if not plan.is_prepared:
         declared = declared_space(plan.columns, plan.policy)
         other |= not np.array_equal(space.center, declared.center)
         other |= not np.array_equal(space.scale, declared.scale)

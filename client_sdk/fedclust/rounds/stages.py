@@ -3,6 +3,7 @@
 Also tasks as they travel: written at the coordinator, read at a site.
 """
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from pydantic import ValidationError
 from fedclust.numeric.array_types import BoolArray
 from fedclust.numeric.arrays import FloatVector
 from fedclust.rounds import evidence, outcomes, preparation, resampling
-from fedclust.rounds.plan import Plan, assigns_by_centroids, is_prepared, max_rounds
+from fedclust.rounds.plan import Plan, assigns_by_centroids
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
@@ -34,11 +35,11 @@ class _Preparation(Stage):
     own_phases = (preparation.PHASE,)
 
     def phases(self, plan: Plan) -> tuple[Phase, ...]:
-        return self.own_phases if is_prepared(plan) else ()
+        return self.own_phases if plan.is_prepared else ()
 
     def task(self, before: Round) -> tuple[EngineState, Task | None]:
         plan = before.plan
-        if is_prepared(plan):
+        if plan.is_prepared:
             return before.state, preparation.task()
         return before.state.with_space(declared_space(plan.columns, plan.policy)), None
 
@@ -73,7 +74,7 @@ class _Method(Stage):
         state = closing.recorded(metrics)
         if isinstance(outcome, Done):
             return Closed(_with_raw(state, outcome.result), metrics=metrics)
-        if state.method_rounds >= max_rounds(plan):
+        if state.method_rounds >= plan.max_rounds:
             raw = method.finish(outcome.state, closing.config)
             raw = raw.model_copy(update={"stopped_because": "max_rounds"})
             return Closed(_with_raw(state, raw), metrics=metrics)
@@ -144,7 +145,7 @@ def possible_phases(plan: Plan) -> tuple[Phase, ...]:
 def most_rounds(plan: Plan) -> int:
     """Return how many rounds a session may take, with the preparation and the closing rounds."""
     others = [each for each in possible_phases(plan) if each not in plan.method.phases]
-    return max_rounds(plan) + len(others)
+    return plan.max_rounds + len(others)
 
 
 # --- An answer, at both ends ----------------------------------------------------------------------
@@ -169,23 +170,24 @@ def check(
         phase(plan, task.phase).check(task, payload, config)
 
 
-def refuse_uncountable(payload: Model, at: str = "") -> None:
+def refuse_uncountable(payload: Model) -> None:
     """Raise RuleViolation where a count is more than any site can have."""
-    for name, value in payload:
-        pointer = f"{at}/{name}"
-        if isinstance(value, Model):
-            refuse_uncountable(value, pointer)
-            continue
-        if isinstance(value, tuple):
-            for i, part in enumerate(value):
-                if isinstance(part, Model):
-                    refuse_uncountable(part, f"{pointer}/{i}")
-            continue
-        whole = isinstance(value, int)
-        if isinstance(value, np.ndarray) and value.dtype.kind == "i" and value.size:
-            whole, value = True, int(value.max())
-        if whole and value > MAX_COUNT:
+    for pointer, value in leaves(payload):
+        numbers = np.asarray(value)
+        if numbers.dtype.kind == "i" and (numbers > MAX_COUNT).any():
             raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)
+
+
+def leaves(value: Tree | Model | Space, pointer: str = "") -> Iterator[tuple[str, Tree]]:
+    """Yield all that a task or an answer holds, each array or value with its place."""
+    if isinstance(value, tuple):
+        for i, each in enumerate(value):
+            yield from leaves(each, f"{pointer}/{i}")
+    elif isinstance(value, Model | Space | dict):
+        for name, each in (value if isinstance(value, dict) else vars(value)).items():
+            yield from leaves(each, f"{pointer}/{name}")
+    else:
+        yield pointer, value
 
 
 def write_task(

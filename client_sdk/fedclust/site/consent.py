@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedclust import rounds
 from fedclust.data.outcome_rows import Staying
 from fedclust.data.table_figures import TableFigures
 from fedclust.numeric.array_types import BoolArray
@@ -100,7 +99,7 @@ class ConsentRequest(SessionTerms):
     @functools.cached_property
     def mask(self) -> BoolArray:
         """Which of the session's features (d,) the site has."""
-        return rounds.has_features(self.plan, self.features)
+        return self.plan.has_features(self.features)
 
     @property
     def persons_guess(self) -> int | None:

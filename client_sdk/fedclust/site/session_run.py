@@ -16,7 +16,6 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, TypeAlias
 
-from fedclust import rounds
 from fedclust.client import Client
 from fedclust.data.site_data import session_rows
 from fedclust.definition import canonical
@@ -310,7 +309,7 @@ class SessionAnswers:
         record = self.journal.record
         if record is None or record.participation.points_short:
             return False
-        if rounds.lacks_outcomes(self.plan, record.participation.features):
+        if self.plan.lacks_outcomes(record.participation.features):
             return False
         return self.request.protection_none or not self.charges.refusal(
             self.prepared.table_id or "", self.request.charge_key

@@ -6,7 +6,6 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust import rounds
 from fedclust.definition import DefinitionError, plan_of, read_definition
 from fedclust.rounds import Plan
 from fedclust.wire import codec
@@ -70,11 +69,7 @@ def outdated() -> Refusal:
 
 def masks_of(plan: Plan, participations: Iterable[Participation]) -> dict[str, NDArray[np.bool_]]:
     """Return for each site that ever joined which of the session's features (d,) it has."""
-    return {
-        each.site: rounds.has_features(plan, each.features)
-        for each in participations
-        if each.features
-    }
+    return {each.site: plan.has_features(each.features) for each in participations if each.features}
 
 
 def silent_sites(plan: Plan, participations: Iterable[Participation]) -> tuple[str, ...]:
@@ -83,7 +78,7 @@ def silent_sites(plan: Plan, participations: Iterable[Participation]) -> tuple[s
         sorted(
             each.site
             for each in participations
-            if each.points_short or (each.features and rounds.lacks_outcomes(plan, each.features))
+            if each.points_short or (each.features and plan.lacks_outcomes(each.features))
         )
     )
 

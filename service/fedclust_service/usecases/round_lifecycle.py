@@ -14,10 +14,8 @@ from fedclust import rounds
 from fedclust.definition import DefinitionError
 from fedclust.rounds.collecting import (
     FAILURES,
-    Aggregate,
     CollectedReason,
     Decision,
-    Fail,
     Rules,
     TurnoutFailure,
     Wait,
@@ -179,26 +177,26 @@ def update_round(
         tx.rounds.set_overdue(current.id, uow.now if decision.overdue else None)
         if decision.overdue:
             uow.audit(COORDINATOR, "round.overdue", session.name, round=current.number)
-    elif isinstance(decision, Fail):
-        fail_session(uow, session, decision.reason)
+    elif isinstance(decision, TurnoutFailure):
+        fail_session(uow, session, decision)
     else:
         return _stop_collecting(uow, session, current, decision, actor)
     return tx.rounds.get_by_id(current.id) or current
 
 
 def _stop_collecting(
-    uow: UnitOfWork, session: Session, current: Round, decision: Aggregate, actor: Actor | str
+    uow: UnitOfWork, session: Session, current: Round, reason: CollectedReason, actor: Actor | str
 ) -> Round:
-    tx, reason = uow.tx, decision.reason.value
+    tx = uow.tx
     target = next_state(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
-    if not tx.rounds.transition(current.id, current.state, target, close_reason=reason):
+    if not tx.rounds.transition(current.id, current.state, target, close_reason=reason.value):
         return current
     # This wakes the sites that need not answer any more. The others wait for the next round.
-    if decision.reason is not CollectedReason.ALL_ANSWERED:
+    if reason is not CollectedReason.ALL_ANSWERED:
         tx.sessions.touch(session.id)
-    uow.audit(actor, "round.collected", session.name, round=current.number, reason=reason)
+    uow.audit(actor, "round.collected", session.name, round=current.number, reason=reason.value)
     uow.wake_driver()
-    return dataclasses.replace(current, state=target, close_reason=reason)
+    return dataclasses.replace(current, state=target, close_reason=reason.value)
 
 
 def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDamaged) -> None:

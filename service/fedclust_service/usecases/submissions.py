@@ -253,7 +253,7 @@ def _read_payload(plan: Plan, seen: Admitted, body: Body) -> Model | None:
     )
     p = smallest_p(plan.policy.min_group_size, seen.own)
     try:
-        mask = rounds.has_features(plan, seen.own.features)
+        mask = plan.has_features(seen.own.features)
         rounds.check(plan, task, payload, p=p, size_band=seen.own.size_band, mask=mask)
     except RuleViolation as violation:
         detail = "Nothing was stored. Correct what is named here."
