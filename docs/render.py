@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from fedclust.methods.registry import METHODS
-from fedclust.rounds import CLOSING_PHASES, all_phases, preparation
+from fedclust.rounds import all_phases, evidence, outcomes, preparation, resampling
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.task import Phase
 
@@ -28,10 +28,13 @@ from render_reference import (  # noqa: E402
     site_settings,
 )
 
+#: The phases after the method's rounds: the same for every method.
+_CLOSING = (evidence.PHASE, resampling.PHASE, outcomes.PHASE)
+
 
 def disclosures(method: str) -> str:
     """Return, phase by phase, what leaves a site in the rounds of ``method`` alone."""
-    shared = (preparation.PHASE, *CLOSING_PHASES)
+    shared = (preparation.PHASE, *_CLOSING)
     left = [each for each in all_phases(METHODS[method]) if each not in shared]
     return phase_tables(each for each in left if each.name not in PAPER_PHASES.get(method, ()))
 
@@ -85,7 +88,7 @@ def blocks() -> dict[tuple[str, str], Callable[[], str]]:
         ("protocol.md", "task rules"): task_rules,
         ("methods/common.md", "options"): shared_options,
         ("methods/common.md", "disclosures"): lambda: phase_tables([preparation.PHASE]),
-        ("evidence.md", "disclosures"): lambda: phase_tables(CLOSING_PHASES),
+        ("evidence.md", "disclosures"): lambda: phase_tables(_CLOSING),
     }
     for part, model in DEFINITIONS.items():
         page = "reference/definition.md"

@@ -21,6 +21,7 @@ from fedclust.definition.study import SessionOfStudy, SessionRequest
 from fedclust.methods.common.options import takes_several
 from fedclust.methods.registry import METHODS
 from fedclust.rounds import sweep
+from fedclust.rounds.stages import TaskCommon
 from fedclust.rounds.sweep import SweepPayload, SweepTask
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
@@ -72,8 +73,8 @@ def _task(name: str, users: Sequence[Phase]) -> type[BaseModel]:
     parameters = _union(sorted((phase.task for phase in users), key=_demands, reverse=True))
     common = create_model(
         f"{_camel(name)}TaskCommon",
-        __base__=rounds.TaskCommon,
-        __doc__=rounds.TaskCommon.__doc__,
+        __base__=TaskCommon,
+        __doc__=TaskCommon.__doc__,
         phase=_only(name),
         parameters=parameters,
     )

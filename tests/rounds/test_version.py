@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedclust import rounds
-from fedclust.rounds import preparation
+from fedclust.rounds.stages import STAGES, TaskCommon
 from fedclust.rounds.sweep import SweepPayload, SweepTask
 from fedclust.wire import codec
 from support.fake_coordinator import FakeCoordinator
@@ -21,7 +21,7 @@ SCHEMAS = "6e27edfaed2c4bbd5e302a944cf55d060471ae451cb0ea84e8ffd664a1241dfd"
 NUMBERS = json.loads(Path(__file__).with_name("shared_rounds.json").read_text("utf-8"))
 RAISE = "raise the engine version: VERSION in client_sdk/fedclust/rounds/plan.py, and here"
 FEATURES = ({"name": "x", "lower": -50, "upper": 50}, {"name": "y", "lower": -50, "upper": 50})
-PHASES = (preparation.PHASE, *rounds.CLOSING_PHASES)
+PHASES = tuple(phase for stage in STAGES for phase in stage.own_phases)
 
 
 def without_texts(schema: Any) -> Any:
@@ -37,7 +37,7 @@ def without_texts(schema: Any) -> Any:
 
 
 def test_the_version_rises_with_a_shared_task_or_payload() -> None:
-    models = [rounds.TaskCommon, SweepTask, SweepPayload]
+    models = [TaskCommon, SweepTask, SweepPayload]
     for phase in PHASES:
         models += [each for each in (phase.task, phase.site_part, phase.payload) if each]
     schemas = {each.__name__: without_texts(each.model_json_schema()) for each in models}

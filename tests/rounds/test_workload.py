@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from fedclust.rounds import Plan, aggregation_seconds, check_workload
+from fedclust.rounds import Plan
+from fedclust.rounds.workload import aggregation_seconds, check_workload
 from fedclust.schema.errors import RuleViolation
 from support import driven
 

@@ -22,6 +22,7 @@ from fedclust.methods.fkm import CandidatesTask, SeedsTask
 from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import EvidenceTask
 from fedclust.rounds.preparation import PreparationTask
+from fedclust.rounds.stages import TaskSpace
 from fedclust.schema.encoding import Space
 from fedclust.schema.model import Model
 from fedclust.site.cohorts import CohortStore
@@ -69,7 +70,7 @@ class Question:
             "phase": self.phase,
             "space": None
             if space is None
-            else {name: getattr(space, name) for name in rounds.TaskSpace.model_fields},
+            else {name: getattr(space, name) for name in TaskSpace.model_fields},
             "parameters": self.parameters.model_dump(mode="python"),
         }
         common = codec.decode(codec.encode(common))

@@ -9,7 +9,8 @@ from pydantic import RootModel, ValidationError
 
 from fedclust.methods.common.options import select_variant_model, takes_several, variant_models
 from fedclust.methods.registry import METHODS
-from fedclust.rounds import VERSION, Plan, check_evidence, sweep
+from fedclust.rounds import VERSION, Plan, sweep
+from fedclust.rounds.plan import check_evidence
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import (

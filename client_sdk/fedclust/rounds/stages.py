@@ -26,8 +26,6 @@ from fedclust.wire.models import TaskDocument
 
 #: No site has more rows; and ten thousand of them still add up exactly as floats.
 MAX_COUNT = 10**11
-#: After the method's rounds; the same for every method.
-CLOSING_PHASES = (evidence.PHASE, resampling.PHASE, outcomes.PHASE)
 
 
 class _Preparation(Stage):

@@ -8,18 +8,10 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Annotated, Any, Final, Literal, TypeAlias
 
-from pydantic import (
-    Discriminator,
-    Field,
-    FiniteFloat,
-    GetJsonSchemaHandler,
-    StringConstraints,
-    Tag,
-    model_serializer,
-)
+from pydantic import Discriminator, Field, FiniteFloat, GetJsonSchemaHandler, StringConstraints, Tag
 from pydantic_core import CoreSchema
 
-from fedclust.schema.model import FeatureName, Visible, Written
+from fedclust.schema.model import FeatureName, Visible, Written, leave_out
 
 _MOST_UNIT = 64
 Unit = Annotated[
@@ -68,11 +60,7 @@ class Feature(Written):
     role: Literal["feature"] = "feature"
     """Persons are clustered by it; see `Outcome` for what is compared between clusters."""
 
-    @model_serializer(mode="wrap")
-    def _without_default_role(self, write: Any) -> dict[str, Any]:
-        # A definition without outcomes keeps the canonical form and the hash of one that knows
-        # none.
-        return {k: v for k, v in write(self).items() if k != "role"}
+    _written = leave_out(role="feature")
 
 
 #: What a trajectory can be summarised by.
@@ -153,9 +141,7 @@ class Outcome(Written):
             return (Feature(name=self.name, kind="binary"),)
         return (Feature(name=self.name, kind="categorical", levels=self.levels),)
 
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, write: Any) -> dict[str, Any]:
-        return {k: v for k, v in write(self).items() if v is not None and (k, v) != ("unit", "")}
+    _written = leave_out(unit="", levels=None, edges=None, values=None, event=None)
 
 
 class Trajectory(Written):
@@ -221,9 +207,9 @@ class Trajectory(Written):
         same = {name: getattr(self, name) for name in ("unit", "lower", "upper", "transform")}
         return column.model_copy(update=same)
 
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, write: Any) -> dict[str, Any]:
-        return {k: v for k, v in write(self).items() if v is not None and k != "role"}
+    _written = leave_out(
+        role="feature", lower=None, upper=None, grid=None, window=None, summary=None
+    )
 
 
 class TrajectoryColumn(Feature):

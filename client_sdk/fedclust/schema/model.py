@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints, model_serializer
 from pydantic_core import PydanticCustomError
 
 from fedclust.schema.display import html_fields, short_repr
@@ -93,6 +93,20 @@ class Written(Model):
     """
 
     model_config = ConfigDict(use_attribute_docstrings=True)
+
+
+def leave_out(**unsaid: Any) -> Any:
+    """Return a serializer for a model's body, which leaves out fields that have these values.
+
+    What does not name such a field keeps the canonical form, and the hash, of what knows none.
+    """
+
+    @model_serializer(mode="wrap")
+    def written(self: Model, write: Any) -> dict[str, Any]:
+        fields = write(self).items()
+        return {name: value for name, value in fields if (name, value) not in unsaid.items()}
+
+    return written
 
 
 def json_value(value: Any) -> Any:

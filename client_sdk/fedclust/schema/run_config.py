@@ -2,16 +2,16 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, Generic, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Generic, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field, FiniteFloat, model_serializer
+from pydantic import Field, FiniteFloat
 from typing_extensions import TypeVar
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.schema.encoding import Column, Space, columns_of
 from fedclust.schema.feature import Feature, Outcome
-from fedclust.schema.model import Written
+from fedclust.schema.model import Written, leave_out
 from fedclust.schema.result import Result
 
 #: The most clusters that a method looks for where it chooses their number itself.
@@ -128,11 +128,7 @@ class Policy(Written):
         """How many sites a session needs from its start to its end."""
         return max(self.min_sites, self.quorum or 0)
 
-    @model_serializer(mode="wrap")
-    def _without_defaults(self, write: Any) -> dict[str, Any]:
-        # A policy without these keeps the canonical form and the hash of one that knows neither.
-        unsaid = (("dissimilarity", "euclidean"), ("gamma", None))
-        return {name: value for name, value in write(self).items() if (name, value) not in unsaid}
+    _written = leave_out(dissimilarity="euclidean", gamma=None)
 
 
 #: In annotations, a bare ``RunConfig`` is one of any method.

@@ -6,20 +6,22 @@ Each refuses unknown fields, as requests need it. ``fedclust.client`` reads answ
 
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    Field,
-    StringConstraints,
-    ValidationError,
-    model_serializer,
-)
+from pydantic import BaseModel, BeforeValidator, Field, StringConstraints, ValidationError
 
 from fedclust.schema import states
 from fedclust.schema.display import session_fields, session_row
 from fedclust.schema.errors import TaskRule
 from fedclust.schema.feature import Declared
-from fedclust.schema.model import EmailAddress, FeatureName, Model, Slug, Tree, Visible, Written
+from fedclust.schema.model import (
+    EmailAddress,
+    FeatureName,
+    Model,
+    Slug,
+    Tree,
+    Visible,
+    Written,
+    leave_out,
+)
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import Policy
 from fedclust.schema.task import Disclosure
@@ -205,11 +207,7 @@ class SessionCreate(Written):
     policy: Policy = Policy()
     """Protection, number of sites and pace."""
 
-    @model_serializer(mode="wrap")
-    def _without_absent(self, write: Any) -> dict[str, Any]:
-        # A session without these keeps the canonical form and the hash of one that knows neither.
-        absent = (("study", None), ("outcomes_k", None))
-        return {k: v for k, v in write(self).items() if (k, v) not in absent}
+    _written = leave_out(study=None, outcomes_k=None)
 
 
 class Definition(SessionCreate):

@@ -23,10 +23,10 @@ from typing import Any
 
 import structlog
 
-from fedclust import rounds
 from fedclust.definition import DefinitionError
 from fedclust.result.provenance import platform_of
 from fedclust.rounds import Plan
+from fedclust.rounds.workload import aggregation_seconds
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import (
@@ -173,7 +173,7 @@ def _estimate(tx: Tx, waiting: WaitingRound) -> float:
     if session is None:
         return 0.0
     try:
-        return rounds.aggregation_seconds(plan_for(session), waiting.phase, count, n_bytes)
+        return aggregation_seconds(plan_for(session), waiting.phase, count, n_bytes)
     except (DataDamaged, DefinitionError):
         # It fails at once, where it is aggregated.
         return 0.0

@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from fedclust import rounds
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
 from fedclust.rounds import Plan
+from fedclust.rounds.workload import check_workload
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.states import ENDED
 from fedclust.wire import codec
@@ -185,7 +185,7 @@ def _check_workload(limits: Limits, plan: Plan, n_sites: int, pointer: str | Non
     The refusal is about the session's options, or about what ``pointer`` names.
     """
     try:
-        rounds.check_workload(plan, n_sites, limits.aggregation_timeout_s)
+        check_workload(plan, n_sites, limits.aggregation_timeout_s)
     except RuleViolation as violation:
         at, why = pointer or f"/config{violation.pointer}", violation.message
         detail = "Its closing round would take too long."
