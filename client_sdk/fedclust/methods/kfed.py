@@ -558,8 +558,8 @@ def finish(state: State, config: RunConfig) -> Result:
     """Return the last centroids: the number of rounds is fixed."""
     if state.centroids is None:
         raise no_centroids()
-    raw = raw_result(state.centroids, config, stopped_because="finished")
-    return raw.model_copy(update={"mapping": state.mapping})
+    mapping = state.mapping
+    return raw_result(state.centroids, config, stopped_because="finished", mapping=mapping)
 
 
 # --- What a paper says ----------------------------------------------------------------------------

@@ -308,10 +308,9 @@ def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> I
     if config.policy.dissimilarity == "gower":
         return nearest_by_gower(points.X, common.centroids)
     if common.soft is not None and config.assign is not None:
-        update = {"soft": common.soft, "n_clusters": config.options.n_clusters}
-        return config.assign(
-            raw_result(common.centroids, config).model_copy(update=update), points.X
-        )
+        k = config.options.n_clusters
+        raw = raw_result(common.centroids, config, soft=common.soft, n_clusters=k)
+        return config.assign(raw, points.X)
     own = config.mask
     known = None if common.mask is None else common.mask[:, own]
     if known is not None and not known.any():

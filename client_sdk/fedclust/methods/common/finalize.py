@@ -22,14 +22,7 @@ def no_centroids() -> MethodFailure:
     return MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
 
 
-def raw_result(
-    centroids: FloatArray,
-    config: RunConfig,
-    *,
-    mask: BoolArray | None = None,
-    stopped_because: str = "",
-    warnings: Sequence[str] = (),
-) -> Result:
+def raw_result(centroids: FloatArray, config: RunConfig, **found: Any) -> Result:
     """Return a method's result before :func:`complete_result` sorts and completes it.
 
     Parameters
@@ -37,23 +30,19 @@ def raw_result(
     centroids : (K, d) float64
         In the scaled space, in the order in which the method numbers its clusters.
     config : RunConfig
-    mask : (K, d) bool, optional
-        The entries of ``centroids`` that are known. None: all.
-    stopped_because : str
-    warnings : sequence of str
+    **found
+        Other fields of the result.
     """
     return Result(
         centroids=centroids,
         centroids_original=undone(config.columns, config.space.to_original(centroids)),
         columns=tuple(column.name for column in config.columns),
-        mask=mask,
         center=config.space.center,
         scale=config.space.scale,
         impute=config.space.impute,
         limit=config.space.limit,
         dissimilarity=config.policy.dissimilarity,
-        stopped_because=stopped_because,
-        warnings=tuple(warnings),
+        **found,
     )
 
 

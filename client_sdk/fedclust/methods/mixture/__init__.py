@@ -353,7 +353,13 @@ def finish(state: State, config: RunConfig[Config]) -> Result:
     sorting = tolerant_lexsort(classes.means[kept])
     order = kept[sorting]
     weighted = any(feature.weight != 1.0 for feature in config.features)
-    raw = raw_result(
+    soft = {
+        "proportions": proportions[sorting][:, None],
+        "variances": classes.variances[order],
+        "kinds": column_kinds(config.columns)[None].astype(np.float64),
+        "order": order[:, None].astype(np.float64),
+    }
+    return raw_result(
         classes.means[order],
         config,
         stopped_because="converged" if state.judgement.converged else "",
@@ -361,14 +367,9 @@ def finish(state: State, config: RunConfig[Config]) -> Result:
             *((_WEIGHTS,) if weighted else ()),
             *loss_warning(classes, state.sites, config, state.seed),
         ),
+        soft=soft,
+        likelihood=state.likelihood,
     )
-    soft = {
-        "proportions": proportions[sorting][:, None],
-        "variances": classes.variances[order],
-        "kinds": column_kinds(config.columns)[None].astype(np.float64),
-        "order": order[:, None].astype(np.float64),
-    }
-    return raw.model_copy(update={"soft": soft, "likelihood": state.likelihood})
 
 
 _WEIGHTS = (

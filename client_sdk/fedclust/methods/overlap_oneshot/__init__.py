@@ -385,6 +385,11 @@ def aggregate(
     tree, n_clusters = _choose_tree(state.seed, sent, local, config)
     groups = tree.cut(n_clusters)
     merged = sum_groups(local, groups, int(groups.max()) + 1)
+    mapping = {}
+    for number, (site, cells) in enumerate(sent.items()):
+        own = np.full(len(cells.counts), -1, dtype=np.int64)
+        own[cells.counts > 0] = groups[local.sites == number]
+        mapping[site] = tuple(own.tolist())
     raw = raw_result(
         merged.means,
         config,
@@ -395,13 +400,9 @@ def aggregate(
             *too_many_groups_warning(tree.n_roots, n_clusters),
             *single_site_feature_warning(sent, config),
         ),
+        mapping=mapping,
     )
-    mapping = {}
-    for number, (site, cells) in enumerate(sent.items()):
-        own = np.full(len(cells.counts), -1, dtype=np.int64)
-        own[cells.counts > 0] = groups[local.sites == number]
-        mapping[site] = tuple(own.tolist())
-    return Done(raw.model_copy(update={"mapping": mapping}))
+    return Done(raw)
 
 
 def _choose_tree(

@@ -641,19 +641,15 @@ def _cluster_landmarks(
     rng = server_rng(seed, "spectral-landmarks")
     found = cluster_landmarks(points, options.n_clusters, rng, options.neighbours)
     labels = found.labels[_graph_places(means, points)]
-    raw = raw_result(
+    metrics = {"eigengap": found.gap, "agreement": found.agreement}
+    result = raw_result(
         _weighted_means(means, counts, labels),
         config,
         stopped_because="finished",
         warnings=_warn_if_unreliable(found),
-    )
-    metrics = {"eigengap": found.gap, "agreement": found.agreement}
-    result = raw.model_copy(
-        update={
-            "prototypes": points,
-            "prototype_labels": tuple(int(label) for label in found.labels),
-            "extra": {"neighbours": found.neighbours, **metrics},
-        }
+        prototypes=points,
+        prototype_labels=tuple(found.labels.tolist()),
+        extra={"neighbours": found.neighbours, **metrics},
     )
     return Done(result, metrics)
 
@@ -733,20 +729,14 @@ def _cluster_all_eigenvectors(
     owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent.values()])[filled]
     site_sizes = np.zeros((len(sent), len(distinct)), dtype=np.int64)
     np.add.at(site_sizes, (owners, numbers[labels]), counts)
-    raw = raw_result(
+    result = raw_result(
         centroids[distinct][np.argsort(numbers[distinct])],
         config,
         stopped_because="finished",
         warnings=_warn_if_confused(owners, labels),
-    )
-    result = raw.model_copy(
-        update={
-            "sizes": tuple(site_sizes.sum(axis=0).tolist()),
-            "site_sizes": {
-                site: tuple(own.tolist()) for site, own in zip(sent, site_sizes, strict=True)
-            },
-            "extra": {"centres": centres[used], "clusters": numbers},
-        }
+        sizes=tuple(site_sizes.sum(axis=0).tolist()),
+        site_sizes={site: tuple(own.tolist()) for site, own in zip(sent, site_sizes, strict=True)},
+        extra={"centres": centres[used], "clusters": numbers},
     )
     return Done(result)
 
