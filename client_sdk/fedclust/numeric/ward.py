@@ -56,14 +56,16 @@ def ward_merges(points: FloatArray, weights: FloatArray) -> FloatArray:
     return merges[tolerant_argsort(merges[:, 2])]
 
 
-def cut_merges(merges: FloatArray, n_clusters: int) -> IntArray:
+def cut_merges(
+    merges: FloatArray | IntArray, n_clusters: int, n_points: int | None = None
+) -> IntArray:
     """Return the group (m,) of each point once ``n_clusters`` are left of m.
 
-    Groups are numbered by their first points.
+    Groups are numbered by their first points. By default m is one more than there are merges.
     """
-    size = len(merges) + 1
+    size = n_points or len(merges) + 1
     group = np.arange(size)
-    for first, second in merges[: size - n_clusters, :2].astype(np.intp):
+    for first, second in merges[: max(size - n_clusters, 0), :2].astype(np.intp):
         a, b = group[first], group[second]
         group[group == max(a, b)] = min(a, b)
     return np.unique(group, return_inverse=True)[1].astype(np.int64)

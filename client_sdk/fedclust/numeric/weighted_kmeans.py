@@ -298,11 +298,7 @@ class _Cloud:
         self.points, self.weights, self.rule = points, weights, rule
         self._origin = np.average(points, axis=0, weights=weights)
         self._centred = points - self._origin
-        self._squares = np.einsum("ij,ij->i", self._centred, self._centred)
-
-    def innermost(self) -> int:
-        """Return the index of the point nearest to the weighted mean."""
-        return int(tolerant_argmin(self._squares))
+        self.squares = np.einsum("ij,ij->i", self._centred, self._centred)
 
     def widest_axes(self, n_axes: int) -> FloatArray:
         """Return orthonormal axes (d, n_axes) of largest weighted variance.
@@ -325,8 +321,8 @@ class _Cloud:
     def squared_distances_from(self, seeds: NDArray[np.intp]) -> FloatArray:
         """Return squared distances (m, s) from points ``seeds`` (s,); 0 from themselves."""
         squares = self._centred @ (-2.0 * self._centred[seeds].T)
-        squares += self._squares[:, None]
-        squares += self._squares[seeds]
+        squares += self.squares[:, None]
+        squares += self.squares[seeds]
         np.maximum(squares, 0.0, out=squares)
         squares[seeds, np.arange(len(seeds))] = 0.0
         return squares
@@ -344,7 +340,7 @@ class _Cloud:
             gaps += ranked
             labels[block] = gaps.argmin(axis=1)
             costs[block] = gaps[np.arange(len(gaps)), labels[block]]
-        costs += self._squares - (ranked - norms)[labels]
+        costs += self.squares - (ranked - norms)[labels]
         return labels, self.weights * np.maximum(costs, 0.0)
 
     def means(self, labels: IntArray, fallback: FloatArray) -> FloatArray:
@@ -365,7 +361,7 @@ class _Cloud:
 
 def _seed_farthest_first(cloud: _Cloud, n_clusters: int) -> FloatArray:
     """Return seeds (K, d): the innermost point, then each time the one farthest from all seeds."""
-    chosen = [cloud.innermost()]
+    chosen = [int(tolerant_argmin(cloud.squares))]
     gap = cloud.squared_distances_from(np.array(chosen))[:, 0]
     while len(chosen) < n_clusters:
         chosen.append(int(tolerant_argmax(gap)))

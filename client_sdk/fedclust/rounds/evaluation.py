@@ -237,7 +237,9 @@ def local_step(
     if config.policy.dissimilarity == "gower":
         costs = distances
     elif not shared.all():
-        costs = _masked_costs(points, labels, centroids, shared) * factor
+        apart = np.where(shared[labels], points.X - centroids[labels], 0.0)
+        squares = np.einsum("ij,ij->i", apart, apart) * points.sizes
+        costs = _by_cluster(labels, squares, len(centroids)) * factor
     known, means, m2 = _describe_records(points, plain, labels)
     if config.policy.protection == "none":
         constant, typical = np.zeros((2, centroids.shape[1]), dtype=np.bool_)
@@ -316,14 +318,6 @@ def label_points(common: EvaluationTask, points: Points, config: RunConfig) -> I
     if known is not None and not known.any():
         return np.full(len(points.X), -1, dtype=np.int64)
     return nearest_centroid(points.X[:, own], common.centroids[:, own], known)
-
-
-def _masked_costs(
-    points: Points, labels: IntArray, centroids: FloatArray, shared: BoolArray
-) -> FloatArray:
-    apart = np.where(shared[labels], points.X - centroids[labels], 0.0)
-    squares = np.einsum("ij,ij->i", apart, apart) * points.sizes
-    return _by_cluster(labels, squares, len(centroids))
 
 
 def _sum_distances(

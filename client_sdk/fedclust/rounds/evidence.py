@@ -234,13 +234,6 @@ def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
     return {site: each.cells for site, each in sent.items() if each.cells is not None}
 
 
-def count_groups(contributions: Sequence[Contribution]) -> list[int]:
-    """Return the number of groups of each site that sent cells."""
-    sent = payloads_of(contributions, EvidencePayload).values()
-    firsts = [next(filter(None, each.parts)) for each in sent if each.cells is not None]
-    return [int(part.points.sum()) for part in firsts]
-
-
 # --- What a result gets ---------------------------------------------------------------------------
 
 
@@ -326,10 +319,13 @@ def _with_cloud(closing: Round, result: Result) -> Result:
         # Imported here: a site does not load what only a coordinator computes.
         from fedclust.rounds.reference import compare_with_cloud
 
+        sent = payloads_of(contributions, EvidencePayload)
+        cells = cells_of(contributions)
+        firsts = [next(filter(None, sent[site].parts)) for site in cells]
         by_k = {each.n_clusters or len(each.centroids): each.centroids for each in own}
         compared = compare_with_cloud(
-            [*cells_of(contributions).values()],
-            count_groups(contributions),
+            [*cells.values()],
+            [int(part.points.sum()) for part in firsts],
             by_k,
             p=closing.config.p,
             seed=plan.seed,

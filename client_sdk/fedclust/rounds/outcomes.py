@@ -116,15 +116,10 @@ def _check_task(task: SiteTask[OutcomesTask], config: RunConfig) -> None:
 def _local_step(task: SiteTask[OutcomesTask], site: SiteSide) -> OutcomesPayload | None:
     if site.count is None:
         return None
-    payload = site.count(_site_model(task, site.name), site.memory)
+    own = narrow(task.site, OutcomesSitePart).mapping
+    mapping = {} if own is None else {site.name: own}
+    payload = site.count(Result(**dict(task.common.model), mapping=mapping), site.memory)
     return None if payload is None else _check_shapes(task, payload, site.config)
-
-
-def _site_model(task: SiteTask[OutcomesTask], site: str) -> Result:
-    """Return the model of a task with the site's own mapping."""
-    mapping = narrow(task.site, OutcomesSitePart).mapping
-    model = dict(task.common.model)
-    return Result(**model, mapping={} if mapping is None else {site: mapping})
 
 
 def _check(task: SiteTask[OutcomesTask], payload: Model, config: RunConfig) -> None:

@@ -137,8 +137,7 @@ def check(_task: SiteTask, payload: SiteMoments, config: RunConfig) -> None:
         message = "feature {}: rows without a value are dropped in this session, so every feature "
         message += "is observed in all rows"
         refuse_first(payload.observed != payload.n, "complement", message, "/observed")
-    if config.size_band is not None:
-        check_not_above(payload.n, config.size_band)
+    check_not_above(payload.n, config.size_band)
 
 
 PHASE = Phase(

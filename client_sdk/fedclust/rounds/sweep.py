@@ -311,14 +311,11 @@ def for_options(method: AnyMethod, options: MethodOptions) -> AnyMethod:
     return for_several(method) if isinstance(options.n_clusters, tuple) else method
 
 
-def for_several(method: AnyMethod) -> AnyMethod:
-    """Return what runs several K of a method: itself if one answer serves all."""
-    return method if method.every_k else swept(method)
-
-
 @functools.cache
-def swept(method: AnyMethod) -> AnyMethod:
-    """Return a method whose ``n_clusters`` are several."""
+def for_several(method: AnyMethod) -> AnyMethod:
+    """Return a method whose ``n_clusters`` are several: itself if one answer serves all."""
+    if method.every_k:
+        return method
     # Longer than a screen because it holds one small function for each of the method's.
 
     def check_config(config: RunConfig) -> None:

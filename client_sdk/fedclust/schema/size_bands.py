@@ -39,9 +39,9 @@ def band_limits(label: str) -> tuple[int, int | None]:
     raise RuleViolation("size-band", f"a size band is one of {labels}")
 
 
-def check_not_above(n: int, label: str, pointer: str = "/n") -> None:
-    """Raise RuleViolation if a message counts more persons, ``n``, than the site's band."""
-    highest = band_limits(label)[1]
+def check_not_above(n: int, label: str | None, pointer: str = "/n") -> None:
+    """Raise RuleViolation if a message counts more persons, ``n``, than the site's band, if any."""
+    highest = band_limits(label)[1] if label is not None else None
     if highest is not None and n > highest:
         raise RuleViolation(
             "size-band",

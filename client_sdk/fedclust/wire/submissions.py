@@ -1,7 +1,6 @@
 """Bodies of submissions in JSON or in the binary form."""
 
-import functools
-from typing import Any, Generic, Literal, TypeVar, cast
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -32,12 +31,6 @@ class Submission(SubmissionHead, Generic[P]):
     payload: P | None
 
 
-@functools.cache
-def submission_model(payload: type[Model]) -> type[BaseModel]:
-    """Return the strict model of a whole body whose payload is ``payload`` or null."""
-    return cast("type[BaseModel]", Submission.__class_getitem__(payload))
-
-
 def read_submission_head(body: bytes, media: str) -> SubmissionHead:
     """Read only the phase and the task that a body answers; SubmissionError."""
     return read_body(SubmissionHead, body, media, extra="ignore")
@@ -45,10 +38,9 @@ def read_submission_head(body: bytes, media: str) -> SubmissionHead:
 
 def read_submission(phase: Phase, body: bytes, media: str) -> tuple[SubmissionHead, Model | None]:
     """Read a body and its payload strictly, None for an empty answer; SubmissionError."""
-    model: type[Model] = phase.payload
-    submission: Any = read_body(submission_model(model), body, media)
-    payload: Model | None = submission.payload
-    return submission, payload
+    model: Any = Submission.__class_getitem__(phase.payload)
+    submission: Any = read_body(model, body, media)
+    return submission, submission.payload
 
 
 def read_body(

@@ -257,8 +257,7 @@ def check_sizes(counts: IntArray, config: RunConfig, pointer: str = "/counts") -
     check_counts(counts, config.p, pointer)
     if not counts.any():
         raise RuleViolation("empty", "a site that counts no persons answers empty", pointer)
-    if config.size_band is not None:
-        check_not_above(sum(int(count) for count in counts), config.size_band, pointer)
+    check_not_above(sum(int(count) for count in counts), config.size_band, pointer)
 
 
 def check_cells(payload: Cells, n_cells: int, config: RunConfig, *, fewer: bool = False) -> None:

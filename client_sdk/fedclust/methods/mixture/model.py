@@ -267,8 +267,7 @@ def check_weighted(task: SiteTask[EMTask], sent: Weighted, config: RunConfig) ->
         raise RuleViolation("totals", "the totals do not add up to persons", "/totals")
     if round(persons) < max(config.p, 1):
         raise RuleViolation("smallest-count", f"a site has at least {config.p} persons", "/totals")
-    if config.size_band is not None:
-        check_not_above(round(persons), config.size_band, "/totals")
+    check_not_above(round(persons), config.size_band, "/totals")
     _check_sums(sent, sent.totals, asked.centroids, config)
     numbers = column_kinds(config.columns) == NUMBER
     peaks = -0.5 * np.log(2.0 * np.pi * asked.variances[:, numbers]).sum(axis=1)

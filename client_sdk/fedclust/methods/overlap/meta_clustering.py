@@ -161,9 +161,7 @@ def _separate_remaining(groups: IntArray) -> IntArray:
 def _renumber_groups(groups: IntArray) -> IntArray:
     """Return groups (m,) numbered from 0 in the order of their first members."""
     _, first, inverse = np.unique(groups, return_index=True, return_inverse=True)
-    numbers = np.empty(len(first), dtype=np.int64)
-    numbers[np.argsort(first, kind="stable")] = np.arange(len(first))
-    return numbers[inverse.reshape(-1)]
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)]
 
 
 def _site_numbers(points: LocalCentroids) -> tuple[IntArray, int]:

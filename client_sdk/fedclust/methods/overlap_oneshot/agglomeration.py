@@ -35,6 +35,7 @@ from fedclust.methods.common.own_features import (
 )
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import TIE_TOLERANCE, tolerant_argmax, tolerant_argsort
+from fedclust.numeric.ward import cut_merges
 from fedclust.schema.run_config import MAX_FOUND_CLUSTERS
 
 #: The least distance, relative to the range. Chosen, not measured: without it the mean of 1 / d^2
@@ -161,12 +162,7 @@ class MergeTree:
 
         Groups are numbered in the order of their first leaves.
         """
-        root = np.arange(self.n_leaves)
-        for a, b in self.merges[: max(self.n_leaves - n_groups, 0)]:
-            kept, gone = sorted((int(root[a]), int(root[b])))
-            root[root == gone] = kept
-        # The root of a group is its first leaf.
-        return np.unique(root, return_inverse=True)[1].reshape(-1).astype(np.int64)
+        return cut_merges(self.merges, n_groups, self.n_leaves)
 
 
 def build_merge_tree(forces: Forces, sites: IntArray | None = None) -> MergeTree:

@@ -56,6 +56,7 @@ from fedclust.numeric.arrays import FloatMatrix
 from fedclust.numeric.canonical import tolerant_argmax
 from fedclust.numeric.distances import first_occurrences, nearest_centroid, squared_distances
 from fedclust.numeric.random import server_rng
+from fedclust.numeric.ward import group_means
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.message_checks import check_empty, check_shapes, refuse_first
 from fedclust.schema.errors import MethodFailure, RuleViolation
@@ -643,7 +644,7 @@ def _cluster_landmarks(
     labels = found.labels[_graph_places(means, points)]
     metrics = {"eigengap": found.gap, "agreement": found.agreement}
     result = raw_result(
-        _weighted_means(means, counts, labels),
+        group_means(means, counts, labels),
         config,
         stopped_because="finished",
         warnings=_warn_if_unreliable(found),
@@ -673,14 +674,6 @@ def _graph_places(means: FloatArray, points: FloatArray) -> IntArray:
     return np.array(
         [own.get(mean.tobytes(), place) for mean, place in zip(means, places, strict=True)]
     )
-
-
-def _weighted_means(means: FloatArray, counts: FloatArray, labels: IntArray) -> FloatArray:
-    """Return the weighted means (K', d) of the clusters that ``labels`` (m,) name."""
-    mass = np.bincount(labels, weights=counts)
-    sums = np.zeros((len(mass), means.shape[1]))
-    np.add.at(sums, labels, counts[:, None] * means)
-    return sums / mass[:, None]
 
 
 def _warn_if_unreliable(found: LandmarkClustering) -> tuple[str, ...]:
@@ -723,14 +716,15 @@ def _cluster_all_eigenvectors(
     used, places = np.unique(nearest_centroid(vectors, centres), return_inverse=True)
     labels = places.reshape(-1).astype(np.int64)
     # The engine requires distinct centroids, so clusters with equal means are merged.
-    centroids = _weighted_means(means, counts.astype(np.float64), labels)
+    centroids = group_means(means, counts.astype(np.float64), labels)
     distinct, merged_into = merge_equal_centroids(centroids)
-    numbers = _sorted_numbers(centroids[distinct])[merged_into]
+    order = np.lexsort(centroids[distinct].T[::-1])
+    numbers = np.argsort(order)[merged_into]
     owners = np.repeat(np.arange(len(sent)), [len(eigen.counts) for eigen in sent.values()])[filled]
     site_sizes = np.zeros((len(sent), len(distinct)), dtype=np.int64)
     np.add.at(site_sizes, (owners, numbers[labels]), counts)
     result = raw_result(
-        centroids[distinct][np.argsort(numbers[distinct])],
+        centroids[distinct][order],
         config,
         stopped_because="finished",
         warnings=_warn_if_confused(owners, labels),
@@ -739,13 +733,6 @@ def _cluster_all_eigenvectors(
         extra={"centres": centres[used], "clusters": numbers},
     )
     return Done(result)
-
-
-def _sorted_numbers(centroids: FloatArray) -> IntArray:
-    """Return the number (K,) that each of distinct centroids gets when they are sorted."""
-    numbers = np.empty(len(centroids), dtype=np.int64)
-    numbers[np.lexsort(centroids.T[::-1])] = np.arange(len(centroids))
-    return numbers
 
 
 def _warn_if_confused(sites: IntArray, labels: IntArray) -> tuple[str, ...]:
