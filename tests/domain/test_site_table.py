@@ -111,14 +111,6 @@ def test_weaker_rules_accept_two_branches(rule: Rule) -> None:
     assert faults(rule, coordinators=1)["branches"] > 0
 
 
-def test_a_store_without_the_accepted_change_is_older() -> None:
-    assert accepts(table((0, 1, 2)), heads((0, 1))) is TableVerdict.OLDER
-    assert accepts(table((0, 1)), heads((0, 2))) is TableVerdict.BRANCHED
-    assert accepts(table((0, 1)), heads((0, 2, 3))) is TableVerdict.BRANCHED
-    assert accepts(table((0,)), heads((0, 1, 2), 2)) is TableVerdict.HEADS_NEEDED
-    assert accepts(table((0,)), heads((0, 1, 2), 3)) is TableVerdict.ACCEPTED
-
-
 def test_a_table_from_before_heads_is_accepted_with_any() -> None:
     before = replace(table((0,)), number=0, head="0" * 16)
     assert accepts(before, heads((0, 1, 2), 1)) is TableVerdict.ACCEPTED

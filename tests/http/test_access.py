@@ -286,15 +286,3 @@ def test_sites_see_of_other_sites_only_name_and_state(populated: Populated) -> N
     for site in rounds["items"][0]["sites"]:
         shown = {key for key, value in site.items() if value is not None}
         assert shown <= {"name", "answered", "late"}
-
-
-def test_lists_hold_only_what_may_be_seen(populated: Populated) -> None:
-    def names(caller: str) -> set[str]:
-        page = populated.api.ok("GET", "/v1/sessions", caller)
-        return {session["name"] for session in page["items"]}
-
-    assert names("operator") == {"of-ada", "of-bob"}
-    assert names("ada") == {"of-ada"}
-    assert names("bob") == {"of-bob"}
-    assert names("north") == {"of-ada"}
-    assert names("rome") == {"of-bob"}

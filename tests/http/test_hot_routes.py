@@ -40,14 +40,6 @@ def test_a_submission_looks_into_the_database_once_before_it_is_stored(live: Run
     assert calls(live, "token.check") == tokens
 
 
-def test_who_may_not_answer_is_told_before_anything_is_read(running: Running) -> None:
-    """Whatever is wrong with the body, a token and a role come first."""
-    for who, status in (("ada", 403), (None, 401)):
-        response = running.api.put(str(who) if who else "none", "heart", 1, b"", "text/plain")
-        assert response.status_code == status
-    assert running.api.put("north", "heart", 1, b"", "text/plain").status_code == 415
-
-
 def interrupted(running: Running, body: bytes, between: Callable[[], object]) -> httpx.Response:
     """Send a submission in two parts; ``between`` runs once the first has been looked at."""
     before = calls(running, "submission.look")

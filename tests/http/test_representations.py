@@ -108,16 +108,6 @@ def test_json_and_binary_hold_the_same_result(finished: Running, reader: str) ->
     assert isinstance(as_binary.result["centroids"], np.ndarray)
 
 
-def test_a_site_reads_its_own_sizes_and_hashes_only(finished: Running) -> None:
-    own = read(finished, "north", JSON).json()
-    assert set(own["result"]["site_sizes"]) == {"north"}
-    assert {entry["site"] for entry in own["provenance"]["submissions"]} == {"north"}
-    whole = read(finished, "ada", JSON).json()
-    assert set(whole["result"]["site_sizes"]) == set(SITES)
-    assert {entry["site"] for entry in whole["provenance"]["submissions"]} == set(SITES)
-    assert whole["result"]["centroids"] == own["result"]["centroids"]
-
-
 def test_the_tag_of_a_result_is_that_of_its_bytes(finished: Running) -> None:
     tags = set()
     for accept in (JSON, BINARY, CSV):

@@ -13,9 +13,6 @@ class PageForm(HTMLParser):
     fields : list of (name, value)
     messages : dict of str to str
         The messages about inputs, by the id of the input.
-    ids : list of str
-    labelled : set of str
-        The ids that labels are for.
     texts : list of str
         What the page shows.
     """
@@ -23,8 +20,6 @@ class PageForm(HTMLParser):
     html: str
     fields: list[tuple[str, str]] = field(default_factory=list)
     messages: dict[str, str] = field(default_factory=dict)
-    ids: list[str] = field(default_factory=list)
-    labelled: set[str] = field(default_factory=set)
     texts: list[str] = field(default_factory=list)
     _select: list[tuple[str, bool]] = field(default_factory=list)
     _open: list[str] = field(default_factory=list)
@@ -49,8 +44,6 @@ class PageForm(HTMLParser):
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         """Read an element."""
         own = {name: value or "" for name, value in attrs}
-        self.ids += [own["id"]] if "id" in own else []
-        self.labelled |= {own["for"]} if tag == "label" and "for" in own else set()
         if "data-wrong" in own:
             self._message = own["data-wrong"]
         if tag == "input" and own.get("name"):

@@ -18,9 +18,8 @@ from fedclust.result.drawing import Figure, short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots, drawn_figures
 from fedclust.result.methods_text import WRITE_UP
-from fedclust.result.page import sections
+from fedclust.result.page import body
 from fedclust.result.session_result import SessionResult, read_result
-from fedclust.result.table_one import table_one
 from fedclust.result.tables import report_bytes
 from fedclust.wire import codec
 from fedclust.wire.errors import UsageError
@@ -127,31 +126,15 @@ def reads_of(api: ApiCaller, session: str) -> int:
 
 
 @pytest.mark.parametrize("query", ["", "?k=2"])
-def test_every_section_holds_the_numbers_of_the_api(api: ApiCaller, query: str) -> None:
+def test_the_page_holds_the_report(api: ApiCaller, query: str) -> None:
     facts = facts_for(api, "ada", "swept", query)
-    page = Text(api.reader("ada").open(f"/ui/sessions/swept/result{query}"))
-    result, words = facts.result, page.words
-    assert {section.key for section in sections(facts)} < set(words)
-    assert result.quality is not None
-    for cluster in facts.clusters:
-        share = f"{100 * (cluster.share or 0):.0f} %"
-        assert f"{cluster.size} ({share})" in words["clusters"]
-        assert f"{cluster.size} persons, {share}" in words[""]
-    counts = {str(sum(sizes)) for sizes in result.site_sizes.values()}
-    assert counts | set(SITES) <= set(words["clusters"])
-    if not result.sweep:
-        quality = {short(result.quality.inertia), short(result.quality.davies_bouldin)}
-        assert quality <= set(words["holds"])
-    inertias = {short(each.inertia) for each in result.history if each.inertia}
-    assert inertias <= set(words["provenance"])
-    for entry in result.sweep or ():
+    html = api.reader("ada").open(f"/ui/sessions/swept/result{query}")
+    assert body(facts) in html
+    words = Text(html).words
+    inertias = {short(each.inertia) for each in facts.result.history if each.inertia}
+    assert inertias | {facts.provenance.definition_sha256} <= set(words["provenance"])
+    for entry in facts.result.sweep or ():
         assert {short(entry.inertia), short(entry.start_agreement)} <= set(words["holds"])
-    shown = [cell for line in table_one(facts).rows for cell in line if cell]
-    assert set(shown) <= set(words["clusters"])
-    assert facts.provenance.definition_sha256 in words["provenance"]
-    assert {each.sha256 for each in facts.provenance.submissions} <= set(words["provenance"])
-    assert str(sum(result.sizes)) in words["clusters"]
-    assert all(warning in " ".join(words[""]) for warning in result.warnings)
 
 
 def test_a_sweep_leads_to_each_of_its_clusterings(api: ApiCaller) -> None:
@@ -329,15 +312,8 @@ def test_two_results_stand_side_by_side(api: ApiCaller) -> None:
     me, before = api.reader("ada"), reads_of(api, "swept")
     html = me.open("/ui/compare?first=swept&second=joined-up")
     page = Text(html)
-    expected = compare(first, second).sections
-    assert [key for key in page.words if key in {each.key for each in expected}] == [
-        each.key for each in expected
-    ]
-    for section in expected:
-        assert (
-            Text(f'<section id="x">{section.html}</section>').words["x"]
-            == (page.words[section.key][1:])
-        )
+    places = [html.index(section.html) for section in compare(first, second).sections]
+    assert places == sorted(places)
     assert html.count(Plots(first).profile().svg) == html.count(Plots(second).profile().svg) == 1
     assert not page.tags & {"u", "style", "iframe", "img"}
     assert len(page.ids) == len(set(page.ids))
