@@ -382,8 +382,11 @@ def test_names_of_clusters_stand_wherever_the_result_is_shown(
     before = api.ok("GET", "/v1/sessions/joined-up", "ada")["definition_sha256"]
     me, names = api.reader("ada"), ["Elderly", "<Young>", "Others"]
     assert '<label for="name-2">Cluster 2</label>' in me.open("/ui/sessions/joined-up/names")
-    refused = me.post("/ui/sessions/joined-up/names", [("name", "same")] * 3)
+    same = [("name", name) for name in ("Cluster 1", "", "x")]
+    refused = me.post("/ui/sessions/joined-up/names", same)
     assert "Give other names. Two clusters have the same name." in refused.text
+    early = api.request("PATCH", "/v1/sessions/open", "ada", json={"cluster_names": ["a", "b"]})
+    assert early.json()["type"].endswith(":result-not-ready")
     refused = me.post("/ui/sessions/joined-up/names", [("name", "N" * 61)] * 3)
     assert refused.text.count("It should have at most 60 characters.") == 1
     assert f'value="{"N" * 61}"' in refused.text
@@ -492,23 +495,3 @@ def test_an_open_page_is_told_of_names_after_the_end_of_the_session(api: ApiCall
         told = next(line for line in lines if line.startswith("event:"))
         assert told == "event: changed"
     assert "<h2>a</h2>" in me.open(path)
-
-
-def test_names_that_do_not_fit_are_refused(api: ApiCaller) -> None:
-    def refused(session: str, names: list[str], name: str = "ada") -> Any:
-        body = {"cluster_names": names}
-        return api.request("PATCH", f"/v1/sessions/{session}", name, json=body)
-
-    for names, said in (
-        (["a", "b", "c", "d"], "give 2 or 3 names, one for each cluster; 4 were given"),
-        (["a", "A"], "two clusters have the same name"),
-        (["Cluster 1", ""], "two clusters have the same name"),
-        (["a", "b" * 61], "at most 60 characters"),
-    ):
-        answer = refused("swept", names)
-        assert answer.status_code == 422, answer.text
-        assert said in answer.json()["errors"][0]["message"]
-    assert refused("open", ["a", "b"]).json()["type"].endswith(":result-not-ready")
-    assert refused("swept", ["a", "b"], "north").status_code == 403
-    assert refused("swept", ["a", "b"], "eve").status_code == 404
-    assert api.ok("GET", "/v1/sessions/swept/result", "ada")["cluster_names"] == {}
