@@ -1,7 +1,6 @@
 """Long rounds in processes: the same bytes, others go on, and what becomes of a round that dies."""
 
 import dataclasses
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ import structlog
 from fedclust import rounds
 from fedclust.definition import canonical, freeze, plan_of
 from fedclust.wire import codec
-from fedclust.wire.models import SessionCreate
+from fedclust.wire.models import Definition
 from fedclust.wire.submissions import payload_bytes
 from fedclust_service.store import StoreUnavailable
 from fedclust_service.usecases import aggregation_pool as module
@@ -40,7 +39,7 @@ from fedclust_service.usecases.aggregation_pool import (
 from support import driven
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
-from support.purpose import PURPOSE
+from support.definitions import session_request
 from support.store_rows import latest_state
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
@@ -80,30 +79,14 @@ def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[byt
 def both_ways() -> list[tuple[AggregationOutcome, AggregationOutcome]]:
     """Return what each round of a session comes to, in this thread and in a process."""
     sites = {f"s{i}": np.random.default_rng(i).normal(size=(60, 3)) + i for i in range(3)}
-    request = {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "fkm",
-        "config": {"n_clusters": 4},
-        "features": [{"name": name} for name in "abc"],
-        "sites": sorted(sites),
-        "policy": {"max_rounds": 2},
-        "seed": 7,
-    }
-    definition = freeze(SessionCreate.model_validate_json(json.dumps(request)), 7)
-    plan = plan_of(definition)
+    config, policy = {"n_clusters": 4}, {"max_rounds": 2}
+    request = session_request(*"abc", config=config, policy=policy, sites=sorted(sites))
+    asked = freeze(request, 7)
+    plan = plan_of(asked)
     found, pool = [], AggregationPool(ManualClock().now)
     for each in driven.drive(plan, sites).rounds:
-        job = Job(
-            session="heart",
-            definition=canonical(definition),
-            number=each.number,
-            phase=each.phase,
-            state=codec.encode_model(each.state),
-            roster=tuple(sorted(sites)),
-            masks={site: np.ones(3, dtype=np.bool_) for site in sites},
-            silent=(),
-        )
+        masks = {site: np.ones(3, dtype=np.bool_) for site in sites}
+        job = a_job(asked, each.state, number=each.number, roster=tuple(sorted(sites)), masks=masks)
         answers = [
             StoredAnswer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
         ]
@@ -194,25 +177,18 @@ def test_what_fails_before_it_has_read_everything_still_says_so() -> None:
     pool.end_idle(timedelta(0))
 
 
-def a_job(**changes: Any) -> Job:
-    """Return the job of a round of lloyd's without answers."""
-    request = {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "lloyd",
-        "config": {"n_clusters": 2},
-        "features": [{"name": "a"}],
-        "sites": ["s0", "s1", "s2"],
-    }
-    definition = freeze(SessionCreate.model_validate_json(json.dumps(request)), 7)
-    state = rounds.start(plan_of(definition), ["s0", "s1", "s2"]).state
+def a_job(asked: Definition | None = None, state: Any = None, **changes: Any) -> Job:
+    """Return the job of a round without answers: of lloyd's first one where none is given."""
+    request = session_request("a", algorithm="lloyd", sites=["s0", "s1", "s2"])
+    asked = asked or freeze(request, 7)
+    state = state or rounds.start(plan_of(asked), asked.sites).state
     fields: dict[str, Any] = {
         "session": "heart",
-        "definition": canonical(definition),
+        "definition": canonical(asked),
         "number": 1,
         "phase": state.phase,
         "state": codec.encode_model(state),
-        "roster": ("s0", "s1", "s2"),
+        "roster": asked.sites,
         "masks": {},
         "silent": (),
     }
@@ -395,10 +371,8 @@ def test_it_does_not_outlive_a_coordinator_that_is_killed(
     """A killed process closes nothing itself: the system closes its pipes, as is done here."""
     there = tmp_path / "there"
     process_runs(monkeypatch, f"open({str(there)!r}, 'w').close(); {HANG}")
-    definition = DirectApi.request(None, sites=("s0", "s1", "s2"))  # type: ignore[arg-type]
-    frozen = freeze(definition, 7)
-    state = rounds.start(plan_of(frozen), ["s0", "s1", "s2"]).state
-    job = a_job(definition=canonical(frozen), phase=state.phase, state=codec.encode_model(state))
+    request = DirectApi.request(None, sites=("s0", "s1", "s2"))  # type: ignore[arg-type]
+    job = a_job(freeze(request, 7))
     vote = payload_bytes(counting_method.Vote(votes=np.ones(9)))
     child = subprocess.Popen(
         module.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
