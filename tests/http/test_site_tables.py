@@ -6,32 +6,23 @@ from typing import Any
 import pytest
 
 from support.api_caller import ApiCaller
-from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.local_coordinator import local_coordinator
 
 SITES = ["north", "south", "west"]
 TABLE = "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e"
 
 
 @pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinator]:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     with local_coordinator(tmp_path_factory.mktemp("tables")) as local:
-        yield local
+        api = ApiCaller.found(local, SITES)
+        api.define("ada", "one", SITES)
+        yield api
 
 
-@pytest.fixture(scope="module")
-def api(local: LocalCoordinator) -> ApiCaller:
-    api = ApiCaller.found(local, SITES)
-    api.define("ada", "one", SITES)
-    return api
-
-
-def heads(*letters: str, first: int = 1) -> dict[str, Any]:
-    return {"first": first, "heads": [each * 16 for each in letters]}
-
-
-def join(api: ApiCaller, session: str, site: str = "north", **changes: Any) -> Any:
-    body = api.participation(site, session) | {"table_id": TABLE} | changes
-    return api.request("PUT", f"/v1/sessions/{session}/participation", site, json=body)
+def join(api: ApiCaller, heads: Any) -> Any:
+    body = api.participation("south", "one") | {"table_id": TABLE, "heads": heads}
+    return api.request("PUT", "/v1/sessions/one/participation", "south", json=body)
 
 
 @pytest.mark.parametrize(
@@ -50,14 +41,14 @@ def join(api: ApiCaller, session: str, site: str = "north", **changes: Any) -> A
 def test_heads_that_are_none_are_refused_at_their_field(
     api: ApiCaller, wrong: Any, at: str
 ) -> None:
-    refused = join(api, "one", "south", heads=wrong)
+    refused = join(api, wrong)
     assert refused.status_code == 422
     assert refused.json()["errors"][0]["pointer"] == at
 
 
 def test_as_many_heads_as_the_protocol_allows_are_taken(api: ApiCaller) -> None:
     many = {"first": 1, "heads": [f"{number:016x}" for number in range(100_000)]}
-    assert join(api, "one", "south", heads=many).status_code == 201
+    assert join(api, many).status_code == 201
     (known,) = api.ok("GET", "/v1/sites/south/tables", "operator")["items"]
     assert (known["number"], known["head"]) == (100_000, f"{99_999:016x}")
 
