@@ -8,8 +8,9 @@ direct.drive()                             # aggregate whatever waits
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import replace
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,7 +22,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import Policy
 from fedclust.wire import codec
 from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo, TableHeads
-from fedclust.wire.submissions import BINARY, JSON, write_submission
+from fedclust.wire.submissions import BINARY, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Refusal, Role
 from fedclust_service.domain.notification import Outgoing
@@ -252,6 +253,22 @@ class DirectApi:
         found = self.store.metrics().get(name)
         return 0 if found is None else found.calls
 
+    def stored(self, name: str = "heart") -> list[str]:
+        """Return the sites whose submissions are stored, each as often as it has one."""
+        row = self.row(name)
+        kept = self.store.read("t", lambda tx: tx.submissions.summaries(session_id=row.id))
+        return sorted(each.site for each in kept)
+
+    def payloads(self, name: str = "heart") -> int:
+        """Return how many of a session's payloads are stored."""
+        row = self.row(name)
+
+        def count(tx: Any) -> int:
+            found = [tx.submissions.list(each) for each in tx.rounds.numbers(row.id)]
+            return sum(each.payload is not None for answers in found for each in answers)
+
+        return self.store.read("test.payloads", count)
+
     def attention(
         self, free: int = LEAST_FREE_BYTES, *, backups: bool = False
     ) -> list[tuple[str, str, str | None]]:
@@ -296,6 +313,18 @@ class DirectApi:
         return np.asarray(tree["method"]["votes"]).reshape(-1, width)
 
 
+def at_once(act: Callable[[Any], Any], cases: Sequence[Any]) -> list[Any]:
+    """Return what an act comes to in each case, all begun at the same moment."""
+    barrier = threading.Barrier(len(cases))
+
+    def one(case: Any) -> Any:
+        barrier.wait(TIMEOUT_S)
+        return act(case)
+
+    with ThreadPoolExecutor(len(cases)) as pool:
+        return list(pool.map(one, cases))
+
+
 def chain(letters: str, first: int = 1) -> TableHeads:
     """Return heads of a table, one for each letter from ``a`` to ``f``."""
     return TableHeads(first=first, heads=tuple(each * 16 for each in letters))
@@ -304,19 +333,3 @@ def chain(letters: str, first: int = 1) -> TableHeads:
 def unlike(body: Participation, **changes: Any) -> Participation:
     """Return a declaration with some fields changed."""
     return Participation(**{**body.model_dump(), "consents": body.consents, **changes})
-
-
-__all__ = [
-    "ANALYST",
-    "JSON",
-    "LIMITS",
-    "OPERATOR",
-    "SITES",
-    "DirectApi",
-    "actor",
-    "chain",
-    "refusal",
-    "replace",
-    "site",
-    "unlike",
-]

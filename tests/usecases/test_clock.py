@@ -15,7 +15,7 @@ from fedclust_service.bootstrap import open_coordinator
 from fedclust_service.clock import SETTLING_S, ClockFault, Machine, StoreClock
 from fedclust_service.exit_codes import Exit, StartFailure
 from fedclust_service.settings import load_settings
-from fedclust_service.store import Store, StoreUnavailable, Tx
+from fedclust_service.store import Store, StoreUnavailable
 from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import BEGIN, ManualClock, ManualMachine
@@ -62,17 +62,6 @@ def worker(url: str, ahead_s: float = 0.0) -> Iterator[tuple[DirectApi, SetMachi
         # Nothing that a busy machine could wait for.
         direct.co.limits = dataclasses.replace(direct.co.limits, lease_s=HOUR)
         yield direct, machine
-
-
-def payloads(direct: DirectApi, name: str = "heart") -> int:
-    """Return how many of a session's payloads are stored."""
-    row = direct.row(name)
-
-    def count(tx: Tx) -> int:
-        found = [tx.submissions.list(each) for each in tx.rounds.numbers(row.id)]
-        return sum(each.payload is not None for answers in found for each in answers)
-
-    return direct.store.read("test.payloads", count)
 
 
 # --- the clock itself -----------------------------------------------------------------------------
@@ -253,9 +242,9 @@ def test_a_jump_of_31_days_scrubs_nothing(both: DirectApi, clock: ManualClock) -
         for _ in range(3):
             clock.machine.advance(1)
             sweep(both.co)
-    assert payloads(both) == 3
+    assert both.payloads() == 3
     both.later(31 * DAY)
-    assert payloads(both) == 0
+    assert both.payloads() == 0
 
 
 def test_a_start_with_a_wrong_clock_scrubs_nothing(sqlite_url: str) -> None:
@@ -272,13 +261,13 @@ def test_a_start_with_a_wrong_clock_scrubs_nothing(sqlite_url: str) -> None:
         for _ in range(30):
             wrong.machine.advance(SETTLING_S)
             sweep(direct.co)
-        assert payloads(direct) == 3
+        assert direct.payloads() == 3
         assert direct.co.clock.fault is ClockFault.MACHINE
     again = ManualClock(BEGIN + timedelta(days=31))
     with coordinator(sqlite_url, again) as direct:
         again.advance(SETTLING_S)
         sweep(direct.co)
-        assert payloads(direct) == 0
+        assert direct.payloads() == 0
 
 
 def test_a_database_whose_clock_jumps(direct: DirectApi, clock: ManualClock) -> None:
@@ -307,13 +296,13 @@ def test_a_database_whose_clock_jumps(direct: DirectApi, clock: ManualClock) -> 
     passes(4 * SETTLING_S)
     sweep(direct.co)
     assert (direct.info("slow").state, direct.drive()) == ("running", 0)
-    assert payloads(direct, "done") == 3
+    assert direct.payloads("done") == 3
     database.set_ahead(-31 * DAY)
     sweep(direct.co)
     assert clock.fault is None
     assert direct.drive() == 2
     assert direct.info("heart").state == "completed"
-    assert payloads(direct, "done") == 3
+    assert direct.payloads("done") == 3
 
 
 # --- starting, being ready, being seen ------------------------------------------------------------

@@ -3,8 +3,7 @@
 import dataclasses
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from datetime import datetime
 from typing import Any
 
@@ -24,7 +23,7 @@ from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
-from usecases.direct_api import ANALYST, LIMITS, DirectApi, site
+from usecases.direct_api import ANALYST, LIMITS, DirectApi, at_once, site
 
 
 class Crash(BaseException):
@@ -173,18 +172,6 @@ def test_on_postgres_a_starting_process_respects_leases(
 
 
 # --- two at once ----------------------------------------------------------------------------------
-
-
-def at_once(act: Callable[[Any], Any], cases: Sequence[Any]) -> list[Any]:
-    """Return what an act comes to in each case, all begun at the same moment."""
-    barrier = threading.Barrier(len(cases))
-
-    def one(case: Any) -> Any:
-        barrier.wait(TIMEOUT_S)
-        return act(case)
-
-    with ThreadPoolExecutor(len(cases)) as pool:
-        return list(pool.map(one, cases))
 
 
 def test_two_drivers_race_and_one_wins(both: DirectApi) -> None:

@@ -94,13 +94,6 @@ def test_coming_back_after_the_end_is_still_the_same(direct: DirectApi) -> None:
     direct.join("heart", "north")
 
 
-def test_consent_to_another_definition_is_refused(direct: DirectApi) -> None:
-    direct.define()
-    assert refused(direct, definition_sha256="0" * 64).slug == "consent-mismatch"
-    assert direct.audit(action="site.joined") == []
-    assert direct.info("heart").sites[0].state == "invited"
-
-
 @pytest.mark.parametrize(
     ("spoken", "newer"),
     [

@@ -1,8 +1,6 @@
 """Registering, tokens, and who a token speaks for."""
 
-import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from pydantic import ValidationError
@@ -12,8 +10,8 @@ from fedclust_service.domain.access import Refusal, Role
 from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token
 from fedclust_service.usecases import principals as use
 from support.clock import ManualClock
-from support.timeouts import TIMEOUT_S, eventually
-from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
+from support.timeouts import eventually
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, at_once, refusal, site
 
 DAY = 86_400
 
@@ -147,21 +145,16 @@ def test_the_last_valid_operator_token_stays(both: DirectApi, clock: ManualClock
 
 
 def test_of_many_who_revoke_each_other_one_operator_is_left(both: DirectApi) -> None:
-    crowd = 8
-    names = [f"operator-{number}" for number in range(crowd)]
+    names = [f"operator-{number}" for number in range(8)]
     ids = [operator_token(both, name) for name in names]
-    ready = threading.Barrier(crowd)
 
     def end(number: int) -> bool:
-        ready.wait(TIMEOUT_S)
+        whom = (both.co, OPERATOR, Role.OPERATOR, names[number])
         if number % 2:
-            given = (both.co, OPERATOR, Role.OPERATOR, names[number], PrincipalPatch(disabled=True))
-            return is_kept(use.patch_principal, *given)
-        given_id = (both.co, OPERATOR, Role.OPERATOR, names[number], ids[number])
-        return is_kept(use.revoke_token, *given_id)
+            return is_kept(use.patch_principal, *whom, PrincipalPatch(disabled=True))
+        return is_kept(use.revoke_token, *whom, ids[number])
 
-    with ThreadPoolExecutor(crowd) as pool:
-        assert sum(pool.map(end, range(crowd))) == 1
+    assert sum(at_once(end, range(8))) == 1
     valid = both.store.read("valid", lambda tx: tx.tokens.any_valid(Role.OPERATOR, tx.now))
     assert valid
 

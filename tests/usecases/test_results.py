@@ -84,6 +84,8 @@ def test_readers_invited_afterwards_read(direct: DirectApi) -> None:
     assert refused(direct, site("reader")).slug == "not-found"
     sessions.patch_session(direct.co, ANALYST, "heart", SessionPatch(invite=("reader",)))
     assert results.get_result(direct.co, site("reader"), "heart").provenance.submissions == ()
+    assert direct.view("heart", "reader").response.status == "ended"
+    assert refusal(direct.join, "heart", "reader").slug == "wrong-state"
 
 
 def test_max_rounds_is_a_completion(direct: DirectApi) -> None:

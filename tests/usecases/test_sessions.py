@@ -204,14 +204,6 @@ def test_no_more_models_sites_and_clusters_than_the_coordinator_can_compute(
     assert "8 sites" in error.message
 
 
-def test_after_completion_sites_are_invited_as_readers(direct: DirectApi) -> None:
-    direct.session(rounds=1)
-    direct.finish("heart")
-    invite(direct, "east")
-    assert direct.view("heart", "east").response.status == "ended"
-    assert refusal(direct.join, "heart", "east").slug == "wrong-state"
-
-
 def test_a_failed_session_invites_nobody(direct: DirectApi) -> None:
     direct.session(refuse_to_start=True)
     assert refusal(invite, direct, "east").slug == "wrong-state"

@@ -1,7 +1,5 @@
 """The heads of sites' tables: recorded with each join, refused, accepted by operators."""
 
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -10,8 +8,7 @@ from fedclust.wire.models import SiteTableInfo, TableAcceptance, TableHeads
 from fedclust_service.domain.access import Refusal
 from fedclust_service.usecases import participation, site_tables
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
-from support.timeouts import TIMEOUT_S
-from usecases.direct_api import OPERATOR, DirectApi, chain, refusal, site
+from usecases.direct_api import OPERATOR, DirectApi, at_once, chain, refusal, site
 
 TABLE, OTHER = "0" * 32, "1" * 32
 NAMES = ("one", "two", "three", "four", "five")
@@ -238,27 +235,22 @@ def test_tables_are_listed_page_by_page(direct: DirectApi) -> None:
 @pytest.mark.parametrize("before", ["", "a"], ids=["first", "later"])
 def test_of_two_branches_that_join_at_once_one_is_accepted(both: DirectApi, before: str) -> None:
     """In two sessions, by two workers: each transaction locks another session."""
-    workers = (both.co, both.another())
-    ready = threading.Barrier(2)
 
-    def come(number: int, place: int) -> str:
-        who, session = f"site-{number}", f"s{number}-{place}"
-        heads = chain(before + "bc"[place])
-        body = both.consent(session, table_id=TABLE, heads=heads)
-        ready.wait(TIMEOUT_S)
+    def come(given: tuple[Any, ...]) -> str:
         try:
-            participation.join(workers[place], site(who), session, body)
+            participation.join(*given)
         except Refusal as refusal:
             return refusal.slug
         return "joined"
 
     for number in range(8):
-        for place in range(2):
-            both.define(f"s{number}-{place}", sites=(f"site-{number}", "south", "west"))
+        who, given = f"site-{number}", []
+        for co, letter in ((both.co, "b"), (both.another(), "c")):
+            session = both.define(f"s{number}-{letter}", sites=(who, "south", "west")).name
+            body = both.consent(session, table_id=TABLE, heads=chain(before + letter))
+            given.append((co, site(who), session, body))
         if before:
-            accept(both, 1, before, who=f"site-{number}")
-        with ThreadPoolExecutor(2) as pool:
-            ends = sorted(pool.map(come, [number] * 2, range(2)))
-        assert ends == ["joined", "table-changed"]
-        ((_, length, _),) = accepted(both, f"site-{number}")
+            accept(both, 1, before, who=who)
+        assert sorted(at_once(come, given)) == ["joined", "table-changed"]
+        ((_, length, _),) = accepted(both, who)
         assert length == len(before) + 1

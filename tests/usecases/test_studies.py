@@ -1,6 +1,7 @@
 """Studies and their sessions; sessions that are deleted and made again."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,8 +123,8 @@ def test_a_damaged_study_is_refused_and_left_out_of_lists(
     real = studies._definition_of
 
     def damaged(found: Any) -> StudyCreate:
-        changed = found.definition.replace(b"Hearts", b"Harts")
-        return real(direct_replace(found, changed) if found.name == "hearts" else found)
+        changed = replace(found, definition=found.definition.replace(b"Hearts", b"Harts"))
+        return real(changed if found.name == "hearts" else found)
 
     monkeypatch.setattr(studies, "_definition_of", damaged)
     with pytest.raises(DataDamaged):
@@ -131,10 +132,6 @@ def test_a_damaged_study_is_refused_and_left_out_of_lists(
     with pytest.raises(DataDamaged):
         add(direct, "first")
     assert [each.name for each in studies.list_studies(direct.co, ANALYST).items] == ["lungs"]
-
-
-def direct_replace(found: Any, definition: bytes) -> Any:
-    return type(found)(**{**vars(found), "definition": definition})
 
 
 # --- sessions of a study --------------------------------------------------------------------------
