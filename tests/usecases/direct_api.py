@@ -313,6 +313,26 @@ class DirectApi:
         return np.asarray(tree["method"]["votes"]).reshape(-1, width)
 
 
+@contextlib.contextmanager
+def failing(
+    store: Store, method: str, name: str, *errors: BaseException, after: bool = False
+) -> Iterator[None]:
+    """Have transactions of a name fail with these errors in turn, before or after their commit."""
+    real, left = getattr(store, method), list(errors)
+
+    def call(given: str, work: Callable[[Any], Any]) -> Any:
+        if given != name or not left:
+            return real(given, work)
+        error = left.pop(0)
+        if after:
+            real(given, work)
+        raise error
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store, method, call)
+        yield
+
+
 def at_once(act: Callable[[Any], Any], cases: Sequence[Any]) -> list[Any]:
     """Return what an act comes to in each case, all begun at the same moment."""
     barrier = threading.Barrier(len(cases))

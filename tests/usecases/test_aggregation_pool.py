@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -43,7 +43,7 @@ from support.definitions import session_request
 from support.store_rows import latest_state
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
-from usecases.direct_api import ANALYST, LIMITS, DirectApi
+from usecases.direct_api import ANALYST, LIMITS, DirectApi, failing
 from usecases.pool_processes import ALWAYS, HANG, healed, process_runs
 
 
@@ -341,17 +341,9 @@ def test_a_database_that_fails_on_the_way_ends_the_process(
     direct.co.limits = ALWAYS
     direct.session(rounds=2)
     direct.answer_all("heart")
-    real = direct.store.read
-
-    def read(name: str, work: Callable[[Any], Any]) -> Any:
-        if name == "driver.load_one" and begun:
-            raise StoreUnavailable
-        return real(name, work)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(direct.store, "read", read)
-        with pytest.raises(StoreUnavailable):
-            direct.co.driver.run_once()
+    away = StoreUnavailable("away")
+    with failing(direct.store, "read", "driver.load_one", away), pytest.raises(StoreUnavailable):
+        direct.co.driver.run_once()
     assert begun[0].poll() is not None
     clock.advance(30)
     healed(direct)

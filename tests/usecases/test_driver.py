@@ -5,7 +5,6 @@ import sqlite3
 import threading
 from collections.abc import Callable
 from datetime import datetime
-from typing import Any
 
 import pytest
 from sqlalchemy.exc import OperationalError
@@ -23,7 +22,7 @@ from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
-from usecases.direct_api import ANALYST, LIMITS, DirectApi, at_once, site
+from usecases.direct_api import ANALYST, LIMITS, DirectApi, at_once, failing, site
 
 
 class Crash(BaseException):
@@ -40,21 +39,6 @@ def die_aggregating(direct: DirectApi, co: Coordinator | None = None) -> None:
     with pytest.raises(Crash):
         direct.drive(co)
     counting_method.HOOK.clear()
-
-
-def crash_in(monkeypatch: pytest.MonkeyPatch, store: Store, name: str, *, after: bool) -> None:
-    """Have the process die before or after the commit of a transaction, once."""
-    real, left = store.run_tx, [1]
-
-    def run_tx(given: str, fn: Callable[[Any], Any]) -> Any:
-        if given != name or not left:
-            return real(given, fn)
-        left.pop()
-        if after:
-            real(given, fn)
-        raise Crash
-
-    monkeypatch.setattr(store, "run_tx", run_tx)
 
 
 # --- the good way ---------------------------------------------------------------------------------
@@ -116,18 +100,16 @@ DEATHS = {
     ("death", "database_url"), in_turn([*DEATHS.values()], [*DEATHS]), indirect=["database_url"]
 )
 def test_a_death_anywhere_heals_by_expiry(
-    both: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, death: tuple[str, bool]
+    both: DirectApi, clock: ManualClock, death: tuple[str, bool]
 ) -> None:
     (point, after) = death
     both.session(rounds=2)
     both.answer_all("heart")
-    with monkeypatch.context() as patch:
-        if point == "aggregate":
-            die_aggregating(both)
-        else:
-            crash_in(patch, both.store, point, after=after)
-            with pytest.raises(Crash):
-                both.drive()
+    if point == "aggregate":
+        die_aggregating(both)
+    else:
+        with failing(both.store, "run_tx", point, Crash(), after=after), pytest.raises(Crash):
+            both.drive()
     other = both.another()
     leased = (point, after) in {("driver.take", True), ("driver.finish", False)}
     if leased or point == "aggregate":
@@ -427,22 +409,12 @@ def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
     assert len(direct.audit(action="session.failed")) == 2
 
 
-def test_a_database_that_is_away_fails_nothing(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_database_that_is_away_fails_nothing(direct: DirectApi, clock: ManualClock) -> None:
     direct.session(rounds=2)
     direct.answer_all("heart")
-    real = direct.store.run_tx
-
-    def away(name: str, fn: Callable[[Any], Any]) -> Any:
-        if name == "driver.finish":
-            raise StoreUnavailable("away")
-        return real(name, fn)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(direct.store, "run_tx", away)
-        with pytest.raises(StoreUnavailable):
-            direct.drive()
+    away = StoreUnavailable("away")
+    with failing(direct.store, "run_tx", "driver.finish", away), pytest.raises(StoreUnavailable):
+        direct.drive()
     assert direct.info("heart").state == "running"
     clock.advance(30)
     assert direct.drive() == 1
@@ -495,21 +467,10 @@ def test_a_failing_database_is_no_defect_of_a_round(
         direct.drive()
 
 
-def test_the_worker_outlives_errors_of_the_database(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_worker_outlives_errors_of_the_database(direct: DirectApi) -> None:
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     direct.session(rounds=2)
-    failures = iter([StoreUnavailable("away"), RuntimeError("defect")])
-    real = direct.store.read
-
-    def read(name: str, fn: Callable[[Any], Any]) -> Any:
-        if name == "driver.look":
-            for error in failures:
-                raise error
-        return real(name, fn)
-
-    monkeypatch.setattr(direct.store, "read", read)
-    with direct.driving():
+    failures = (StoreUnavailable("away"), RuntimeError("defect"))
+    with failing(direct.store, "read", "driver.look", *failures), direct.driving():
         direct.answer_all("heart")
         eventually(lambda: direct.info("heart").round == 2)

@@ -33,7 +33,7 @@ from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE
 from support.timeouts import TIMEOUT_S
-from usecases.direct_api import ANALYST, OPERATOR, SITES, DirectApi, refusal
+from usecases.direct_api import ANALYST, OPERATOR, SITES, DirectApi, failing, refusal
 
 OPS = "ops@hospital.example"
 HOUR = 3600.0
@@ -467,21 +467,12 @@ def test_a_defect_of_a_channel_stops_no_other_notification(
 
 
 def test_a_worker_that_dies_after_sending_leaves_it_to_another_with_the_same_id(
-    notifying: DirectApi, clock: ManualClock, posts: Box, monkeypatch: pytest.MonkeyPatch
+    notifying: DirectApi, clock: ManualClock, posts: Box
 ) -> None:
     notifying.define()
     sender, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
-    run_tx = notifying.store.run_tx
-
-    def dying(name: str, work: Any) -> Any:
-        if name == "notify.sent":
-            raise Killed
-        return run_tx(name, work)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(notifying.store, "run_tx", dying)
-        with pytest.raises(Killed):
-            sender.run_once()
+    with failing(notifying.store, "run_tx", "notify.sent", Killed()), pytest.raises(Killed):
+        sender.run_once()
     other = notifying.another()
     assert len(posts.got) == 1
     send_all(other)
