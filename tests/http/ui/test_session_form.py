@@ -25,6 +25,8 @@ from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import parse
 from fedclust_service.http.ui.schema_fields import option_fields
 from fedclust_service.http.ui.session_form import MOST_ROWS, SessionForm
+from support.definitions import session_body
+from support.outcome_results import DECLARED as OUTCOMES
 from support.purpose import PURPOSE
 
 ROOT = Path(__file__).parents[3]
@@ -124,24 +126,7 @@ def definitions() -> Iterator[dict[str, Any]]:
                 "window": 2,
             },
             {"name": "pain", "kind": "categorical", "levels": ["no", "a, b", '"c"']},
-            {"name": "died", "kind": "binary", "role": "outcome"},
-            {"name": "ward", "kind": "categorical", "levels": ["icu", "home"], "role": "outcome"},
-            {
-                "name": "stay",
-                "kind": "ordered",
-                "unit": "days",
-                "edges": [3, 7.5],
-                "values": [1.5, 5, 10],
-                "points": 50,
-                "role": "outcome",
-            },
-            {
-                "name": "relapse",
-                "kind": "time",
-                "edges": [6, 12, 24, 36],
-                "event": "relapsed",
-                "role": "outcome",
-            },
+            *(each.model_dump(mode="json", exclude_unset=True) for each in OUTCOMES),
         ],
     }
     yield {
@@ -176,14 +161,8 @@ def _create(given: Mapping[str, Any]) -> dict[str, Any]:
 def test_what_is_left_empty_is_not_in_the_body() -> None:
     age = row(0, name="age", lower="0", upper="99.5", kind="numeric")
     form = form_of({**READY, **age, **row(1, guess="5")})
-    assert form.body == {
-        "name": "heart",
-        "purpose": PURPOSE,
-        "algorithm": "fkm",
-        "config": {"n_clusters": 3},
-        "features": [{"name": "age", "lower": 0, "upper": 99.5, "kind": "numeric"}],
-        "sites": list(SITES),
-    }
+    column = {"name": "age", "lower": 0, "upper": 99.5, "kind": "numeric"}
+    assert form.body == session_body(column, config={"n_clusters": 3}, sites=list(SITES))
     assert json.loads(form.json) == form.body
 
 

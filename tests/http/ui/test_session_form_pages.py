@@ -3,12 +3,14 @@
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import httpx
 import pytest
 
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
+from support.definitions import session_body
 from support.html_forms import PageForm
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.purpose import PURPOSE
@@ -53,6 +55,12 @@ def filled(
     return form.changed(*sites, *more, **given)
 
 
+def body_of(name: str, **changes: Any) -> dict[str, Any]:
+    """Return the body that the API takes for the same."""
+    age = {"name": "age", "lower": 0, "upper": 120}
+    return session_body(age, name=name, sites=list(SITES), **changes)
+
+
 def test_a_form_of_defaults_creates_what_the_api_creates(place: Place) -> None:
     form, name = place.form("?method=kfed"), "form-kfed"
     assert form.value("/algorithm") == "kfed"
@@ -60,15 +68,7 @@ def test_a_form_of_defaults_creates_what_the_api_creates(place: Place) -> None:
     answer = place.send(sent)
     assert (answer.status_code, answer.text) == (303, "")
     assert answer.headers["Location"] == f"/ui/sessions/{name}?notice=session-created"
-    body = {
-        "name": name,
-        "purpose": PURPOSE,
-        "algorithm": "kfed",
-        "config": {"n_clusters": 3},
-        "features": [{"name": "age", "lower": 0, "upper": 120}],
-        "sites": list(SITES),
-        "seed": 7,
-    }
+    body = body_of(name, algorithm="kfed", config={"n_clusters": 3}, seed=7)
     # The same request again gives the session that is there.
     there = place.api.request("POST", "/v1/sessions", "ada", json=body)
     assert there.status_code == 200, there.text
@@ -78,16 +78,8 @@ def test_wrong_values_have_the_messages_of_the_api_and_are_not_lost(place: Place
     wrong = {"config__tol": "2", "config__n_clusters": "many", "policy__quorum": "9"}
     sent = filled(place.form(), "wrong", ("create", "1"), title=HOSTILE, **wrong)
     page = place.post(sent, status=422)
-    body = {
-        "name": "wrong",
-        "title": HOSTILE,
-        "purpose": PURPOSE,
-        "algorithm": "fkm",
-        "config": {"n_clusters": "many", "tol": 2},
-        "features": [{"name": "age", "lower": 0, "upper": 120}],
-        "sites": list(SITES),
-        "policy": {"quorum": 9},
-    }
+    config, policy = {"n_clusters": "many", "tol": 2}, {"quorum": 9}
+    body = body_of("wrong", title=HOSTILE, config=config, policy=policy)
     refused = place.api.request("POST", "/v1/sessions", "ada", json=body)
     errors = {each["pointer"]: each["message"] for each in refused.json()["errors"]}
     assert len(errors) == 3
@@ -236,15 +228,9 @@ def test_a_session_is_copied_and_downloaded(place: Place) -> None:
 
 
 def test_a_study_fixes_its_sites_and_gives_its_features(place: Place) -> None:
-    study = {
-        "name": "hearts",
-        "purpose": PURPOSE,
-        "sites": list(SITES),
-        "features": [{"name": HOSTILE[:120]}, {"name": "age"}],
-        "defaults": {"algorithm": "kfed", "config": {"n_clusters": 5}},
-    }
-    made = place.api.request("POST", "/v1/studies", "ada", json=study)
-    assert made.status_code == 201, made.text
+    features = [{"name": HOSTILE[:120]}, {"name": "age"}]
+    defaults = {"algorithm": "kfed", "config": {"n_clusters": 5}}
+    place.api.study("ada", "hearts", list(SITES), features=features, defaults=defaults)
     page = place.form("?study=hearts")
     assert (page.value("/config/n_clusters"), "Default: 5." in page.html) == ("", True)
     assert page.value("/features/1/name") == "age"
