@@ -19,5 +19,6 @@ def test_a_damaged_session_is_refused_and_has_failed(running: Running) -> None:
         refused = api.request("GET", path, "ada")
         assert refused.status_code == 500
         assert refused.json()["type"] == "urn:fedclust:problem:stored-data-damaged"
-    assert api.ok("GET", "/v1/sessions", "operator")["items"]
+    listed = api.ok("GET", "/v1/sessions", "operator")["items"]
+    assert all(site["standing"] for each in listed for site in each["sites"])
     assert api.ok("GET", "/v1/admin/overview", "operator")

@@ -20,8 +20,7 @@ CONFIG = {"n_clusters": 2, "update": "subgradient", "node_limit": 100, "iteratio
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A coordinator whose threads run, three sites and an analyst."""
     with local_coordinator(tmp_path_factory.mktemp("dual"), threads=True) as local:
-        api = ApiCaller.found(local, SITES)
-        yield api
+        yield ApiCaller.found(local, SITES)
 
 
 def begin(api: ApiCaller, session: str, phase: str, times: int = 1) -> int:

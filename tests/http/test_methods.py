@@ -32,8 +32,7 @@ UNPREPARED = {"scaling": "none", "missing": "drop"}
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """A coordinator whose threads run, three sites and one more, and an analyst."""
     with local_coordinator(tmp_path_factory.mktemp("methods"), threads=True) as local:
-        api = ApiCaller.found(local, (*SITES, LATE))
-        yield api
+        yield ApiCaller.found(local, (*SITES, LATE))
 
 
 @pytest.fixture

@@ -142,19 +142,6 @@ def test_the_first_request_that_meets_a_changed_definition_ends_the_session(
     failed(direct, "definition", None)
 
 
-def test_one_damaged_session_leaves_the_lists_whole(direct: DirectApi, tmp_path: Path) -> None:
-    direct.session("lung", rounds=1)
-    direct.session("heart", rounds=1)
-    change_stored(direct.store, "sessions", "definition", undecodable, name="heart")
-    listed = sessions.list_sessions(direct.co, OPERATOR, standing=True).items
-    assert [(each.name, each.definition is None) for each in listed] == [
-        ("heart", True),
-        ("lung", False),
-    ]
-    assert all(site.standing for each in listed for site in each.sites)
-    assert admin.overview(direct.co, OPERATOR, tmp_path).sessions["running"] == 2
-
-
 @pytest.mark.parametrize("running", [True, False])
 def test_a_session_without_its_definition_can_be_cancelled(
     direct: DirectApi, running: bool
@@ -224,18 +211,6 @@ def test_a_session_that_cannot_be_ended_keeps_no_other_waiting(
     monkeypatch.setattr(sweeper, "fail_damaged", broken)
     direct.later(3601)
     assert [each["round"] for _, _, each in direct.audit(action="round.overdue")] == [1]
-
-
-def test_another_session_goes_on(direct: DirectApi) -> None:
-    direct.session("heart", rounds=1)
-    direct.session("lung", rounds=1)
-    for name in ("heart", "lung"):
-        direct.answer_all(name)
-    chosen = {"site": "south", "session_id": 1}
-    change_stored(direct.store, "submissions", "payload", two_bytes_changed, **chosen)
-    assert direct.drive() == 2
-    assert direct.info("heart").state == "failed"
-    assert direct.info("lung").state == "completed"
 
 
 def test_the_overview_names_the_late_sites_of_a_round_that_cannot_be_read(

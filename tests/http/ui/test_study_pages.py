@@ -22,8 +22,7 @@ Readers = dict[str, Reader]
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     place: Path = tmp_path_factory.mktemp("studies")
     with local_coordinator(place, clock=ManualClock()) as local:
-        made = ApiCaller.found(local, (*SITES, "east"), "ada", "bob")
-        yield made
+        yield ApiCaller.found(local, (*SITES, "east"), "ada", "bob")
 
 
 @pytest.fixture(scope="module")
@@ -58,15 +57,9 @@ def test_a_form_makes_the_study_that_the_api_makes(api: ApiCaller, readers: Read
     refused = post(ada, "/ui/new-study", wrong, 422)
     assert refused.messages.keys() == {"f-config-refine", "f-policy-quorum"}
     post(ada, "/ui/new-study", sent, 303)
-    body = {
-        "name": "hearts",
-        "purpose": PURPOSE,
-        "sites": SITES,
-        "features": [{"name": "age"}],
-        "defaults": {"algorithm": "kfed", "config": {"refine": 2}, "policy": {"quorum": 3}},
-    }
-    there = api.request("POST", "/v1/studies", "ada", json=body)
-    assert there.status_code == 200, there.text
+    defaults = {"algorithm": "kfed", "config": {"refine": 2}, "policy": {"quorum": 3}}
+    # Another study of this name would be refused.
+    api.study("ada", "hearts", SITES, features=[{"name": "age"}], defaults=defaults)
     page = ada.open("/ui/studies/hearts")
     assert "refine: 2" in page
     assert 'href="/ui/new-session?study=hearts"' in page
