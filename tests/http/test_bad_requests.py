@@ -9,7 +9,7 @@ import pytest
 from fedclust_service.http.app import api_routes
 from fedclust_service.store import StoreBusy, StoreUnavailable
 from fedclust_service.usecases import principals
-from support.contract_watch import ANALYST_OPERATIONS, SITE_OPERATIONS
+from support.contract_watch import caller_of
 
 from .conftest import Running
 from .problems import MARK, problem
@@ -130,18 +130,11 @@ GARBAGE = [
 ]
 
 
-def caller_of(operation: str) -> str:
-    """Return somebody who may ask for an operation about the session ``heart``."""
-    if operation in {*SITE_OPERATIONS, "refuse_task"}:
-        return "north"
-    return "ada" if operation in ANALYST_OPERATIONS else "operator"
-
-
 @pytest.mark.parametrize(("method", "path", "operation"), JSON_ROUTES)
 def test_garbage_is_refused_everywhere(
     running: Running, method: str, path: str, operation: str
 ) -> None:
-    caller, headers = caller_of(operation), {"Content-Type": "application/json"}
+    caller, headers = caller_of(operation, "north", "ada"), {"Content-Type": "application/json"}
     for body in GARBAGE:
         response = running.api.request(method, path, caller, content=body, headers=headers)
         problem(response, "invalid", "malformed-request")

@@ -2,31 +2,7 @@
 
 from sqlalchemy import text
 
-from support.contract_watch import MARK, Sent, Watch
-
-
-def test_a_changed_title_is_in_the_audit_trail(watch: Watch) -> None:
-    api, watching = watch.api, watch
-
-    def entries() -> list[str]:
-        with watching._engine.connect() as connection:
-            found = connection.execute(text("SELECT action FROM audit WHERE subject LIKE '%other'"))
-            return [row[0] for row in found]
-
-    before = len(entries())
-    for _ in range(2):  # the second changes nothing
-        api.ok("PATCH", "/v1/sites/other", "operator", json={"title": "Anew"})
-    assert entries()[before:] == ["site.titled"]
-
-
-def test_an_excluded_site_is_refused_the_result_as_the_description_says(watch: Watch) -> None:
-    api, watching = watch.api, watch
-    api.define("bob", "without-oslo", ["lima", "oslo", "rome"], start="manual")
-    api.ok("DELETE", "/v1/sessions/without-oslo/participation/oslo", "bob")
-    before = dict(watching.findings.faults)
-    path = "/v1/sessions/without-oslo/result"
-    assert watching.send(Sent("get_result", "GET", path, "oslo", b"", {})).status_code == 403
-    assert watching.findings.faults == before
+from support.contract_watch import MARK, Watch
 
 
 def test_a_watch_finds_each_kind_of_fault(watch: Watch) -> None:

@@ -13,7 +13,7 @@ from hypothesis.errors import FlakyStrategyDefinition
 
 from fedclust.wire.submissions import JSON
 from support.api_caller import ApiCaller
-from support.contract_watch import ANALYST_OPERATIONS, SITE_OPERATIONS, Watch, texts
+from support.contract_watch import Watch, caller_of, texts
 from support.timeouts import TIMEOUT_S
 
 _STREAM = "text/event-stream"
@@ -160,13 +160,7 @@ class _Aims:
         self._sent += 1
         sites = [name for name in self.api.tokens if name not in {"operator", "bob"}]
         own = self.rng.choice(sites)
-        caller = (
-            own
-            if operation in SITE_OPERATIONS
-            else "bob"
-            if operation in ANALYST_OPERATIONS
-            else "operator"
-        )
+        caller = caller_of(operation, own)
         if self.rng.random() < 0.15:
             caller = self.rng.choice([*self.api.tokens])
         headers = dict(case.headers or {})

@@ -11,7 +11,7 @@ import pytest
 from fedclust.wire.submissions import BINARY, JSON
 from recorded import recorded_bodies
 from support.api_caller import ApiCaller
-from support.contract_watch import ANALYST_OPERATIONS, MARK, OTHERS, SITE_OPERATIONS, Sent, Watch
+from support.contract_watch import MARK, OTHERS, Sent, Watch, caller_of
 
 BODIES = 160
 
@@ -76,16 +76,10 @@ def _targets(api: ApiCaller, session: str) -> list[tuple[str, str, str, str, Any
             who = OTHERS[path.split("/")[2]] if "{name}" in path else ""
             names = {"session": session, "study": "none", "name": who, "site": site}
             filled = path.format(**names, number=1, table_id="0" * 32)
-            caller = (
-                site
-                if name in SITE_OPERATIONS
-                else "bob"
-                if name in ANALYST_OPERATIONS
-                else "operator"
-            )
             if name == "put_submission":
                 good = json.loads(api.answer(site, session))
             binary = BINARY in operation["requestBody"]["content"]
+            caller = caller_of(name, site)
             found.append((name, method.upper(), filled, caller, good, binary))
     return found
 

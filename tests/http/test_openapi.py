@@ -270,6 +270,8 @@ def test_statuses_that_any_request_may_get_are_named_everywhere() -> None:
         shown = {status for status in operation["responses"] if status[0] == "2"}
         recorded_ones = recorded_bodies().get(operation["operationId"], {}).get("responses", {})
         assert recorded_ones.keys() <= shown
+    # A site that was excluded sees the session, but not its result.
+    assert "403" in DOCUMENT["paths"]["/v1/sessions/{session}/result"]["get"]["responses"]
 
 
 def test_the_examples_are_one_story(tmp_path: Path) -> None:

@@ -196,9 +196,7 @@ def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path)
 def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         api = ApiCaller.found(server, ("north", "south", "west"))
-        api.define("ada", "heart", ["north", "south", "west"])
-        for site in ("north", "south", "west"):
-            api.join(site, "heart")
+        api.begin("ada", "heart", ("north", "south", "west"))
         api.request("GET", f"/v1/sessions/heart?token={api.tokens['ada']}", "ada")
         api.request("GET", f"/v1/sites/{api.tokens['north']}", api.operator)
         api.request("GET", f"/{api.tokens['north']}", "ada")

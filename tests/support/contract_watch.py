@@ -28,7 +28,7 @@ _QUIET = {"last_seen_at", "last_used_at"}
 #: What of a session moves is in its version; a lease is no change that anybody asked for.
 _WATCHED = ("principals", "tokens", "studies", "study_sites", "sessions", "participations")
 _COUNTED = ("rounds", "addressees", "submissions", "results")
-SITE_OPERATIONS = {"join_session", "leave_session", "get_task", "put_submission"}
+SITE_OPERATIONS = {"join_session", "leave_session", "get_task", "put_submission", "refuse_task"}
 ANALYST_OPERATIONS = {
     "create_study",
     "delete_study",
@@ -41,6 +41,15 @@ ANALYST_OPERATIONS = {
     "close_round",
     "get_result",
 }
+
+
+def caller_of(operation: str, site: str, analyst: str = "bob") -> str:
+    """Return somebody who may ask for an operation."""
+    if operation in SITE_OPERATIONS:
+        return site
+    return analyst if operation in ANALYST_OPERATIONS else "operator"
+
+
 #: Somebody of each kind who may be changed: no token of theirs is needed.
 OTHERS = {"sites": "other", "analysts": "other-analyst", "operators": "other-operator"}
 _LONG = re.compile(r"[^\x00-\x1f]{8,}")

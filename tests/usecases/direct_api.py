@@ -21,7 +21,16 @@ from fedclust import rounds
 from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import Policy
 from fedclust.wire import codec
-from fedclust.wire.models import Consents, Participation, SessionCreate, SessionInfo, TableHeads
+from fedclust.wire.models import (
+    Consents,
+    Participation,
+    PrincipalCreate,
+    SessionCreate,
+    SessionInfo,
+    TableHeads,
+    TokenCreate,
+    TokenIssued,
+)
 from fedclust.wire.submissions import BINARY, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import Actor, Refusal, Role
@@ -30,7 +39,7 @@ from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.store import AlreadyExists, Store
-from fedclust_service.usecases import participation, sessions, submissions, tasks
+from fedclust_service.usecases import participation, principals, sessions, submissions, tasks
 from fedclust_service.usecases.attention import LEAST_FREE_BYTES, find_attention
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
@@ -99,6 +108,13 @@ class DirectApi:
                     continue
 
         self.store.run_tx("test.register", work)
+
+    def issue(self, role: Role, name: str, days: int = 365) -> TokenIssued:
+        """Issue a token; register whom it is for if nobody has the name."""
+        with contextlib.suppress(Refusal):
+            principals.create_principal(self.co, OPERATOR, role, PrincipalCreate(name=name))
+        body = TokenCreate(expires_in_days=days)
+        return principals.issue_token(self.co, OPERATOR, role, name, body)
 
     def request(
         self,

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from fedclust.wire.models import TokenCreate
 from fedclust.wire.submissions import BINARY
 from fedclust_service.domain.access import Refusal, Role
 from fedclust_service.store import Store, StoreUnavailable, Tx
@@ -22,7 +21,7 @@ from fedclust_service.usecases.unit_of_work import UnitOfWork
 from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
-from usecases.direct_api import OPERATOR, DirectApi, refusal, site
+from usecases.direct_api import DirectApi, refusal, site
 
 SITES = ("a", "b", "c", "d", "e")
 
@@ -78,7 +77,7 @@ def test_who_sends_or_reads_waits_for_no_lock(both: DirectApi) -> None:
     for name in names:
         both.session(name)
     bodies = {name: both.body(name, "north") for name in names}
-    issued = principals.issue_token(both.co, OPERATOR, Role.SITE, "north", TokenCreate())
+    issued = both.issue(Role.SITE, "north")
     inside, go = threading.Event(), threading.Event()
 
     def hold(tx: Tx) -> None:

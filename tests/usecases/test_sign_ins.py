@@ -6,7 +6,7 @@ from datetime import timedelta
 
 import pytest
 
-from fedclust.wire.models import PrincipalCreate, PrincipalPatch, TokenCreate
+from fedclust.wire.models import PrincipalPatch
 from fedclust_service.domain.access import Refusal, Role
 from fedclust_service.domain.tokens import CookieText, SecretKeys, parse_cookie
 from fedclust_service.usecases import principals, sessions
@@ -21,10 +21,7 @@ MINUTE, HOUR, DAY = 60, 3_600, 86_400
 
 
 def issue(direct: DirectApi, name: str = "ada", days: int = 365) -> str:
-    body = PrincipalCreate(name=name, title="")
-    principals.create_principal(direct.co, OPERATOR, Role.ANALYST, body)
-    lifetime = TokenCreate(expires_in_days=days)
-    return principals.issue_token(direct.co, OPERATOR, Role.ANALYST, name, lifetime).token
+    return direct.issue(Role.ANALYST, name, days).token
 
 
 def refused(direct: DirectApi, cookie: str) -> str:
