@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-from dataclasses import dataclass
 from typing import Any
 
 import hypothesis
@@ -15,8 +14,6 @@ from fedclust.wire.submissions import JSON
 from support.api_caller import ApiCaller
 from support.contract_watch import Watch, caller_of, texts
 from support.timeouts import TIMEOUT_S
-
-_STREAM = "text/event-stream"
 
 
 @pytest.mark.parametrize(
@@ -48,11 +45,13 @@ def fuzz(watch: Watch, n: int, seed: int) -> None:
     import schemathesis
 
     schema = schemathesis.openapi.from_dict(watch.document)
-    schema = schema.exclude(operation_id=_streams(watch.document))
-    send = _Sender(watch, _Aims(watch.api, random.Random(seed)), watch.findings.requests + n)
-    machines = [_machine(schema, send), _machine(schema.include(path_regex="^/v1/sessions/"), send)]
+    # A stream ends with its session.
+    schema = schema.exclude(operation_id="watch_events")
+    aims, limit = _Aims(watch.api, random.Random(seed)), watch.findings.requests + n
+    of_sessions = schema.include(path_regex="^/v1/sessions/")
+    machines = [_machine(each, watch, aims, limit) for each in (schema, of_sessions)]
     turn = 0
-    while watch.findings.requests < send.limit:
+    while watch.findings.requests < limit:
         turn += 1
         machine = machines[turn % 2]
         settings = hypothesis.settings(
@@ -74,71 +73,43 @@ def fuzz(watch: Watch, n: int, seed: int) -> None:
             continue
 
 
-@dataclass
-class _Sender:
-    """Sends what a machine made, and has the answers judged, until it was enough."""
+def _machine(schema: Any, watch: Watch, aims: _Aims, limit: int) -> Any:
+    """Return a schema's state machine, which records what is wrong until it was enough."""
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.core.failures import FailureGroup
+    from schemathesis.specs.openapi import checks
 
-    watch: Watch
-    aims: _Aims
-    limit: int
-
-    def call(self, case: Any, keywords: dict[str, Any]) -> Any:
-        if self.watch.findings.requests >= self.limit:
-            raise _Enough
-        self.aims.aim(case)
-        return case.call(**keywords)
-
-    def judge(self, case: Any, response: Any, keywords: dict[str, Any]) -> None:
-        from schemathesis.checks import not_a_server_error
-        from schemathesis.core.failures import FailureGroup
-        from schemathesis.specs.openapi import checks
-
-        operation = case.operation.definition.raw["operationId"]
-        said = [*_said(case.path_parameters), *_said(case.query), *_said(case.body)]
-        headers = {name: ", ".join(value) for name, value in response.headers.items()}
-        self.watch.judge(operation, response.status_code, response.text, headers, said)
-        try:
-            case.validate_response(
-                response,
-                checks=[
-                    not_a_server_error,
-                    checks.status_code_conformance,
-                    checks.content_type_conformance,
-                    checks.response_headers_conformance,
-                    checks.response_schema_conformance,
-                ],
-                transport_kwargs=keywords,
-            )
-        except FailureGroup as group:
-            for failure in group.exceptions:
-                text = f"{operation}: {failure}"
-                self.watch.findings.fault("breaches of the description", text)
-
-
-def _machine(schema: Any, send: _Sender) -> Any:
-    """Return a schema's state machine, which records what is wrong and goes on."""
+    judged = [
+        not_a_server_error,
+        checks.status_code_conformance,
+        checks.content_type_conformance,
+        checks.response_headers_conformance,
+        checks.response_schema_conformance,
+    ]
 
     class Machine(schema.as_state_machine()):  # type: ignore[misc]  # a class made at run time
         def get_call_kwargs(self, case: Any) -> dict[str, Any]:
-            return {"base_url": send.watch.api.base_url, "timeout": TIMEOUT_S}
+            return {"base_url": watch.api.base_url, "timeout": TIMEOUT_S}
 
         def call(self, case: Any, **keywords: Any) -> Any:
-            return send.call(case, keywords)
+            if watch.findings.requests >= limit:
+                raise _Enough
+            aims.aim(case)
+            return case.call(**keywords)
 
         def validate_response(self, response: Any, case: Any, *_: Any, **keywords: Any) -> None:
-            send.judge(case, response, keywords)
+            operation = case.operation.definition.raw["operationId"]
+            said = [*_said(case.path_parameters), *_said(case.query), *_said(case.body)]
+            headers = {name: ", ".join(value) for name, value in response.headers.items()}
+            watch.judge(operation, response.status_code, response.text, headers, said)
+            try:
+                case.validate_response(response, checks=judged, transport_kwargs=keywords)
+            except FailureGroup as group:
+                for failure in group.exceptions:
+                    text = f"{operation}: {failure}"
+                    watch.findings.fault("breaches of the description", text)
 
     return Machine
-
-
-def _streams(document: dict[str, Any]) -> list[str]:
-    """Return the operations that answer with a stream: it ends with its session."""
-    return [
-        operation["operationId"]
-        for methods in document["paths"].values()
-        for operation in methods.values()
-        if any(_STREAM in answer.get("content", {}) for answer in operation["responses"].values())
-    ]
 
 
 class _Enough(BaseException):
