@@ -97,24 +97,6 @@ def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:
     assert get(live, "north").json()["progress"]["answered"] == 1
 
 
-def test_the_submissions_etag_waits_for_the_next_round(live: Running) -> None:
-    """Two requests a round: PUT, then GET with the ETag that the PUT gave."""
-    futures = {}
-    for index, site in enumerate(SITES):
-        body = live.api.answer(site, "heart")
-        submitted = live.api.put(site, "heart", 1, body)
-        etag = submitted.headers["Fedclust-Task-ETag"]
-        if index < 2:
-            assert get(live, site, etag).status_code == 304
-            futures[site] = in_background(
-                lambda site=site, etag=etag: get(live, site, etag, wait=25)  # type: ignore[misc]
-            )
-            waiting(live, index + 1)
-    for future in futures.values():
-        body = future.result(TIMEOUT_S).json()
-        assert (body["status"], body["round"]) == ("work", 2)
-
-
 def put(running: Running, body: bytes, wait: float = 25, **headers: str) -> httpx.Response:
     path = "/v1/sessions/heart/rounds/1/submission"
     sent = {"Content-Type": JSON, **headers}

@@ -163,19 +163,6 @@ def test_a_session_without_the_guard_needs_consent(direct: DirectApi) -> None:
     direct.join("heart", "north", consents=Consents(protection_none=True))
 
 
-def test_a_late_site_is_asked_from_the_next_round(direct: DirectApi) -> None:
-    direct.define(sites=("a", "b", "c", "d"), start="manual", rounds=3)
-    direct.join("heart", "a", "b", "c")
-    sessions.start_session(direct.co, ANALYST, "heart")
-    late = participation.join(direct.co, site("d"), "heart", direct.consent("heart"))
-    assert (late[0].state, late[1]) == ("joined", False)  # 200, not 201
-    assert direct.view("heart", "d").response.status == "waiting"
-    direct.answer_all("heart")
-    direct.drive()
-    assert direct.view("heart", "d").response.status == "work"
-    assert direct.finish("heart").state == "completed"
-
-
 def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
     direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -185,7 +172,9 @@ def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
     direct.define(sites=("a", "b", "c", "d", "e"), start="manual", rounds=3, policy=policy)
     direct.join("heart", *"abc")
     sessions.start_session(direct.co, ANALYST, "heart")
-    direct.join("heart", "d", features=("chol",), points_short=True)
+    body = direct.consent("heart", features=("chol",), points_short=True)
+    late, created = participation.join(direct.co, site("d"), "heart", body)
+    assert (late.state, created) == ("joined", False)  # 200, not 201
     participation.leave(direct.co, site("c"), "heart")
     row = direct.row("heart")
 
