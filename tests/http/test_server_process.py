@@ -1,7 +1,6 @@
 """``fedclust-service`` as processes: start, ready, shutdown, and every way of not starting."""
 
 import json
-import logging
 import os
 import re
 import signal
@@ -10,51 +9,17 @@ import sqlite3
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 import httpx
 import pytest
 
-from fedclust_service.cli import main
 from fedclust_service.exit_codes import Exit
 from support.api_caller import ApiCaller
-from support.processes import clean_environment
-from support.server import ServerProcess, running_server
+from support.server import ServerProcess, running_server, service
 from support.timeouts import TIMEOUT_S
 
 POSIX = os.name == "posix"
-
-
-class Cli(Protocol):
-    """Runs ``fedclust-service`` in this process, to its end."""
-
-    def __call__(self, *arguments: str) -> subprocess.CompletedProcess[str]: ...
-
-
-@pytest.fixture
-def cli(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Iterator[Cli]:
-    """Return the command; a process for each call would take a second."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        capsys.readouterr()
-        with monkeypatch.context() as patch:
-            for name in os.environ.keys() - clean_environment().keys():
-                patch.delenv(name)
-            patch.setattr(sys, "argv", ["fedclust-service", *arguments])
-            patch.chdir(tmp_path)
-            code = main()
-        printed = capsys.readouterr()
-        return subprocess.CompletedProcess(arguments, code, printed.out, printed.err)
-
-    yield run
-    root.handlers[:] = handlers
-    root.setLevel(level)
 
 
 def whoami(server: ServerProcess, token: str) -> httpx.Response:
@@ -97,46 +62,46 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
         assert whoami(server, server.operator_token).status_code == 200
 
 
-def test_init_then_operator_token_beside_a_running_server(tmp_path: Path, cli: Cli) -> None:
+def test_init_then_operator_token_beside_a_running_server(tmp_path: Path) -> None:
     data = ["--data-dir", str(tmp_path / "data")]
-    assert "--data-dir" in one_line(cli("operator-token", *data), Exit.SETTINGS)
+    assert "--data-dir" in one_line(service("operator-token", *data), Exit.SETTINGS)
     assert not (tmp_path / "data").exists(), "a token of another coordinator opens nothing"
-    made = cli("init", *data)
+    made = service("init", *data)
     assert made.returncode == 0, made.stderr
     (first,) = re.findall(r"fco_\S+", made.stdout)
-    again = cli("init", *data)
+    again = service("init", *data)
     assert again.returncode == 0
     assert "fco_" not in again.stdout
     with running_server(tmp_path / "data") as server:
         assert "fco_" not in server.output()
         assert whoami(server, first).status_code == 200
-        fresh = cli("operator-token", *data)
+        fresh = service("operator-token", *data)
         assert fresh.returncode == 0, fresh.stderr
         token = fresh.stdout.strip()
         assert whoami(server, token).status_code == 200
         assert whoami(server, first).status_code == 200
-        named = cli("operator-token", *data, "--name", "night-shift").stdout.strip()
+        named = service("operator-token", *data, "--name", "night-shift").stdout.strip()
         assert whoami(server, named).json()["name"] == "night-shift"
 
 
-def test_a_token_goes_into_a_new_file_of_its_owner(tmp_path: Path, cli: Cli) -> None:
+def test_a_token_goes_into_a_new_file_of_its_owner(tmp_path: Path) -> None:
     data, file = ["--data-dir", str(tmp_path / "data")], tmp_path / "operator.token"
     file.write_text("mine", "utf-8")
-    refused = cli("init", *data, "--token-out", str(file))
+    refused = service("init", *data, "--token-out", str(file))
     assert refused.returncode == Exit.USAGE
     assert file.read_text("utf-8") == "mine"
     assert not (tmp_path / "data").exists(), "no operator whose token nobody has"
     file.unlink()
 
-    made = cli("init", *data, "--token-out", str(file))
+    made = service("init", *data, "--token-out", str(file))
     # What is logged while it serves is said in words here.
     assert (made.returncode, made.stderr) == (0, "")
     assert "fco_" not in made.stdout
     assert file.stat().st_mode & 0o777 == 0o600
-    again = cli("init", *data, "--token-out", str(tmp_path / "none.token"))
+    again = service("init", *data, "--token-out", str(tmp_path / "none.token"))
     assert again.returncode == 0
     assert not (tmp_path / "none.token").exists()
-    fresh = cli("operator-token", *data, "--token-out", str(tmp_path / "fresh.token"))
+    fresh = service("operator-token", *data, "--token-out", str(tmp_path / "fresh.token"))
     assert (fresh.returncode, fresh.stdout) == (0, "")
     with running_server(tmp_path / "data") as server:
         for name in ("operator.token", "fresh.token"):
@@ -144,9 +109,11 @@ def test_a_token_goes_into_a_new_file_of_its_owner(tmp_path: Path, cli: Cli) -> 
             assert whoami(server, token).status_code == 200
 
 
-def test_a_ready_file_that_cannot_be_written(tmp_path: Path, cli: Cli) -> None:
+def test_a_ready_file_that_cannot_be_written(tmp_path: Path) -> None:
     place = str(tmp_path / "missing" / "ready")
-    refused = cli("serve", "--data-dir", str(tmp_path / "d"), "--port", "0", "--ready-file", place)
+    refused = service(
+        "serve", "--data-dir", str(tmp_path / "d"), "--port", "0", "--ready-file", place
+    )
     assert "ready file" in one_line(refused, Exit.SETTINGS)
 
 
@@ -226,24 +193,24 @@ def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
         assert repr(value)[:8] not in logged
 
 
-def test_the_port_is_in_use(tmp_path: Path, cli: Cli) -> None:
+def test_the_port_is_in_use(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        result = cli("serve", "--data-dir", str(tmp_path / "data"), "--port", port)
+        result = service("serve", "--data-dir", str(tmp_path / "data"), "--port", port)
     assert port in one_line(result, Exit.ADDRESS)
 
 
-def test_a_second_server_on_the_same_file(tmp_path: Path, cli: Cli) -> None:
+def test_a_second_server_on_the_same_file(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
-        second = cli("serve", "--data-dir", str(tmp_path / "data"), "--port", "0")
+        second = service("serve", "--data-dir", str(tmp_path / "data"), "--port", "0")
         assert "another" in one_line(second, Exit.LOCKED)
         assert whoami(server, server.operator_token).status_code == 200
 
 
-def test_a_schema_that_is_older_or_newer(tmp_path: Path, cli: Cli) -> None:
+def test_a_schema_that_is_older_or_newer(tmp_path: Path) -> None:
     data = ["--data-dir", str(tmp_path / "data")]
-    assert cli("init", *data).returncode == 0
-    current = cli("db", "current", *data).stdout
+    assert service("init", *data).returncode == 0
+    current = service("db", "current", *data).stdout
     head = re.search(r"program: +(\S+)", current)
     assert head
     assert f"database: {head[1]}" in current
@@ -251,20 +218,20 @@ def test_a_schema_that_is_older_or_newer(tmp_path: Path, cli: Cli) -> None:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
     database.close()
     for command in (("serve", "--port", "0"), ("operator-token",), ("init",), ("db", "upgrade")):
-        one_line(cli(*command, *data), Exit.SCHEMA)
+        one_line(service(*command, *data), Exit.SCHEMA)
     foreign = tmp_path / "foreign.db"
     with sqlite3.connect(foreign) as database:
         database.execute("CREATE TABLE theirs (id INTEGER)")
     database.close()
     url = ["--database-url", f"sqlite:///{foreign}"]
-    one_line(cli("serve", "--port", "0", *data, *url), Exit.SCHEMA)
+    one_line(service("serve", "--port", "0", *data, *url), Exit.SCHEMA)
 
 
-def test_an_empty_database_is_upgraded(tmp_path: Path, cli: Cli) -> None:
+def test_an_empty_database_is_upgraded(tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     data = ["--data-dir", str(tmp_path / "data")]
-    assert "empty ->" in cli("db", "upgrade", *data).stdout
-    assert "nothing to do" in cli("db", "upgrade", *data).stdout
+    assert "empty ->" in service("db", "upgrade", *data).stdout
+    assert "nothing to do" in service("db", "upgrade", *data).stdout
 
 
 def test_starting_imports_no_scikit_learn() -> None:
