@@ -4,15 +4,10 @@ from datetime import UTC, datetime
 
 import numpy as np
 
-from fedclust.schema.outcomes import (
-    Estimate,
-    OutcomeComparison,
-    OutcomeInCluster,
-    OutcomeResult,
-    Outcomes,
-)
+from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Result, SiteDifferences
 from fedclust_service.domain.access import Actor, Role, sees_session, visible_result
+from support.outcome_results import DIED, outcome_result
 
 FAR = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor(Role.OPERATOR, "ada", "t1", FAR)
@@ -50,41 +45,18 @@ def test_a_site_reads_its_own_sizes_and_mapping_only() -> None:
 
 
 def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None:
-    estimate = Estimate(value=2.0, lower=1.0, upper=4.0)
-    row = (OutcomeInCluster(persons=20.0, shares=(estimate,)),) * 2
-    table = np.arange(9).reshape(3, 3)
-    died = OutcomeResult(
-        name="died",
-        unit="",
-        kind="binary",
-        cells=("no", "yes", "no value"),
-        points=10,
-        sigma=5.0,
-        n_sites=2,
-        tables={"north": table, "south": 2 * table},
-        total=3 * table,
-        clusters=row,
-        comparisons=(
-            OutcomeComparison(
-                cluster=1,
-                measure="odds_ratio",
-                estimate=estimate,
-                p_value=0.1,
-                homogeneity_p=None,
-                by_site=dict.fromkeys(("north", "south"), estimate),
-            ),
-        ),
-    )
-    found = _result((30, 12), north=(10, 7), south=(20, 5))
-    outcomes = Outcomes(n_clusters=2, reference=0, results=(died,), silent=("north", "west"))
-    found = found.model_copy(update={"outcomes": outcomes})
-    for actor, sites in ((NORTH, {"north"}), (ANALYST, {"north", "south"})):
+    died = outcome_result(DIED, 2)
+    outcomes = Outcomes(n_clusters=2, reference=0, results=(died,), silent=("b", "west"))
+    found = _result((30, 12), a=(10, 7), b=(20, 5)).model_copy(update={"outcomes": outcomes})
+    own = Actor(Role.SITE, "b", "t4", FAR)
+    # The comparisons that are made up are of site a alone.
+    for actor, sites, compared in ((own, {"b"}, set()), (ANALYST, {"a", "b"}, {"a"})):
         shown = visible_result(actor, found).outcomes
-        assert shown.results[0].clusters == row
-        assert np.array_equal(shown.results[0].total, 3 * table)
+        assert shown.results[0].clusters == died.clusters
+        assert np.array_equal(shown.results[0].total, died.total)
         assert set(shown.results[0].tables) == sites
-        assert set(shown.results[0].comparisons[0].by_site) == sites
-        assert shown.silent == (("north",) if actor is NORTH else ("north", "west"))
+        assert set(shown.results[0].comparisons[0].by_site) == compared
+        assert shown.silent == (("b",) if actor is own else ("b", "west"))
 
 
 def test_a_site_reads_of_its_own_columns_alone() -> None:

@@ -204,17 +204,6 @@ def test_the_overview_names_refused_sites_until_it_is_solved(direct: DirectApi) 
     assert concerns(direct) == []
 
 
-def test_a_site_reads_its_own_tables_and_operators_accept_them(direct: DirectApi) -> None:
-    direct.define()
-    body = TableAcceptance(number=1, head="a" * 16)
-    site_tables.accept_table(direct.co, OPERATOR, "north", TABLE, body)
-    for who in (OPERATOR, site("north")):
-        (known,) = site_tables.list_tables(direct.co, who, "north").items
-        assert (known.table_id, known.number, known.head) == (TABLE, 1, "a" * 16)
-    nobody = (direct.co, OPERATOR, "nobody", TABLE, body)
-    assert refusal(site_tables.accept_table, *nobody).slug == "not-found"
-
-
 def test_tables_are_listed_page_by_page(direct: DirectApi) -> None:
     direct.define()
     tables = [f"{number:032x}" for number in range(5)]
