@@ -187,7 +187,8 @@ def test_due_rounds_are_collecting_and_past_their_deadline_or_overdue(store: Sto
     store.run_tx("add", add)
 
     def due(now: datetime) -> list[int]:
-        return [r.number for r in store.read("due", lambda tx: tx.rounds.due(now))]
+        numbers = store.read("numbers", lambda tx: tx.rounds.numbers(session.id))
+        return [numbers[r.id] for r in store.read("due", lambda tx: tx.rounds.due(now))]
 
     assert due(at(9.999999)) == []
     assert due(at(10)) == [4]

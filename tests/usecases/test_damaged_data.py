@@ -19,9 +19,9 @@ from fedclust_service.usecases import (
     damage,
     participation,
     results,
+    round_lifecycle,
     rounds,
     sessions,
-    sweeper,
 )
 from fedclust_service.usecases.aggregation import task_digests
 from fedclust_service.usecases.damage import DataDamaged
@@ -208,7 +208,7 @@ def test_a_session_that_cannot_be_ended_keeps_no_other_waiting(
     def broken(*_: object) -> None:
         raise LookupError("a defect")
 
-    monkeypatch.setattr(sweeper, "fail_damaged", broken)
+    monkeypatch.setattr(round_lifecycle, "fail_damaged", broken)
     direct.later(3601)
     assert [each["round"] for _, _, each in direct.audit(action="round.overdue")] == [1]
 

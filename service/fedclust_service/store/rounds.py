@@ -172,7 +172,6 @@ class DueRound(NamedTuple):
 
     id: int
     session_id: int
-    number: int
 
 
 class WaitingRound(NamedTuple):
@@ -366,7 +365,7 @@ _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
 _DUE = (
-    select(_R.id, _R.session_id, _R.number)
+    select(_R.id, _R.session_id)
     .where(_R.state == RoundState.COLLECTING)
     .where(or_(_R.deadline <= bindparam("_now"), _R.overdue_since.is_not(None)))
     .order_by(_R.deadline, _R.id)

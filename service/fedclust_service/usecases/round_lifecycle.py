@@ -8,7 +8,7 @@ in sessions with 1,000 sites and 1,000 features.
 import contextlib
 import dataclasses
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 from fedclust import rounds
 from fedclust.definition import DefinitionError
@@ -132,15 +132,15 @@ def rules_of(session: Session, current: Round) -> Rules:
 
 
 def decide_stored_round(
-    tx: Tx, session: Session, current: Round, now: datetime, *, asked: bool = False
+    tx: Tx, session: Session, current: Round, *, asked: bool = False
 ) -> Decision:
     """Decide whether a stored round that collects waits, is aggregated or fails."""
     turnout, rules = tx.rounds.turnout(current.id), rules_of(session, current)
     return decide_round(
         turnout,
         rules,
-        late=now >= current.deadline,
-        overdue_for=now - current.overdue_since if current.overdue_since else None,
+        late=tx.now >= current.deadline,
+        overdue_for=tx.now - current.overdue_since if current.overdue_since else None,
         asked=asked,
         refused=rules.lacks_sites(turnout) and bool(tx.participations.refusals(session.id)),
     )
@@ -165,7 +165,7 @@ def update_round(
     """
     tx = uow.tx
     try:
-        decision = decide_stored_round(tx, session, current, uow.now, asked=asked)
+        decision = decide_stored_round(tx, session, current, asked=asked)
     except DataDamaged as damage:
         fail_damaged(uow, session, current.number, damage)
         return tx.rounds.get_by_id(current.id) or current

@@ -62,7 +62,7 @@ def why_not_closed(tx: Tx, actor: Actor, session: str, number: int) -> Refusal |
     current = _numbered(tx, found, number)
     if current.state is not RoundState.COLLECTING:
         return Refusal("wrong-state", "This round does not collect answers any more.")
-    decision = decide_stored_round(tx, found, current, tx.now, asked=True)
+    decision = decide_stored_round(tx, found, current, asked=True)
     return _still_open(tx, found, current) if isinstance(decision, Wait) else None
 
 

@@ -22,7 +22,6 @@ from fedclust_service.usecases.definitions import plan_for
 from fedclust_service.usecases.round_lifecycle import (
     changes_anything,
     decide_stored_round,
-    fail_damaged,
     fail_session,
     update_round,
 )
@@ -82,30 +81,24 @@ def sweep(co: CoordinatorCore) -> None:
     now = co.clock.now()
     for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(now)):
         with set_apart("sweeper", each.id):
-            _update_if_due(co, each, now)
+            _update_if_due(co, each)
     _scrub(co)
 
 
-def _update_if_due(co: CoordinatorCore, due: DueRound, now: datetime) -> None:
-    try:
-        # Most late rounds only wait: they are read, and nothing is written.
-        if co.store.read("sweep.judge", functools.partial(_changes_now, now, due)):
-            commit(co, "sweep.round", functools.partial(_lock_and_update, due))
-    except DataDamaged as damage:
-        commit(co, "sweep.damaged", functools.partial(_lock_and_fail, due, damage))
+def _update_if_due(co: CoordinatorCore, due: DueRound) -> None:
+    # Most late rounds only wait: they are read, and nothing is written.
+    if co.store.read("sweep.judge", functools.partial(_changes_now, due)):
+        commit(co, "sweep.round", functools.partial(_lock_and_update, due))
 
 
-def _changes_now(now: datetime, due: DueRound, tx: Tx) -> bool:
+def _changes_now(due: DueRound, tx: Tx) -> bool:
     session, current = tx.sessions.get_by_id(due.session_id), tx.rounds.get_by_id(due.id)
     if session is None or current is None or session.state is not SessionState.RUNNING:
         return False
-    return changes_anything(current, decide_stored_round(tx, session, current, now))
-
-
-def _lock_and_fail(due: DueRound, damage: DataDamaged, uow: UnitOfWork) -> None:
-    session = uow.tx.sessions.lock_by_id(due.session_id)
-    if session is not None and session.state is SessionState.RUNNING:
-        fail_damaged(uow, session, due.number, damage)
+    try:
+        return changes_anything(current, decide_stored_round(tx, session, current))
+    except DataDamaged:  # update_round fails the session
+        return True
 
 
 def _lock_and_update(due: DueRound, uow: UnitOfWork) -> None:
