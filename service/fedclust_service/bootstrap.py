@@ -19,8 +19,8 @@ from fedclust_service.delivery import outgoing
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import Outgoing
 from fedclust_service.domain.tokens import SecretKeys
-from fedclust_service.exit_codes import Exit, StartFailure
-from fedclust_service.settings import MIN_KEY_LENGTH, Settings, SettingsError, load_settings
+from fedclust_service.exit_codes import Exit, SettingsError, StartFailure
+from fedclust_service.settings import MIN_KEY_LENGTH, Settings, load_settings
 from fedclust_service.store import SchemaProblem, Store, StoreError, StoreLocked, UrlRefused
 from fedclust_service.usecases import audit, principals
 from fedclust_service.usecases.coordinator import Coordinator
@@ -171,13 +171,12 @@ def _make_data_dir(settings: Settings) -> list[str]:
 
 
 def require_key(settings: Settings) -> None:
-    """Raise StartFailure if there is no secret key."""
+    """Raise SettingsError if there is no secret key."""
     if _secret_keys(settings) is None:
-        raise StartFailure(
-            Exit.SETTINGS,
+        raise SettingsError(
             f"the secret key {settings.key_file} is missing, and without it no token of the "
             "database is valid: put it there first. If it is lost, add --new-key: all tokens "
-            "become void, and you get a new operator token",
+            "become void, and you get a new operator token"
         )
 
 
@@ -187,11 +186,10 @@ def _first_key(settings: Settings, store: Store, made: list[str]) -> SecretKeys:
     signed = store.read("token.signed", lambda tx: tx.tokens.any_unrevoked())
     # Another process may have made the key and the first token in the meantime.
     if signed and not path.exists():
-        raise StartFailure(
-            Exit.SETTINGS,
+        raise SettingsError(
             f"the secret key {path} is missing, and the tokens of the database are signed with it: "
             "put it back. If it is lost, run `fedclust-service init --new-key`: all tokens become "
-            "void, and you get a new operator token",
+            "void, and you get a new operator token"
         )
     try:
         if _write_key(path):
@@ -203,12 +201,12 @@ def _first_key(settings: Settings, store: Store, made: list[str]) -> SecretKeys:
     return keys
 
 
-def _unusable_key(path: Path, error: OSError) -> StartFailure:
-    return StartFailure(Exit.SETTINGS, f"the secret key {path} cannot be used: {reason(error)}")
+def _unusable_key(path: Path, error: OSError) -> SettingsError:
+    return SettingsError(f"the secret key {path} cannot be used: {reason(error)}")
 
 
 def _secret_keys(settings: Settings) -> SecretKeys | None:
-    """Return the secret keys; None if there is no file. StartFailure if they cannot be used."""
+    """Return the secret keys; None if there is no file. SettingsError if they cannot be used."""
     if settings.secret_key:
         return SecretKeys([key.get_secret_value().encode() for key in settings.secret_key])
     path = settings.key_file
@@ -221,13 +219,12 @@ def _secret_keys(settings: Settings) -> SecretKeys | None:
     except OSError as error:
         raise _unusable_key(path, error) from None
     if not lines or any(len(line) < MIN_KEY_LENGTH for line in lines):
-        raise StartFailure(
-            Exit.SETTINGS,
+        raise SettingsError(
             f"the secret key {path} holds no key of at least {MIN_KEY_LENGTH} characters: "
-            "restore it from a backup",
+            "restore it from a backup"
         )
     if os.name == "posix" and path.stat().st_mode & 0o077:
-        raise StartFailure(Exit.SETTINGS, f"others may read the secret key: run chmod 600 {path}")
+        raise SettingsError(f"others may read the secret key: run chmod 600 {path}")
     return SecretKeys([line.encode() for line in lines])
 
 
@@ -237,7 +234,7 @@ def reload_keys(co: Coordinator, settings: Settings) -> None:
     try:
         now = load_settings({"data_dir": str(settings.data_dir), "secrets_dir": folder})
         keys, why = _secret_keys(now), f"{now.key_file} is missing"
-    except (SettingsError, StartFailure) as error:
+    except SettingsError as error:
         keys, why = None, str(error)
     if keys is None:
         log.error("secret_keys_not_reloaded", why=why)

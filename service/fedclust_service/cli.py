@@ -22,8 +22,8 @@ import typer
 from fedclust.durable_files import is_disk_full, reason
 from fedclust_service import logging
 from fedclust_service.addresses import is_email
-from fedclust_service.exit_codes import Exit, StartFailure
-from fedclust_service.settings import OF_NOTIFICATIONS, Settings, SettingsError, load_settings
+from fedclust_service.exit_codes import Exit, SettingsError, StartFailure
+from fedclust_service.settings import OF_NOTIFICATIONS, Settings, load_settings
 
 if TYPE_CHECKING:
     from fedclust_service.store import Store
@@ -78,9 +78,7 @@ def main() -> int:
     try:
         code = app(standalone_mode=False)
     except StartFailure as error:
-        return _failed(error.message, error.code)
-    except SettingsError as error:
-        return _failed(str(error), Exit.SETTINGS)
+        return _failed(str(error), error.code)
     except typer.Abort:
         return Exit.FAILED
     except KeyboardInterrupt:
@@ -475,7 +473,7 @@ def operators_addresses(settings: Settings) -> Iterable[str]:
         with explain_store_errors(settings), contextlib.closing(_open_store(settings)) as store:
             emails = store.read("notify.test", lambda tx: tx.principals.emails(Role.OPERATOR))
     except StartFailure as failure:
-        _say(f"e-mail: the operators' accounts were not read: {failure.message}")
+        _say(f"e-mail: the operators' accounts were not read: {failure}")
         return ()
     return emails.values()
 

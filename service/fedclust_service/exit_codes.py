@@ -1,4 +1,4 @@
-"""Exit codes of ``fedclust-service``, and the error that carries one."""
+"""Exit codes of ``fedclust-service``, and the errors that carry one."""
 
 from enum import IntEnum
 
@@ -23,4 +23,10 @@ class StartFailure(Exception):
     def __init__(self, code: Exit, message: str) -> None:
         super().__init__(message)
         self.code = code
-        self.message = message
+
+
+class SettingsError(StartFailure):
+    """The settings are invalid. The message names each setting, never its value."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(Exit.SETTINGS, message)

@@ -27,10 +27,10 @@ from fedclust_service.connections import (
     Connections,
     raise_descriptor_limit,
 )
-from fedclust_service.exit_codes import Exit, StartFailure
+from fedclust_service.exit_codes import Exit, SettingsError, StartFailure
 from fedclust_service.http.app import create_app
 from fedclust_service.http.protocol import HEAD_SECONDS, Protocol
-from fedclust_service.settings import Settings, SettingsError
+from fedclust_service.settings import Settings
 from fedclust_service.usecases.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
@@ -130,17 +130,16 @@ def _loop_failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
 def connections_within_limit(settings: Settings) -> Connections:
     """Raise the limit on file descriptors and return the connections that it allows.
 
-    StartFailure if ``max_connections`` needs more descriptors than the hard limit allows.
+    SettingsError if ``max_connections`` needs more descriptors than the hard limit allows.
     """
     descriptors = raise_descriptor_limit()
     room = descriptors - RESERVED_DESCRIPTORS
     most = settings.max_connections or min(DEFAULT_CONNECTIONS, room)
     if not 0 < most <= room:
-        raise StartFailure(
-            Exit.SETTINGS,
+        raise SettingsError(
             f"{most} connections need {most + RESERVED_DESCRIPTORS} file descriptors and this "
             f"process may open {descriptors}: raise the limit (LimitNOFILE of a systemd unit, "
-            "ulimit -Hn) or lower --max-connections",
+            "ulimit -Hn) or lower --max-connections"
         )
     log.info("descriptors", limit=descriptors, max_connections=most)
     return Connections(most)
@@ -175,13 +174,15 @@ def serve(
     ``say`` prints a line for the operator. ``ready_file`` is written with the address once the
     server answers requests. ``accept_clock`` is that of `open_coordinator`.
     """
-    context = _check_settings(settings)
+    settings.check_listening()
+    context = settings.ssl_context() if settings.tls else None
     connections = connections_within_limit(settings)
     if ready_file is not None and not ready_file.parent.is_dir():
-        raise StartFailure(Exit.SETTINGS, f"the folder of the ready file {ready_file} is missing")
-    listener = listen(settings.host, settings.port)
-    try:
-        opened = open_coordinator(settings, serving=True, accept_clock=accept_clock)
+        raise SettingsError(f"the folder of the ready file {ready_file} is missing")
+    with (
+        listen(settings.host, settings.port) as listener,
+        open_coordinator(settings, serving=True, accept_clock=accept_clock) as opened,
+    ):
         try:
             for line in opened.lines():
                 say(line)
@@ -192,17 +193,6 @@ def serve(
         finally:
             if ready_file is not None:
                 ready_file.unlink(missing_ok=True)
-            opened.close()
-    finally:
-        listener.close()
-
-
-def _check_settings(settings: Settings) -> ssl.SSLContext | None:
-    try:
-        settings.check_listening()
-        return settings.ssl_context() if settings.tls else None
-    except SettingsError as error:
-        raise StartFailure(Exit.SETTINGS, str(error)) from None
 
 
 def _run_server(

@@ -23,6 +23,7 @@ from fedclust.schema.model import EmailAddress
 from fedclust.wire.models import Line
 from fedclust_service.addresses import host_of, is_address, is_loopback, masked_url
 from fedclust_service.domain.notification import NotificationKind
+from fedclust_service.exit_codes import SettingsError
 
 PREFIX = "FEDCLUST_"
 #: Settings of the sites' and analysts' commands, which may share a shell with the coordinator.
@@ -47,10 +48,6 @@ _DATABASES = ("sqlite:///", "postgresql+psycopg://")
 OF_NOTIFICATIONS = ("smtp_", "webhook_", "notify_", "operator_emails", "public_url")
 
 Seconds = Annotated[float, Field(gt=0, le=86_400, allow_inf_nan=False)]
-
-
-class SettingsError(ValueError):
-    """The settings are invalid. The message names each setting, never its value."""
 
 
 class Settings(BaseSettings):

@@ -9,7 +9,8 @@ from cryptography.hazmat.primitives import serialization
 from fedclust.wire.models import OperatorInfo
 from fedclust_service import bootstrap
 from fedclust_service.addresses import is_loopback, masked_url
-from fedclust_service.settings import CLIENT_VARIABLES, Settings, SettingsError, load_settings
+from fedclust_service.exit_codes import SettingsError
+from fedclust_service.settings import CLIENT_VARIABLES, Settings, load_settings
 from fedclust_service.usecases.core import Limits
 from support.certificates import Authority
 

@@ -317,7 +317,7 @@ def test_a_worker_a_day_off_is_refused_at_its_start(postgres_url: str, tmp_path:
             open_coordinator(settings, serving=True, clock=clock)
         assert refused.value.code == Exit.CLOCK
         for each in (said, "NTP", "--clock-limit-s"):
-            assert each in refused.value.message
+            assert each in str(refused.value)
     near = StoreClock(machine=SetMachine(30))
     opened = open_coordinator(settings, serving=True, clock=near)
     assert opened.coordinator.clock.skew.machine_s != 0
@@ -338,8 +338,8 @@ def test_a_clock_behind_the_audit_trail_is_refused_until_it_is_accepted(tmp_path
     with pytest.raises(StartFailure) as refused:
         begin(0)
     assert refused.value.code == Exit.CLOCK
-    assert "31 d behind" in refused.value.message
-    assert "--accept-clock" in refused.value.message
+    assert "31 d behind" in str(refused.value)
+    assert "--accept-clock" in str(refused.value)
     assert begin(0, accept=True)[0] == "clock.accepted"
     # The trail goes on from the right time: the next start asks for nothing.
     assert begin(1).count("clock.accepted") == 1

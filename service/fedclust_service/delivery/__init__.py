@@ -10,7 +10,8 @@ from fedclust.schema.times import write_time
 from fedclust_service.delivery.smtp import MailServer, SmtpSender
 from fedclust_service.delivery.webhook import WebhookSender
 from fedclust_service.domain.notification import Body, Channel, DeliveryFailed, Outgoing, Sender
-from fedclust_service.settings import Settings, SettingsError
+from fedclust_service.exit_codes import SettingsError
+from fedclust_service.settings import Settings
 
 
 def outgoing(settings: Settings) -> Outgoing:
