@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -31,8 +31,6 @@ _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"
 # A task request may wait up to 25 s.
 _HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 _STREAM_BUCKETS = (1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0)
-#: Metrics without labels: the text and the value by the name without "fedclust_".
-_Values: TypeAlias = dict[str, tuple[str, float]]
 _AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
 
 
@@ -127,46 +125,25 @@ class _ScrapeCollector(Collector):
     def __init__(self, co: Coordinator, connections: Connections) -> None:
         self._co, self._connections = co, connections
 
-    def describe(self) -> Iterator[Metric]:
-        """Return nothing, so that registering reads nothing."""
-        return iter(())
-
     def collect(self) -> Iterator[Metric]:
         """Return the families."""
         co, connections = self._co, self._connections
-        gauges: _Values = {
-            "waiting_requests": (
-                "Requests that wait for a session to change.",
-                co.notifier.waiting,
-            ),
-            "connections": ("Open connections.", len(connections)),
-            "connections_limit": ("Most open connections.", connections.most),
-            "threads_alive": (
-                "1 while driver, sweeper, sealer, listener and the senders of notifications run.",
-                co.alive,
-            ),
-        }
-        counters: _Values = {
-            "connections_evicted": (
-                "Idle connections that were closed to make room for others.",
-                connections.evicted,
-            ),
-            "connections_refused": (
-                "Connections closed at once because all others were busy.",
-                connections.refused,
-            ),
-        }
+        text = "Requests that wait for a session to change."
+        yield GaugeMetricFamily("fedclust_waiting_requests", text, co.notifier.waiting)
+        yield GaugeMetricFamily("fedclust_connections", "Open connections.", len(connections))
+        text = "Most open connections."
+        yield GaugeMetricFamily("fedclust_connections_limit", text, connections.most)
+        text = "Idle connections that were closed to make room for others."
+        yield CounterMetricFamily("fedclust_connections_evicted", text, connections.evicted)
+        text = "Connections closed at once because all others were busy."
+        yield CounterMetricFamily("fedclust_connections_refused", text, connections.refused)
+        text = "1 while driver, sweeper, sealer, listener and the senders of notifications run."
+        yield GaugeMetricFamily("fedclust_threads_alive", text, co.alive)
         if co.listener is not None:
-            gauges["listening"] = (
-                "1 while other workers' changes are heard at once. On PostgreSQL.",
-                co.listener.connected,
-            )
-            counters["changes_missed"] = (
-                "Changes that were found by reading again before they were heard of.",
-                co.listener.missed,
-            )
-        yield from _families(GaugeMetricFamily, gauges)
-        yield from _families(CounterMetricFamily, counters)
+            text = "1 while other workers' changes are heard at once. On PostgreSQL."
+            yield GaugeMetricFamily("fedclust_listening", text, co.listener.connected)
+            text = "Changes that were found by reading again before they were heard of."
+            yield CounterMetricFamily("fedclust_changes_missed", text, co.listener.missed)
         yield from self._transactions()
         clocks = {"machine": co.clock.skew.machine_s, "database": co.clock.skew.database_s}
         yield _by_label(
@@ -179,8 +156,8 @@ class _ScrapeCollector(Collector):
             stored = co.store.read("metrics", lambda tx: tuple(self._stored(tx)))
         except StoreError:
             stored = ()
-        up = ("1 when the database answered this scrape.", bool(stored))
-        yield from _families(GaugeMetricFamily, {"database_up": up})
+        text = "1 when the database answered this scrape."
+        yield GaugeMetricFamily("fedclust_database_up", text, bool(stored))
         yield from stored
 
     def _transactions(self) -> Iterator[Metric]:
@@ -208,27 +185,15 @@ class _ScrapeCollector(Collector):
         yield _by_label("rounds", "Rounds by state.", "state", rounds.by_state)
         text = "Notifications of the last 30 days by state."
         yield _by_label("notifications", text, "state", tx.notifications.counts())
+        text = "Rounds past their deadline and below their quorum."
+        yield GaugeMetricFamily("fedclust_rounds_overdue", text, rounds.overdue)
+        text = "Rounds that some worker aggregates under a lease in force."
+        yield GaugeMetricFamily("fedclust_leases", text, rounds.leased)
+        text = "Rounds to be aggregated that no worker holds."
         waiting = rounds.by_state[RoundState.AGGREGATING] - rounds.leased
-        gauges: _Values = {
-            "rounds_overdue": (
-                "Rounds past their deadline and below their quorum.",
-                rounds.overdue,
-            ),
-            "leases": ("Rounds that some worker aggregates under a lease in force.", rounds.leased),
-            "rounds_waiting": ("Rounds to be aggregated that no worker holds.", waiting),
-            "audit_unsealed": (
-                "Entries of the audit trail that wait to be sealed: for a second at most.",
-                tx.chain.waiting(),
-            ),
-        }
-        yield from _families(GaugeMetricFamily, gauges)
-
-
-def _families(
-    kind: type[GaugeMetricFamily | CounterMetricFamily], values: _Values
-) -> Iterator[Metric]:
-    for name, (text, value) in values.items():
-        yield kind(f"fedclust_{name}", text, value=float(value))
+        yield GaugeMetricFamily("fedclust_rounds_waiting", text, waiting)
+        text = "Entries of the audit trail that wait to be sealed: for a second at most."
+        yield GaugeMetricFamily("fedclust_audit_unsealed", text, tx.chain.waiting())
 
 
 def _by_label(name: str, text: str, label: str, values: Mapping[Any, float]) -> Metric:
