@@ -23,14 +23,13 @@ class Ear:
         self.changed: Queue[tuple[str, int]] = Queue()
         self.heads: Queue[int] = Queue()
         self.waited_for: dict[str, int] = {}
-        made = self.store.listener(
+        self.listener = Listener(
+            self.store,
             lambda session, version: self.changed.put((session, version)),
             self.heads.put,
             lambda: self.waited_for,
             NEVER_S,
         )
-        assert made is not None
-        self.listener: Listener = made
 
     def start(self, reread_s: float = NEVER_S) -> None:
         self.listener._reread_s = reread_s
@@ -155,9 +154,3 @@ def test_a_reconnect_reads_again_at_once(
         return "lungs" in dict(changes)
 
     eventually(heard)
-
-
-def test_sqlite_has_no_listener(sqlite_url: str, clock: ManualClock) -> None:
-    store = Store.open(sqlite_url, clock)
-    assert store.listener(lambda *_: None, lambda _: None, dict, NEVER_S) is None
-    store.close()

@@ -11,40 +11,26 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import structlog
-from sqlalchemy import Connection, Engine, text
+from sqlalchemy import Connection
 
 from fedclust_service.background import BackgroundThread
-from fedclust_service.store._sql import Pending
 from fedclust_service.store.errors import StoreError
+from fedclust_service.store.store import HEAD, SESSIONS, Store
 
 log = structlog.get_logger(__name__)
 
-_SESSIONS, _HEAD = "fedclust_session", "fedclust_head"
-_NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 #: The thread checks this often whether it should end.
 _LOOK_S = 0.2
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.1, 2.0
 
 
-def announce(connection: Connection, pending: Pending) -> None:
-    """Notify all processes of what the transaction changed, once it is committed."""
-    touched = pending.touched.items()
-    payloads = [{"channel": _SESSIONS, "payload": f"{name} {v}"} for name, v in touched]
-    if pending.sealed is not None:
-        payloads.append({"channel": _HEAD, "payload": str(pending.sealed)})
-    if payloads:
-        connection.execute(_NOTIFY, payloads)
-
-
 class Listener(BackgroundThread):
-    """Passes on the commits of all processes; made by `Store.listener`.
+    """Passes on the commits of all processes.
 
     Parameters
     ----------
-    engine : Engine
-        Its connections are outside the pool and commit each statement.
-    read_versions : callable
-        Returns the versions of the sessions with these names.
+    store : Store
+        One on PostgreSQL.
     changed : callable
         Gets a session's name and version, also after this process's own commits.
     sealed : callable
@@ -57,16 +43,14 @@ class Listener(BackgroundThread):
 
     def __init__(
         self,
-        engine: Engine,
-        read_versions: Callable[[list[str]], Mapping[str, int]],
+        store: Store,
         changed: Callable[[str, int], None],
         sealed: Callable[[int], None],
         waited_for: Callable[[], Mapping[str, int]],
         reread_s: float,
     ) -> None:
         super().__init__("fedclust-listener")
-        self._engine = engine
-        self._read_versions = read_versions
+        self._store = store
         self._changed = changed
         self._sealed = sealed
         self._waited_for = waited_for
@@ -77,12 +61,13 @@ class Listener(BackgroundThread):
         self.missed = 0
 
     def _run(self) -> None:
-        pause = _FIRST_PAUSE_S
+        pause, engine = _FIRST_PAUSE_S, self._store.listening_engine
+        assert engine is not None, "SQLite has no other processes"  # noqa: S101
         while not self._stopping.is_set():
             try:
-                with self._engine.connect() as connection:
+                with engine.connect() as connection:
                     try:
-                        for channel in (_SESSIONS, _HEAD):
+                        for channel in (SESSIONS, HEAD):
                             connection.exec_driver_sql(f"LISTEN {channel}")
                         self.connected, pause = True, _FIRST_PAUSE_S
                         self._listen(connection)
@@ -109,7 +94,7 @@ class Listener(BackgroundThread):
                 self._dispatch(each.channel, each.payload)
 
     def _dispatch(self, channel: str, payload: str) -> None:
-        if channel == _HEAD:
+        if channel == HEAD:
             self._sealed(int(payload))
         else:
             session, _, version = payload.rpartition(" ")
@@ -120,7 +105,9 @@ class Listener(BackgroundThread):
         if not known:
             return
         try:
-            versions = self._read_versions(sorted(known))
+            versions = self._store.read(
+                "listen.versions", lambda tx: tx.sessions.versions(sorted(known))
+            )
         except StoreError as error:
             log.warning("listener_store_error", error=type(error).__name__)
             return

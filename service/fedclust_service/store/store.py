@@ -10,7 +10,7 @@ import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -39,7 +39,6 @@ from fedclust_service.store.errors import (
     translate,
 )
 from fedclust_service.store.health import Health
-from fedclust_service.store.listen import Listener, announce
 from fedclust_service.store.notifications import Notifications
 from fedclust_service.store.overview import OverviewQueries
 from fedclust_service.store.principals import Principals, SignIns, SiteTables, Tokens
@@ -94,6 +93,9 @@ MAX_ATTEMPTS = 8
 REPEAT_WITHIN_S = 20.0
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.25
+#: The channels on which PostgreSQL notifies other processes.
+SESSIONS, HEAD = "fedclust_session", "fedclust_head"
+_NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 
 @dataclass(frozen=True)
@@ -268,22 +270,10 @@ class Store:
         """
         self._callbacks.append(callback)
 
-    def listener(
-        self,
-        changed: Callable[[str, int], None],
-        sealed: Callable[[int], None],
-        waited_for: Callable[[], Mapping[str, int]],
-        reread_s: float,
-    ) -> Listener | None:
-        """Return the listener for other processes' commits; None on SQLite, which has none."""
-        engine = self._engines.listen
-        if engine is None:
-            return None
-
-        def read_versions(names: list[str]) -> Mapping[str, int]:
-            return self.read("listen.versions", lambda tx: tx.sessions.versions(names))
-
-        return Listener(engine, read_versions, changed, sealed, waited_for, reread_s)
+    @property
+    def listening_engine(self) -> Engine | None:
+        """For `Listener`, which hears other processes' commits; None on SQLite, which has none."""
+        return self._engines.listen
 
     def metrics(self) -> dict[str, TxMetrics]:
         """Return this process's counts by name of transaction."""
@@ -410,7 +400,7 @@ class Store:
                 # The commit would silently do nothing.
                 raise StoreError(f"{name}: the transaction hid an error of the database")
             if self._engines.listen is not None:
-                announce(connection, tx.pending)
+                _announce(connection, tx.pending)
             try:
                 transaction.commit()
             except DBAPIError as error:
@@ -443,6 +433,16 @@ class Store:
                 attempts=old.attempts + attempts,
                 seconds=old.seconds + seconds,
             )
+
+
+def _announce(connection: Connection, pending: Pending) -> None:
+    """Notify all processes of what the transaction changed, once it is committed."""
+    touched = pending.touched.items()
+    payloads = [{"channel": SESSIONS, "payload": f"{name} {v}"} for name, v in touched]
+    if pending.sealed is not None:
+        payloads.append({"channel": HEAD, "payload": str(pending.sealed)})
+    if payloads:
+        connection.execute(_NOTIFY, payloads)
 
 
 def _pause_s(attempt: int) -> float:

@@ -50,12 +50,15 @@ class Coordinator(CoordinatorCore):
         self.submissions = GroupCommit(self, "submission.store")
         self.touches = GroupCommit(self, "token.touch")
         self.store.on_touch(self._changed)
-        self.listener = self.store.listener(
-            changed=self.notifier.bump,
-            sealed=self.sealer.head_changed,
-            waited_for=self.notifier.waited_for,
-            reread_s=self.limits.reread_s,
-        )
+        self.listener = None
+        if not self.store.single_process:
+            self.listener = Listener(
+                self.store,
+                changed=self.notifier.bump,
+                sealed=self.sealer.head_changed,
+                waited_for=self.notifier.waited_for,
+                reread_s=self.limits.reread_s,
+            )
 
     def _changed(self, touched: Sequence[tuple[str, int]]) -> None:
         for session, version in touched:
