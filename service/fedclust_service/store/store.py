@@ -282,7 +282,7 @@ class Store:
 
     def migration_head(self) -> str | None:
         """Ask the database for its migration; None if it has no tables of fedclust."""
-        return self._direct("migration_head", migrations.revision_of)
+        return self.read("migration_head", lambda tx: migrations.revision_of(tx._connection))
 
     def expected_migration(self) -> str:
         """Return the migration that this program needs."""
@@ -314,19 +314,8 @@ class Store:
 
     def _database_time(self) -> datetime:
         ask = text("SELECT clock_timestamp()")
-        found: datetime = self._direct("clock", lambda each: each.execute(ask).scalar_one())
+        found: datetime = self.read("clock", lambda tx: tx._connection.execute(ask).scalar_one())
         return found
-
-    def _direct(self, name: str, fn: Callable[[Connection], T]) -> T:
-        # Try a second time: the loss of a pooled connection shows only when it is used.
-        for last in (False, True):
-            try:
-                with self._engines.read.connect() as connection:
-                    return fn(connection)
-            except (DBAPIError, PoolTimeout) as error:
-                if last or not is_connection_lost(error):
-                    raise self._translated(error, name) from None
-        raise AssertionError("not reached")
 
     def _translated(self, error: Exception, name: str) -> StoreError:
         found = translate(error, name)
