@@ -15,27 +15,18 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
 from fedclust.durable_files import is_disk_full, reason
 from fedclust_service import logging
 from fedclust_service.addresses import is_email
-from fedclust_service.bootstrap import explain_store_errors, open_coordinator, require_key
-from fedclust_service.clock import Machine, StoreClock
-from fedclust_service.delivery import try_channels
-from fedclust_service.domain.access import Role
-from fedclust_service.domain.audit_chain import Head
 from fedclust_service.exit_codes import Exit, SettingsError, StartFailure
 from fedclust_service.settings import OF_NOTIFICATIONS, Settings, load_settings
-from fedclust_service.store import Store, StoreError, migrate
-from fedclust_service.store import backup as copies
-from fedclust_service.store.tables import SCHEMA_REVISION
-from fedclust_service.usecases import principals, sign_ins
-from fedclust_service.usecases.access_queries import is_slug
-from fedclust_service.usecases.attention import BACKED_UP, RESTORED, VERIFIED
-from fedclust_service.usecases.audit import record_command, verify_trail
+
+if TYPE_CHECKING:
+    from fedclust_service.store import Store
 
 app = typer.Typer(
     name="fedclust-service",
@@ -176,6 +167,8 @@ def init(settings: Settings, token_out: TokenOut = None, new_key: NewKey = False
 
     What exists is kept.
     """
+    from fedclust_service.bootstrap import open_coordinator
+
     _only_warnings(settings)
     with (
         _new_file(token_out) as written,
@@ -238,7 +231,7 @@ def serve(
     Creates what `init` creates, if it is missing. Prints the address once the server answers
     requests: "listening on http://127.0.0.1:8400".
     """
-    from fedclust_service import server  # imports FastAPI
+    from fedclust_service import server
 
     server.serve(settings, _say, ready_file, accept_clock=accept_clock)
 
@@ -254,6 +247,10 @@ def operator_token(
 
     Works while a coordinator runs. Earlier tokens stay valid.
     """
+    from fedclust_service.bootstrap import explain_store_errors, open_coordinator
+    from fedclust_service.usecases import principals
+    from fedclust_service.usecases.access_queries import is_slug
+
     if not is_slug(name):
         raise typer.BadParameter("use a-z, 0-9 and -, at most 63", param_hint="--name")
     if settings.database_url is None and not settings.data_dir.is_dir():
@@ -283,6 +280,12 @@ def backup(
     The copy holds everything that was acknowledged before the command began. It does not hold the
     secret key: keep that in another place. The database's audit trail records the backup.
     """
+    from fedclust_service.bootstrap import explain_store_errors
+    from fedclust_service.store import StoreError
+    from fedclust_service.store import backup as copies
+    from fedclust_service.usecases.attention import BACKED_UP
+    from fedclust_service.usecases.audit import record_command
+
     with explain_store_errors(settings, "no backup was made"):
         made = copies.backup(settings.store_url, out)
     _say(f"{made.path}: {made.size} bytes, schema {made.migration}, SHA-256 {made.sha256}")
@@ -306,6 +309,12 @@ def restore(
     Put the secret key into the data directory before: no token is valid without it. The audit trail
     records the restore. Whoever had signed in must sign in again.
     """
+    from fedclust_service.bootstrap import explain_store_errors, open_coordinator, require_key
+    from fedclust_service.store import backup as copies
+    from fedclust_service.usecases import sign_ins
+    from fedclust_service.usecases.attention import RESTORED
+    from fedclust_service.usecases.audit import record_command
+
     _only_warnings(settings)
     check_key = None if new_key else functools.partial(require_key, settings)
     with explain_store_errors(settings, "nothing was restored"):
@@ -325,6 +334,9 @@ def restore(
 @with_settings(*DATABASE)
 def db_upgrade(settings: Settings) -> None:
     """Upgrade the database to this program's schema. Stop the coordinator and back up first."""
+    from fedclust_service.bootstrap import explain_store_errors
+    from fedclust_service.store import migrate
+
     with explain_store_errors(settings):
         before = migrate.current(settings.store_url)
         migrate.upgrade(settings.store_url)
@@ -336,6 +348,10 @@ def db_upgrade(settings: Settings) -> None:
 @with_settings(*DATABASE)
 def db_current(settings: Settings) -> None:
     """Print the database's migration and the one of this program."""
+    from fedclust_service.bootstrap import explain_store_errors
+    from fedclust_service.store import migrate
+    from fedclust_service.store.tables import SCHEMA_REVISION
+
     with explain_store_errors(settings):
         found = migrate.current(settings.store_url)
     _say(f"database: {found or 'empty'}")
@@ -362,6 +378,12 @@ def audit_verify(
     this machine: only `--head` or a site's ledger reveals a trail that was cut at its end or
     rewritten completely.
     """
+    from fedclust_service.bootstrap import explain_store_errors
+    from fedclust_service.domain.audit_chain import Head
+    from fedclust_service.store import StoreError
+    from fedclust_service.usecases.attention import VERIFIED
+    from fedclust_service.usecases.audit import record_command, verify_trail
+
     noted = None if head is None else Head.noted(head)
     if head is not None and noted is None:
         raise typer.BadParameter("give 64 hexadecimal digits, or NUMBER:HASH", param_hint="--head")
@@ -415,6 +437,9 @@ def notify_test(
     Mail goes to operator_emails and to the addresses of operators' accounts, to each by itself.
     Exit code 1 if one was not delivered, and 3 if none is configured.
     """
+    from fedclust_service.clock import Machine
+    from fedclust_service.delivery import try_channels
+
     if to is not None and not is_email(to):
         raise typer.BadParameter("use an address such as it@hospital.example", param_hint="--to")
     results = []
@@ -433,12 +458,16 @@ def notify_test(
 
 def _open_store(settings: Settings) -> Store:
     """Open a database that exists, next to a server that may be running."""
+    from fedclust_service.clock import StoreClock
+    from fedclust_service.store import Store
 
     return Store.open(settings.store_url, StoreClock(), create=False)
 
 
 def operators_addresses(settings: Settings) -> Iterable[str]:
     """Return the addresses of operators' accounts; say so if the database cannot be read."""
+    from fedclust_service.bootstrap import explain_store_errors
+    from fedclust_service.domain.access import Role
 
     try:
         with explain_store_errors(settings), contextlib.closing(_open_store(settings)) as store:
