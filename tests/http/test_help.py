@@ -58,7 +58,7 @@ def test_a_built_site_is_served_under_a_strict_policy(visitor: httpx.Client) -> 
     assert (refused.status_code, refused.headers["Allow"]) == (405, "GET, HEAD")
     overview = visitor.get("/ui/overview").text
     assert 'href="/help/"' in overview
-    assert overview.count("Read how") == 4
+    assert overview.count("Read how") == 3
 
 
 @pytest.mark.parametrize("visitor", [False], indirect=True)

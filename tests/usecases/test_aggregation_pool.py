@@ -209,7 +209,7 @@ def test_a_long_aggregation_holds_up_no_short_one(
     def seconds(plan: Any, *_: Any) -> float:
         return expected[names[plan.options.width]]
 
-    monkeypatch.setattr(rounds, "aggregation_seconds", seconds)
+    monkeypatch.setattr(driver, "aggregation_seconds", seconds)
     both.co.limits = dataclasses.replace(LIMITS, pooled_above_s=TIMEOUT_S, driver_poll_s=0.01)
     names = {}
     for width, name in enumerate(expected, 3):
@@ -233,7 +233,7 @@ def test_a_long_aggregation_holds_up_no_short_one(
 def test_the_shortest_is_taken_first_and_none_waits_for_ever(
     direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(rounds, "aggregation_seconds", lambda plan, *_: float(plan.options.width))
+    monkeypatch.setattr(driver, "aggregation_seconds", lambda plan, *_: float(plan.options.width))
     waiting = driver.WaitingRounds(direct.co)
     ids = {}
 

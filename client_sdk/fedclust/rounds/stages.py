@@ -171,8 +171,11 @@ def check(
 def refuse_uncountable(payload: Model) -> None:
     """Raise RuleViolation where a count is more than any site can have."""
     for pointer, value in leaves(payload):
-        numbers = np.asarray(value)
-        if numbers.dtype.kind == "i" and (numbers > MAX_COUNT).any():
+        # An int may be too large for any dtype.
+        whole = isinstance(value, int) or (
+            isinstance(value, np.ndarray) and value.dtype.kind == "i"
+        )
+        if whole and np.any(value > MAX_COUNT):
             raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)
 
 
