@@ -130,7 +130,7 @@ def _commonest_death(values: list[float]) -> str:
     votes = Counter(value for value in values if not math.isnan(value))
     if not votes:
         return "no value"
-    return "yes" if votes[1.0] > votes[0.0] else "no"
+    return "yes" if votes[1.0] >= votes[0.0] else "no"
 
 
 def _last_cell(times: list[float], died: list[float]) -> str:
@@ -140,7 +140,7 @@ def _last_cell(times: list[float], died: list[float]) -> str:
     return "no value"
 
 
-def test_the_commonest_cell_of_a_person_counts_and_the_first_of_equally_common_ones() -> None:
+def test_the_commonest_cell_of_a_person_counts_of_equally_common_ones_yes_or_the_first() -> None:
     cells = cells_of_rows(STAY, np.array([9.0, 3.0, 4.0, NAN, 9.0, 1.0, NAN]))[:, None]
     persons = np.array([0, 0, 0, 1, 2, 2, 2])
     found = cells_of_persons((STAY,), cells, persons)[:, 0]

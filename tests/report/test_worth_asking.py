@@ -8,7 +8,7 @@ import pytest
 
 from fedclust.numeric.cell_statistics import follow_up, rate_ratio
 from fedclust.result.worth_asking import (
-    CHOOSE_FIRST,
+    ASK_ONCE,
     clusters_of,
     crowded_text,
     worth_asking,
@@ -77,7 +77,7 @@ def test_without_a_guess_the_rule_is_said() -> None:
     assert "Each of two clusters needs 46 persons over all sites." in stay
     # The noise of four intervals adds up.
     assert relapse.endswith("needs 100 persons with the event over all sites.")
-    assert last == CHOOSE_FIRST
+    assert last == ASK_ONCE
 
 
 def test_with_persons_the_least_share_is_said() -> None:

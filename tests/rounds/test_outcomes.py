@@ -273,7 +273,7 @@ def test_whether_a_site_answers_does_not_depend_on_its_counts() -> None:
     [
         ({**DIED, "levels": ["a", "b"]}, "only a categorical outcome has levels"),
         ({**DIED, "edges": [1, 2]}, "only an ordered outcome or a time has edges"),
-        ({**DAYS, "edges": [3]}, "2 to 5 edges"),
+        ({**DAYS, "edges": [3]}, "give 2 to 5 numbers, each where a range begins"),
         ({**DAYS, "edges": [7, 3]}, "edges ascend"),
         ({**DAYS, "values": [1, 2]}, "one value is needed for each cell"),
         ({**DAYS, "event": "died"}, "only a time outcome has event"),
@@ -302,7 +302,6 @@ def test_a_wrong_outcome_is_refused_with_what_to_change(outcome: dict[str, Any],
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ({"config": {"n_clusters": [2, 3]}}, "counted at one K only: give 2, 3 or recommended"),
         ({"config": {"n_clusters": [2, 3]}, "outcomes_k": 4}, "one K only: give 2, 3 or"),
         ({"outcomes_k": 3}, "several numbers of clusters"),
         ({"config": {"n_clusters": 3, "evaluate": False}}, "leave evaluate on"),
@@ -318,3 +317,10 @@ def test_a_wrong_outcome_is_refused_with_what_to_change(outcome: dict[str, Any],
 def test_outcomes_need_a_number_of_clusters(more: dict[str, Any], says: str) -> None:
     with pytest.raises(DefinitionError, match=says):
         plan(**more)
+
+
+def test_of_several_k_the_recommended_one_counts_unless_one_is_named() -> None:
+    several = {"n_clusters": [2, 3]}
+    assert plan(config=several).outcomes_k == "recommended"
+    assert plan(config=several, outcomes_k=2).outcomes_k == 2
+    assert plan().outcomes_k is None

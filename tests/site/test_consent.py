@@ -343,7 +343,7 @@ def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
 
 
 def test_the_text_says_that_an_outcome_of_few_sites_uses_points() -> None:
-    said = "if the result does not show the outcome, because fewer than 3 sites have it."
+    said = "even if fewer than 3 sites have the outcome and the result omits it."
     assert said in points_said(asking({"died": 10}))
     assert said not in points_said(asking({"died": 10}, left=5))
 

@@ -265,6 +265,11 @@ class RowCheck:
         if (n := self.options.count_uncertain()) and not self.refused:
             n_marked = counted(n, "line")
             _say(f"Marked as uncertain in the mapping file: {n_marked}. Look, then delete the mark")
+        if not todo and not self.refused:
+            _say(
+                "Nothing is left to do. Next, with the same options: fedclust review, for somebody "
+                "else to approve, or fedclust participate"
+            )
 
     def _edits(self) -> Iterator[str]:
         """Yield each edit of the mapping file that is needed; further lines are to be pasted."""

@@ -22,17 +22,16 @@ from fedclust.cli.session_screen import (
     show_session,
 )
 from fedclust.client.session_request import FieldNames
-from fedclust.definition import unbounded
+from fedclust.definition import unbounded_text
 from fedclust.durable_files import write_file
 from fedclust.result.ro_crate import check_license
 from fedclust.result.session_result import SessionResult
 from fedclust.result.tables import centroid_table
 from fedclust.result.worth_asking import asked_of_sites, worth_lines
-from fedclust.schema.feature import clustered
 from fedclust.schema.states import SessionState
 from fedclust.wire import codec, errors
 from fedclust.wire.errors import problem
-from fedclust.wire.models import Definition, SessionCreate, SessionPatch
+from fedclust.wire.models import SessionCreate, SessionPatch
 
 app = o.group("Define sessions, watch them and get their results; for analysts and operators.")
 
@@ -66,7 +65,8 @@ def create(
             return
         info = client.create_session(options.definition(session, client))
     show_session(info, ())
-    _warn_of_bounds(info.definition)
+    if said := unbounded_text(info.definition.features):
+        show(err, f"warning: {said}")
     if not o.wants_json():
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
         show(err, f"      `fedclust session watch {info.name}` shows their progress")
@@ -404,15 +404,3 @@ def _check_license(licence: str | None, shape: str) -> None:
     if licence is not None and shape != "ro-crate":
         raise errors.UsageError("--license is for an RO-Crate: give --format ro-crate too")
     check_license(licence)
-
-
-def _warn_of_bounds(definition: Definition) -> None:
-    """Warn of numeric features without bounds, of which a site can send any value."""
-    names = [feature.name for feature in unbounded(clustered(definition.features))]
-    if names:
-        show(
-            err,
-            f"warning: no lower or no upper bound: {', '.join(names)}. Extreme values of one "
-            "site can move the clusters of all sites: declare the least and greatest value that a "
-            'person can have as "lower" and "upper" (--file).',
-        )

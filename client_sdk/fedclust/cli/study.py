@@ -18,7 +18,7 @@ from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
 from fedclust.definition.study import StudyInfo
 from fedclust.result.session_terms import feature_text
-from fedclust.result.worth_asking import CHOOSE_FIRST, points_asked
+from fedclust.result.worth_asking import ASK_ONCE, points_asked
 from fedclust.schema.feature import outcomes_of
 from fedclust.wire.models import SessionEntry
 
@@ -87,7 +87,7 @@ def _study_row(info: StudyInfo) -> tuple[object, ...]:
 def _points(info: StudyInfo) -> str | None:
     """Return what a session with all outcomes of a study asks of each site."""
     asked = outcomes_of(info.features or ())
-    return f"{points_asked(asked)}. {CHOOSE_FIRST}" if asked else None
+    return f"{points_asked(asked)}. {ASK_ONCE}" if asked else None
 
 
 def _show(info: StudyInfo, sessions: list[SessionEntry]) -> None:

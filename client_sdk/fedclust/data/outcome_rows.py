@@ -74,8 +74,8 @@ def cells_of_rows(
 def cells_of_persons(outcomes: Sequence[Outcome], cells: CellArray, persons: IntArray) -> CellArray:
     """Return each person's cell of each outcome, given those (n, q) of rows and their persons (n,).
 
-    Rows without a value do not count. Of a time the last row counts, else the commonest cell, or
-    the first of equally common ones.
+    Rows without a value do not count. Of a time the last row counts, else the commonest cell. Of
+    equally common ones yes counts, as of a death that only the last row has, else the first.
     """
     n_persons = int(persons.max(initial=-1)) + 1
     found = np.empty((n_persons, len(outcomes)), dtype=np.int8)
@@ -90,7 +90,8 @@ def cells_of_persons(outcomes: Sequence[Outcome], cells: CellArray, persons: Int
             most = np.zeros(n_persons, dtype=np.int64)
             for cell in range(missing):
                 rows = np.bincount(persons[own == cell], minlength=n_persons)
-                chosen[rows > most] = cell
+                more = rows >= np.maximum(most, 1) if outcome.kind == "binary" else rows > most
+                chosen[more] = cell
                 np.maximum(most, rows, out=most)
         found[:, j] = chosen
     return found
@@ -106,11 +107,17 @@ def differing_outcomes(
         pairs = np.unique(np.stack([persons[known], own[known]]), axis=1)
         differing = int((np.bincount(pairs[0].astype(np.int64)) > 1).sum())
         if differing and outcome.kind != "time":
-            found.append(
+            said = (
                 f"outcome {outcome.name!r}: the rows of {counted(differing, 'person')} differ; the "
-                "commonest value counts, and of equally common ones the first of "
-                f"{list_names(outcome.cells[:-1])}"
             )
+            said += "commonest value counts, and of equally common ones "
+            if outcome.kind == "binary":
+                said += (
+                    "yes. If one yes is enough, as of a death, write it into all rows of the person"
+                )
+            else:
+                said += f"the first of {list_names(outcome.cells[:-1])}"
+            found.append(said)
     return found
 
 

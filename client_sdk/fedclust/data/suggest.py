@@ -706,7 +706,8 @@ class _Writer:
         for why, each in texts.items():
             said = f"{why}{', read as missing' * taken}: {with_counts(each)}{_limit_advice(each)}"
             self._note(feature, said, mark="uncertain" if taken else "to do")
-        if listed := [text for each in texts.values() if not is_free_text(each) for text in each]:
+        listed = [text for each in texts.values() if not is_free_text(each) for text in each]
+        if listed := [text for text in listed if not _limit_advice([text])]:
             self.lines.append(f"{'' if taken else '# '}missing = {_toml(listed)}")
         if not found:
             self._note(feature, "the column has no number")

@@ -83,6 +83,9 @@ def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Def
     fields["config"] = _options(request).model_dump(mode="json")
     fields["seed"] = seed if request.seed is None else request.seed
     fields |= {"method_version": method.version, "engine_version": VERSION}
+    several = isinstance(fields["config"].get("n_clusters"), list)
+    if several and outcomes_of(request.features):
+        fields["outcomes_k"] = request.outcomes_k or "recommended"
     return Definition.model_validate_json(canonical_json(fields))
 
 
@@ -208,9 +211,9 @@ def _outcomes_k_faults(definition: SessionCreate, options: MethodOptions) -> _Fa
         if wanted is not None:
             message = "only a session with outcomes and several numbers of clusters has it"
             yield "/outcomes_k", "outcomes-k", message
-    elif wanted != "recommended" and wanted not in ks:
+    elif wanted not in (None, "recommended", *ks):
         several = ", ".join(map(str, ks))
-        message = f"outcomes are counted at one K only: give {several} or recommended"
+        message = f"outcomes are counted at one K only: give {several} or recommended, the default"
         yield "/outcomes_k", "outcomes-k", message
 
 
@@ -372,6 +375,17 @@ def unbounded(features: Sequence[Feature]) -> Iterator[Feature]:
             yield each
 
 
+def unbounded_text(features: Sequence[Declaration]) -> str:
+    """Return which numbers lack bounds, and what to do; "" if none does."""
+    names = [feature.name for feature in unbounded(clustered(features))]
+    if not names:
+        return ""
+    return (
+        f"No lower or no upper bound: {', '.join(names)}. Extreme values of one site can move the "
+        "clusters of all sites: declare the least and greatest value that a person can have."
+    )
+
+
 def _bounds_fault(feature: Feature) -> _Fault:
     message = "scaling by bounds needs lower and upper"
     if isinstance(feature, TrajectoryColumn) and feature.point in SUMMARY_UNITS:
@@ -459,8 +473,11 @@ def _outcome_faults(outcome: Outcome, read_as: Mapping[str, Feature]) -> _Faults
     if kind in OUTCOME_EDGES:
         least, most = OUTCOME_EDGES[kind]
         if not least <= len(edges or ()) <= most:
-            a = "an" if kind == "ordered" else "a"
-            yield "/edges", "edges", f"{a} {kind} outcome declares {least} to {most} edges"
+            begins = "where a range begins, such as 3, 7, 14"
+            what = (
+                begins if kind == "ordered" else "where an interval ends, such as 30, 90, 180, 365"
+            )
+            yield "/edges", "edges", f"give {least} to {most} numbers, each {what}"
         elif edges is not None and not _ascend(edges):
             yield "/edges", "edges", "edges ascend"
         elif edges is not None and kind == "time" and edges[0] <= 0:

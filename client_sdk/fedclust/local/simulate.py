@@ -92,7 +92,8 @@ def simulate(
         site's name to the names of its array's columns. Outcomes are mappings with ``"role":
         "outcome"``; their noise comes from the seed.
     outcomes_k : int or "recommended", optional
-        With several K and outcomes: the one that outcomes are counted at.
+        With several K and outcomes: the one that outcomes are counted at, by default the
+        recommended one.
     seed : int
     persons : mapping of site name to str or sequence of length n, optional
         Which person each row belongs to, or the column that says it. At other sites, and with

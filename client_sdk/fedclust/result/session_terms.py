@@ -49,8 +49,8 @@ TECHNICAL = {
 
 COORDINATOR_LEARNS = (
     "The coordinator learns how many persons take part, when this table of groups changes, and "
-    "perhaps the table itself. In a small table, it may guess who. Whoever knows a group's "
-    "others may learn the last one's values."
+    "perhaps the table itself. It may recognise persons in a small table. Whoever knows all "
+    "but one of a group may learn that one's values."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -232,7 +232,7 @@ class SessionTerms:
         yield "protection", [self.promise]
         yield "remains", self.notes
         if full:
-            stop = f"fedclust leave {self.session}. Until approved again: fedclust approve"
+            stop = f"fedclust leave {self.session}. To pause: fedclust approve"
             yield (
                 "afterwards",
                 [
@@ -308,8 +308,8 @@ class SessionTerms:
         phases = {phase.name for phase in self.phases}
         if not self.protection_none:
             yield (
-                f"The site forms groups of at least {self.p} similar persons, each with one "
-                f"record: the middle value (one person's, rounded) or commonest category of "
+                f"The site forms groups of at least {self.p} similar persons. A group's record is "
+                f"the middle value (one person's, rounded) or commonest category of "
                 f"{self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"

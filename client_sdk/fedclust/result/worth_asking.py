@@ -26,7 +26,7 @@ _DEVIATIONS = 5
 _MOST_AT_ONCE = 0.2
 #: With so many groups of a site for each cluster results are good: docs/privacy/thresholds.md.
 _GROUPS = 2
-CHOOSE_FIRST = "Choose K first, and ask once: points that are spent do not come back."
+ASK_ONCE = "Ask once: points that are spent do not come back."
 
 
 @dataclass(frozen=True)
@@ -250,7 +250,7 @@ def worth_lines(
         texts += [_guessed_text(each, guess)] if each.kind == "time" else []
         if any(texts):
             lines.append(f"{each.name}: {' '.join(filter(None, texts))}")
-    return (*lines, CHOOSE_FIRST) if lines and not exact else tuple(lines)
+    return (*lines, ASK_ONCE) if lines and not exact else tuple(lines)
 
 
 def _said(

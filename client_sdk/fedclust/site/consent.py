@@ -195,9 +195,9 @@ class ConsentRequest(SessionTerms):
         listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
         if listed:
             yield (
-                "Whoever knows a person's group knows the value, for these shares of persons: "
-                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Ask the analyst to "
-                "make sensitive columns outcomes."
+                "Whoever knows a person's group knows the value, for this share of persons: "
+                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Ask the analyst to make "
+                "sensitive columns outcomes."
             )
 
     def _points_lines(self) -> Iterator[str]:
@@ -216,8 +216,8 @@ class ConsentRequest(SessionTerms):
             return
         yield question_text(self.question, self.balance)
         yield (
-            "Points are used even if the result does not show the outcome, because fewer than "
-            f"{self.definition.policy.min_sites} sites have it."
+            f"Points are used even if fewer than {self.definition.policy.min_sites} sites have the "
+            "outcome and the result omits it."
         )
         for name in self.also_features:
             yield (

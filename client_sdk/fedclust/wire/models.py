@@ -201,7 +201,9 @@ class SessionCreate(Written):
     sites: Annotated[tuple[Slug, ...], Field(min_length=1, max_length=10_000)]
     """The sites to invite, which the operator has registered."""
     outcomes_k: Annotated[int, Field(ge=1)] | Literal["recommended"] | None = None
-    """With several numbers of clusters: the one that outcomes are counted at."""
+    """With several numbers of clusters: the one that outcomes are counted at. None: `recommended`.
+    If no single one is recommended, nothing is counted and no points are used.
+    """
     start: Literal["when_all_joined", "manual"] = "when_all_joined"
     """Whether the session starts by itself, or an analyst starts it."""
     policy: Policy = Policy()

@@ -104,7 +104,7 @@ def test_a_study_shows_the_points_of_its_outcomes(api: ApiCaller, readers: Reade
     assert (made.status_code, made.headers["Location"]) == (201, "/v1/studies/deaths")
     page = readers["ada"].open("/ui/studies/deaths")
     assert "A session that counts every outcome asks 25 points" in page
-    assert "Choose K first, and ask once" in page
+    assert "Ask once: points" in page
     form = PageForm(readers["ada"].open("/ui/new-session?study=deaths"))
     rows = [
         (form.value(f"/features/{n}/name"), form.value(f"/features/{n}/role")) for n in range(3)

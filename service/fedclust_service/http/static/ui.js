@@ -91,10 +91,10 @@ const columns = document.getElementById("columns");
 // What spreadsheets call headings, roles and kinds; others are known by their own name.
 const WORDS = {
   name: /^(column|name|variable|feature)s?$/i, kind: /^(kind|type)$/i, lower: /^(lower|min)/i,
-  upper: /^(upper|max)/i, levels: /^(level|code)s$/i,
-  feature: /^feat|^input/i, outcome: /^out|^target/i,
+  upper: /^(upper|max)/i, levels: /^(level|code)s$/i, transform: /^(transform|scale)/i,
+  log: /^(log|ln)$/i, feature: /^feat|^input/i, outcome: /^out|^target|^endp/i,
   numeric: /^num|^int|^float|^real|^contin|^zahl|^ganzzahl|^stetig/i,
-  binary: /^bin|^bool|^yes|^ja/i,
+  binary: /^bin|^bool|^yes|^ja|^dich/i,
   categorical: /^cat|^kat|^nominal|^factor|^faktor/i, ordered: /^ord|^rang/i,
   time: /^time|^surv|^zeit/i, trajectory: /^traj|^verlauf/i,
 };
@@ -146,12 +146,16 @@ function fillRows(row, first, lines) {
   const refused = (!described && rows.some((cells) => cells.length > 1))
     || rows.some((cells) => isNumber(cells[name]) || isNumber(cells[word]))
     || rows.some((cells) => cells.length === 1 && /;|,.*,/.test(cells[0]));
+  const role = order.indexOf("role");
+  const outcomes = rows.filter((cells) => known(cells[role], ["outcome"])).length;
+  const others = lines[0].filter((text, place) => headed && text && !headings[place]);
+  const unread = others.length > 0 ? ` Not taken, heading not known: ${others.join(", ")}.` : "";
   const note = document.getElementById("pasted");
-  note.className = refused ? "wrong" : "soft";
+  note.className = refused || others.length > 0 ? "wrong" : "soft";
   note.textContent = refused
     ? "These may be rows of patients. Nothing was taken: paste a row for each column, below a " +
       "row of headings such as name, kind and unit."
-    : `Filled: ${rows.length}. Look at the names, then press Check.`;
+    : `Filled: ${rows.length}, ${outcomes} of them outcomes.${unread} Look, then press Check.`;
   if (refused) return;
   const bodies = [...columns.tBodies];
   const lacking = rows.length - bodies.slice(bodies.indexOf(row)).length + 1;

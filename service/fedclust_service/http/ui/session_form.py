@@ -247,13 +247,27 @@ class SessionForm:
         try:
             made = check(self.json.encode())
         except Refusal as refusal:
-            form = self.refused(refusal)
+            form = self.refused(refusal).with_errors_of_other_rows(check)
         errors = {at: said for at, said in form.errors.items() if at not in lacking}
         missing = {at: self.label(at) for at in lacking}
         general = () if missing else form.general
         errors |= self.refusals
         form = replace(form, errors=errors, general=general, missing=missing)
         return form, None if missing or errors else made
+
+    def with_errors_of_other_rows(self, check: Callable[[bytes], Any]) -> Self:
+        """Return the form with the messages of rows that are compared once others are right."""
+        wrong = {row[0] for row in map(_ROW.match, self.errors) if row}
+        kept = {at: _ROW.match(at) for at in self.texts}
+        texts = {at: self.texts[at] for at, row in kept.items() if not row or row[0] not in wrong}
+        rest, others = replace(self, texts=texts), {}
+        if wrong and rest.rows:
+            try:
+                check(rest.json.encode())
+            except Refusal as refusal:
+                found = rest.refused(refusal).errors
+                others = {at: each for at, each in found.items() if _ROW.match(at)}
+        return replace(self, errors={**others, **self.errors})
 
     @property
     def refusals(self) -> dict[str, tuple[str, ...]]:
@@ -279,12 +293,17 @@ class SessionForm:
             if site := re.fullmatch(r"/sites/(\d+)", place):
                 message = f"{self.sites[int(site[1])]}: {message}"
             elif row := _ROW.match(place):
-                at = f"/features/{[*self.features][int(row[1])]}"
+                number, declared = [*self.features.items()][int(row[1])]
+                at = f"/features/{number}"
                 place = at + (place[row.end() :] or "/name")
                 foreign = re.fullmatch(r'unknown field "(\w+)"\.', message)
                 if foreign and f"{at}/{foreign[1]}" in self.fields:
                     place = f"{at}/{foreign[1]}"
                     message = "a column of this role and kind has none: leave it empty"
+                numeric = {"role": "outcome", "kind": "numeric"}
+                if place == f"{at}/kind" and numeric.items() <= declared.items():
+                    message = "a number is counted in ranges: choose ordered, and under More give "
+                    message += "edges such as 3, 7, 14 (for a mean also values)"
             while place and place not in self.fields and place != "/features":
                 place = place.rpartition("/")[0]
             if not place:

@@ -7,7 +7,7 @@ from starlette.responses import Response
 from fedclust.definition.study import StudyInfo
 from fedclust.result.session_terms import feature_text
 from fedclust.result.wording import named_values
-from fedclust.result.worth_asking import CHOOSE_FIRST, points_asked
+from fedclust.result.worth_asking import ASK_ONCE, points_asked
 from fedclust.schema.feature import Declaration, outcomes_of
 from fedclust_service.domain.access import Role
 from fedclust_service.http.ui.action import Action
@@ -53,7 +53,7 @@ def points_of_study(features: Sequence[Declaration]) -> tuple[str, ...]:
     if not asked:
         return ()
     each = f"A session that counts every outcome asks {points_asked(asked)}."
-    return (each, CHOOSE_FIRST)
+    return (each, ASK_ONCE)
 
 
 def _agreed(study: StudyInfo) -> list[tuple[str, str]]:
