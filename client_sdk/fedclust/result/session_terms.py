@@ -49,7 +49,7 @@ TECHNICAL = {
 
 COORDINATOR_LEARNS = (
     "The coordinator learns how many persons take part, when this table of groups changes, and "
-    "perhaps the table itself. It may recognise persons in a small table. Whoever knows all "
+    "perhaps the table itself. It may recognise persons in small tables. Whoever knows all "
     "but one of a group may learn that one's values."
 )
 
