@@ -12,7 +12,6 @@ every few rounds the worse half is dropped.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from operator import methodcaller
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
@@ -359,15 +358,6 @@ def _first_candidates(
     return _next_step(following, centroids)
 
 
-@dataclass(frozen=True)
-class _SteppedCandidate:
-    """A candidate after a Lloyd step: its new centroids, its judgement and its old inertia."""
-
-    centroids: FloatArray
-    judgement: Judgement
-    inertia: float
-
-
 def _candidates_step(
     state: State,
     centroids: FloatArray,
@@ -384,40 +374,31 @@ def _candidates_step(
     steps = [steps[place] for place in tolerant_argsort([step[3]["inertia"] for step in steps])]
     leader, _, costs, leader_metrics = steps[0]
     best = judge(state.best, centroids[leader], costs, config, options.tol)
-    candidates = []
-    for i, following_centroids, costs, metrics in steps:
+    kept: list[tuple[FloatArray, Judgement]] = []
+    highest = 0.0
+    for i, stepped, costs, metrics in steps:
         judgement = judge(state.judgements[i], centroids[i], costs, config, options.tol)
-        candidates.append(_SteppedCandidate(following_centroids, judgement, metrics["inertia"]))
+        # The leader stays. No other can overtake it that has converged, or that has the same
+        # inertia as a better one.
+        distinct = metrics["inertia"] > highest * (1.0 + SAME_INERTIA)
+        if not kept or (distinct and not judgement.converged):
+            kept.append((stepped, judgement))
+            highest = metrics["inertia"]
     closed = state.closed + 1
-    most = len(candidates)
     if closed % options.halve_every == 0:
-        most = (most + 1) // 2
-    kept = _drop_hopeless(candidates)[:most]
-    moved = np.stack([candidate.centroids for candidate in kept])
+        kept = kept[: (len(steps) + 1) // 2]
+    moved = np.stack([stepped for stepped, _ in kept])
     following = State(
         phase="candidates",
         seed=state.seed,
         closed=closed,
         centroids=moved,
-        judgements=tuple(candidate.judgement for candidate in kept),
+        judgements=tuple(judgement for _, judgement in kept),
         best=best,
     )
     if following.converged:
         return Done(finish(following, config), leader_metrics)
     return _next_step(following, moved, leader_metrics)
-
-
-def _drop_hopeless(candidates: Sequence[_SteppedCandidate]) -> list[_SteppedCandidate]:
-    """Return the leader and the candidates that may still overtake it; all sorted by inertia.
-
-    A candidate is hopeless if it has converged, or has the same inertia as a better one.
-    """
-    kept = [candidates[0]]
-    for candidate in candidates[1:]:
-        distinct = candidate.inertia > kept[-1].inertia * (1.0 + SAME_INERTIA)
-        if distinct and not candidate.judgement.converged:
-            kept.append(candidate)
-    return kept
 
 
 def _cluster_means(

@@ -205,23 +205,20 @@ def cells_task(options: Variants) -> CellsTask:
 
 def find_cells(task: SiteTask[CellsTask], site: SiteSide[Variants]) -> Cells:
     """Return a site's cells; remember their means if they label its rows."""
-    found = _local_cells(task.common, site.points, site.config.options, site.rng)
+    asked, points, options = task.common, site.points, site.config.options
+    # At least two persons per cell on average: a site with k' rows or fewer would send its rows.
+    n_cells = max(min(asked.n_clusters, points.n // 2), 1)
+    if asked.variant == "paper":
+        found = algorithm_1(points, n_cells, site.rng, project=asked.project)
+    else:
+        n_init = asked.n_init or local_restarts(len(points.X), points.X.shape[1], n_cells)
+        n_clusters = options.k if asked.project else None
+        found = restarted_cells(points, n_cells, n_init, site.rng, n_clusters)
     filled = found.counts > 0
     sent = Cells(counts=found.counts[filled], means=found.means[filled])
-    if site.config.options.labels == "cells":
+    if options.labels == "cells":
         site.memory[CELLS_KEY] = sent.means
     return sent
-
-
-def _local_cells(
-    task: CellsTask, points: Points, options: Variants, rng: np.random.Generator
-) -> ClusterSums:
-    # At least two persons per cell on average: a site with k' rows or fewer would send its rows.
-    n_cells = max(min(task.n_clusters, points.n // 2), 1)
-    if task.variant == "paper":
-        return algorithm_1(points, n_cells, rng, project=task.project)
-    n_init = task.n_init or local_restarts(len(points.X), points.X.shape[1], n_cells)
-    return restarted_cells(points, n_cells, n_init, rng, options.k if task.project else None)
 
 
 # --- How a site clusters its own points -----------------------------------------------------------

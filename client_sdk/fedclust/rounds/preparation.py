@@ -23,7 +23,7 @@ It is round 1 of every session with ``scaling: standard``, ``missing: impute`` o
 and does not count for ``max_rounds``.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated
 
@@ -268,35 +268,31 @@ def _median(values: FloatArray) -> FloatArray:
     return np.asarray(np.nan_to_num(found))
 
 
-def _imputed_warning(sent: Mapping[str, SiteMoments], config: RunConfig) -> tuple[str, ...]:
-    """Return the warning that much was imputed, from what the sites' groups release."""
+def _imputed_warning(sent: Mapping[str, SiteMoments], config: RunConfig) -> Iterator[str]:
+    """Warn that much was imputed, from what the sites' groups release."""
     persons = observed = 0
     for site, moments in sent.items():
         has = np.asarray(config.masks.get(site, config.mask))
         persons += moments.n * int(has.sum())
         observed += int(moments.observed[has].sum())
     share = 1.0 - observed / persons if persons else 0.0
-    if share < _MUCH_IMPUTED:
-        return ()
-    grouped = ", also where only some persons of a group lack one"
-    where = "" if config.policy.protection == "none" else grouped
-    warning = (
-        f"{share:.0%} of the values are imputed{where}: expect worse clusters than with complete "
-        "data. Leave out features with many missing values."
-    )
-    return (warning,)
+    if share >= _MUCH_IMPUTED:
+        grouped = ", also where only some persons of a group lack one"
+        where = "" if config.policy.protection == "none" else grouped
+        yield (
+            f"{share:.0%} of the values are imputed{where}: expect worse clusters than with "
+            "complete data. Leave out features with many missing values."
+        )
 
 
-def _apart_warnings(sites: Iterable[str], apart: BoolArray, config: RunConfig) -> tuple[str, ...]:
-    found = []
+def _apart_warnings(sites: Iterable[str], apart: BoolArray, config: RunConfig) -> Iterator[str]:
     for site, own in zip(sites, apart, strict=True):
         names = ", ".join(repr(name) for name in feature_names(config.columns, own)[:10])
         if names:
-            found.append(
+            yield (
                 f"the site {site!r} stands apart in {names}: its values lie more than "
                 f"{_APART:.0f} times as far from the middle of the sites as theirs. Mean and scale "
                 "are therefore those of the other sites, and every site's values count as at most "
                 f"{_LIMIT_APART:.0f} standard deviations from that mean. Ask the site for its "
                 "units and missing codes; create the session without it where they are wrong"
             )
-    return tuple(found)

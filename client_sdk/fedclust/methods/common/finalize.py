@@ -1,6 +1,6 @@
 """The end of a session: merge equal centroids, sort clusters, map to own units."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -155,14 +155,12 @@ def sort_clusters(raw: Result) -> Result:
     return complete_result(raw, n_clusters=None)
 
 
-def _too_few_warning(n_found: int, n_clusters: int | None) -> tuple[str, ...]:
-    if n_clusters is None or n_found >= n_clusters:
-        return ()
-    warning = (
-        f"{n_found} distinct centroids were found where {n_clusters} were asked for: "
-        "the sites' answers hold no more."
-    )
-    return (warning,)
+def _too_few_warning(n_found: int, n_clusters: int | None) -> Iterator[str]:
+    if n_clusters is not None and n_found < n_clusters:
+        yield (
+            f"{n_found} distinct centroids were found where {n_clusters} were asked for: "
+            "the sites' answers hold no more."
+        )
 
 
 def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:

@@ -13,7 +13,7 @@ the order of merging does not matter. Entries outside a mask are 0 and never use
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -312,24 +312,21 @@ def collect_centroids(sent: Mapping[str, Cells], config: RunConfig) -> LocalCent
     )
 
 
-def too_many_groups_warning(n_groups: int, n_clusters: int) -> tuple[str, ...]:
-    """Return a warning if groups that share no feature leave more groups than clusters."""
-    if n_groups <= n_clusters:
-        return ()
-    warning = (
-        f"{n_groups} groups remain where {n_clusters} clusters were asked for: they share no "
-        "feature, so nothing tells which of them are one."
-    )
-    return (warning,)
+def too_many_groups_warning(n_groups: int, n_clusters: int) -> Iterator[str]:
+    """Warn if groups that share no feature leave more groups than clusters."""
+    if n_groups > n_clusters:
+        yield (
+            f"{n_groups} groups remain where {n_clusters} clusters were asked for: they share no "
+            "feature, so nothing tells which of them are one."
+        )
 
 
-def single_site_feature_warning(sites: Collection[str], config: RunConfig) -> tuple[str, ...]:
-    """Return a warning that names the features that only one site has, if there are any."""
+def single_site_feature_warning(sites: Collection[str], config: RunConfig) -> Iterator[str]:
+    """Warn of the features that only one site has, if there are any, by their names."""
     single = np.array([config.masks[site] for site in sites]).sum(axis=0) == 1
-    if not single.any():
-        return ()
-    names = _feature_list(single, config)
-    return (f"One site alone has {names}: the centroids hold its own means there.",)
+    if single.any():
+        names = _feature_list(single, config)
+        yield f"One site alone has {names}: the centroids hold its own means there."
 
 
 def _feature_list(columns: BoolArray, config: RunConfig) -> str:

@@ -15,7 +15,7 @@ best simplified silhouette. Draws depend on the session's seed and the site's na
 do not depend on which other sites take part.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Literal
 
 import numpy as np
@@ -484,17 +484,15 @@ def draw_proxies(
     return points
 
 
-def _forced_merge_warning(tree: MergeTree, n_clusters: int) -> tuple[str, ...]:
-    """Return a warning if the cut merged clusters of one site in spite of ``cannot_link``."""
+def _forced_merge_warning(tree: MergeTree, n_clusters: int) -> Iterator[str]:
+    """Warn if the cut merged clusters of one site in spite of ``cannot_link``."""
     forced = tree.forced - (max(n_clusters, tree.n_roots) - tree.n_roots)
-    if forced <= 0:
-        return ()
-    warning = (
-        f"{forced} merges put clusters of one site together although cannot_link kept them "
-        f"apart: sites have more clusters than {n_clusters}, or what fitted better was taken. "
-        "Ask for more clusters, or for fewer local ones."
-    )
-    return (warning,)
+    if forced > 0:
+        yield (
+            f"{forced} merges put clusters of one site together although cannot_link kept them "
+            f"apart: sites have more clusters than {n_clusters}, or what fitted better was taken. "
+            "Ask for more clusters, or for fewer local ones."
+        )
 
 
 def finish(state: State, config: RunConfig) -> Result:

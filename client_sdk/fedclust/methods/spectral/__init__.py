@@ -21,7 +21,7 @@ References
    approach for spectral clustering", ESANN 2021.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -308,21 +308,13 @@ def check_eigen(
     check_cells(payload, k, config)
     check_shapes(payload, vectors=(k, k))
     check_empty(payload.counts, payload.vectors, "/vectors")
-    _check_vectors(payload, config.options)
-
-
-def _check_vectors(payload: Eigen, options: EigenConfig) -> None:
-    """Refuse means larger than K vectors of length sqrt(m) allow, for m points and anchors.
-
-    Nystroem's formula, which places points outside of a full graph's sample, gives no such limit.
-    """
-    n_vertices = int(payload.counts.sum()) + options.n_anchors
-    if options.gamma is not None and n_vertices > MAX_RBF_POINTS:
-        return
-    limit = options.n_clusters * n_vertices * (1.0 + _SLACK)
-    message = "cell {}: no mean of eigenvectors over this many persons is as large"
-    too_large = (payload.vectors**2).sum(axis=1) > limit
-    refuse_first(too_large, "vectors", message, "/vectors")
+    n_vertices = int(payload.counts.sum()) + config.options.n_anchors
+    # Nystroem's formula, which places points outside of a full graph's sample, gives no limit.
+    if config.options.gamma is None or n_vertices <= MAX_RBF_POINTS:
+        # K vectors of length sqrt(m), for m points and anchors, allow no larger means.
+        too_large = (payload.vectors**2).sum(axis=1) > k * n_vertices * (1.0 + _SLACK)
+        message = "cell {}: no mean of eigenvectors over this many persons is as large"
+        refuse_first(too_large, "vectors", message, "/vectors")
 
 
 # --- At a site ------------------------------------------------------------------------------------
@@ -344,8 +336,14 @@ def _send_landmarks(task: SiteTask[LandmarksTask], site: SiteSide) -> Landmarks:
 def _send_anchors(task: SiteTask[AnchorsTask], site: SiteSide[EigenVariants]) -> Anchors:
     n_anchors, points, options = task.common.n_anchors, site.points, site.config.options
     if task.site == AnchorPart(anchors=True):
-        return _find_anchors(n_anchors, points, options, site.rng)
-    return _no_anchors(n_anchors, points.X.shape[1], options)
+        found = _find_anchors(n_anchors, points, options, site.rng)
+        if found is not None:
+            return found
+    return Anchors(
+        counts=np.zeros(n_anchors, dtype=np.int64),
+        means=np.zeros((n_anchors, points.X.shape[1])),
+        vectors=np.zeros((n_anchors, options.n_clusters)),
+    )
 
 
 def _small_cells(points: Points, limit: int, rng: np.random.Generator) -> ClusterSums:
@@ -353,21 +351,15 @@ def _small_cells(points: Points, limit: int, rng: np.random.Generator) -> Cluste
     return local_kmeans(points, max(min(limit, points.n // 2), 1), _N_INIT, rng)
 
 
-def _no_anchors(n_anchors: int, d: int, options: EigenConfig) -> Anchors:
-    counts = np.zeros(n_anchors, dtype=np.int64)
-    vectors = np.zeros((n_anchors, options.n_clusters))
-    return Anchors(counts=counts, means=np.zeros((n_anchors, d)), vectors=vectors)
-
-
 def _find_anchors(
     n_anchors: int, points: Points, options: EigenConfig, rng: np.random.Generator
-) -> Anchors:
-    """Return means of small cells far apart, and the eigenvectors there."""
+) -> Anchors | None:
+    """Return means of small cells far apart, and the eigenvectors there; None without any."""
     cells = _small_cells(points, max(_N_ANCHOR_CELLS, n_anchors), rng)
     # A cell of one person is never an anchor.
     eligible = np.flatnonzero(cells.counts > 1)
     if not len(eligible):
-        return _no_anchors(n_anchors, points.X.shape[1], options)
+        return None
     chosen = eligible[_draw_farthest_first(cells.means[eligible], n_anchors, rng)]
     _, vectors = _embed(points, cells.means[chosen], options, rng)
     missing = (0, n_anchors - len(chosen))
@@ -647,7 +639,7 @@ def _cluster_landmarks(
         group_means(means, counts, labels),
         config,
         stopped_because="finished",
-        warnings=_warn_if_unreliable(found),
+        warnings=tuple(_warn_if_unreliable(found)),
         prototypes=points,
         prototype_labels=tuple(found.labels.tolist()),
         extra={"neighbours": found.neighbours, **metrics},
@@ -676,15 +668,13 @@ def _graph_places(means: FloatArray, points: FloatArray) -> IntArray:
     )
 
 
-def _warn_if_unreliable(found: LandmarkClustering) -> tuple[str, ...]:
-    if found.gap >= _RELIABLE_GAP and found.agreement >= _RELIABLE_AGREEMENT:
-        return ()
-    warning = (
-        f"The clusters may be wrong: relative eigengap {found.gap:.2f}, and other neighbour counts "
-        f"agree on {found.agreement:.0%} of the landmarks. Try another number of clusters, larger "
-        "sites, or a smaller min_group_size."
-    )
-    return (warning,)
+def _warn_if_unreliable(found: LandmarkClustering) -> Iterator[str]:
+    if found.gap < _RELIABLE_GAP or found.agreement < _RELIABLE_AGREEMENT:
+        yield (
+            f"The clusters may be wrong: relative eigengap {found.gap:.2f}, and other neighbour "
+            f"counts agree on {found.agreement:.0%} of the landmarks. Try another number of "
+            "clusters, larger sites, or a smaller min_group_size."
+        )
 
 
 # --- The paper's variants -------------------------------------------------------------------------
@@ -727,7 +717,7 @@ def _cluster_all_eigenvectors(
         centroids[distinct][order],
         config,
         stopped_because="finished",
-        warnings=_warn_if_confused(owners, labels),
+        warnings=tuple(_warn_if_confused(owners, labels)),
         sizes=tuple(site_sizes.sum(axis=0).tolist()),
         site_sizes={site: tuple(own.tolist()) for site, own in zip(sent, site_sizes, strict=True)},
         extra={"centres": centres[used], "clusters": numbers},
@@ -735,20 +725,18 @@ def _cluster_all_eigenvectors(
     return Done(result)
 
 
-def _warn_if_confused(sites: IntArray, labels: IntArray) -> tuple[str, ...]:
-    """Return a warning if clusters that a site separates fall together."""
+def _warn_if_confused(sites: IntArray, labels: IntArray) -> Iterator[str]:
+    """Warn if clusters that a site separates fall together."""
     fall_together = [
         len(np.unique(labels[sites == site])) < np.count_nonzero(sites == site)
         for site in np.unique(sites)
     ]
     share = float(np.mean(fall_together))
-    if share <= _CONFUSED_SHARE:
-        return ()
-    warning = (
-        f"The clusters may be wrong: {share:.0%} of the sites have clusters of their own that fall "
-        "together here, so their eigenvectors do not agree. Use alignment: landmarks."
-    )
-    return (warning,)
+    if share > _CONFUSED_SHARE:
+        yield (
+            f"The clusters may be wrong: {share:.0%} of the sites have clusters of their own that "
+            "fall together here, so their eigenvectors do not agree. Use alignment: landmarks."
+        )
 
 
 def finish(state: State, config: RunConfig[Variants]) -> Result:
