@@ -19,13 +19,19 @@ from pydantic import BaseModel, Field, RootModel, create_model
 from fedclust import rounds
 from fedclust.definition.study import SessionOfStudy, SessionRequest
 from fedclust.methods.common.options import takes_several
-from fedclust.methods.registry import METHODS
+from fedclust.methods.registry import BUILT_IN, METHODS, SEPARATE
 from fedclust.rounds import sweep
 from fedclust.rounds.stages import TaskCommon
 from fedclust.rounds.sweep import SweepPayload, SweepTask
+from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import Result
 from fedclust.schema.task import Phase
 from fedclust.wire import models
+
+
+def described_methods() -> dict[str, AnyMethod]:
+    """Return this project's methods that are installed, in the order of the description."""
+    return {name: METHODS[name] for name in (*BUILT_IN, *SEPARATE) if name in METHODS}
 
 
 def derived() -> list[type[BaseModel]]:
@@ -42,7 +48,7 @@ def derived() -> list[type[BaseModel]]:
         "SessionCreate",
         models.SessionCreate.__doc__,
         "algorithm",
-        [_definition_model(name) for name in METHODS.described()],
+        [_definition_model(name) for name in described_methods()],
     )
     return [
         _root_model("SessionRequest", SessionRequest.__doc__, whole | SessionOfStudy),
@@ -61,7 +67,7 @@ def derived() -> list[type[BaseModel]]:
 def phases() -> dict[str, list[Phase]]:
     """Return the phases of this project's methods by name, including those of sweeps."""
     found: dict[str, list[Phase]] = {}
-    for method in METHODS.described().values():
+    for method in described_methods().values():
         several = (sweep.for_several(method),) if takes_several(method.options) else ()
         for each in (method, *several):
             for phase in rounds.all_phases(each):

@@ -21,7 +21,6 @@ import derived_schemas as schemas
 import recorded
 from fedclust import rounds
 from fedclust.methods.common.options import takes_several
-from fedclust.methods.registry import METHODS
 from fedclust.rounds import sweep
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.codec import CONTENT_TYPE as BINARY
@@ -135,7 +134,7 @@ def build_description() -> dict[str, Any]:
                 else {}
             ),
         }
-        for name, method in sorted(METHODS.described().items())
+        for name, method in sorted(schemas.described_methods().items())
     ]
     _open_answers(document)
     for path, methods in document["paths"].items():
@@ -179,7 +178,7 @@ def _open_answers(document: dict[str, Any]) -> None:
 def _schemas() -> tuple[dict[str, Any], dict[type[BaseModel], dict[str, str]]]:
     """Return the schemas that no route has, by title, and a reference to that of each model."""
     wanted: list[type[BaseModel]] = [Problem, *schemas.derived()]
-    wanted += [method.options for method in METHODS.described().values()]
+    wanted += [method.options for method in schemas.described_methods().values()]
     for phase in itertools.chain(*schemas.phases().values()):
         wanted += [phase.task, phase.payload]
         wanted += [] if phase.site_part is None else [phase.site_part]

@@ -5,11 +5,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.agreement import contingency_table
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.numeric.random import server_rng
 from fedclust.rounds import stability
-from fedclust.rounds.record_cells import PooledCells
 from fedclust.rounds.stability import resampled_models, summarise
 from fedclust.schema.result import Stability
 
@@ -24,10 +24,14 @@ def cells(n_sites: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return means, rng.integers(5, 40, len(sites)), sites
 
 
+def split(means: np.ndarray, counts: np.ndarray, sites: np.ndarray) -> list[Cells]:
+    """Return the cells of each site."""
+    return [Cells(counts=counts[sites == s], means=means[sites == s]) for s in np.unique(sites)]
+
+
 def measured(means: np.ndarray, counts: np.ndarray, sites: np.ndarray, k: int) -> Stability:
     """Return the stability of the model of all cells, on the cells themselves."""
-    cells = PooledCells(means, counts, sites)
-    models = resampled_models(cells, k, n_models=40, min_sites=2, seed=1)
+    models = resampled_models(split(means, counts, sites), k, n_models=40, min_sites=2, seed=1)
     final = nearest_centroid(means, stability._centroids(means, counts, k, np.random.default_rng()))
     labels = [nearest_centroid(means, model) for model in models]
     return summarise(np.array([contingency_table(final, x, counts, (k, k)) for x in labels]))
@@ -56,7 +60,7 @@ def test_every_k_has_the_same_samples_and_its_own_starts(monkeypatch: pytest.Mon
 
     monkeypatch.setattr(stability, "_centroids", centroids)
     for k in drawn:
-        resampled_models(PooledCells(means, counts, sites), k, n_models=30, min_sites=3, seed=5)
+        resampled_models(split(means, counts, sites), k, n_models=30, min_sites=3, seed=5)
     streams = [server_rng(5, f"resample-{b}-{k}") for k in drawn for b in range(30)]
     assert starts == [each.integers(2**32) for each in streams]
     assert np.array_equal(drawn[2], drawn[3])
@@ -81,6 +85,6 @@ def test_samples_vary_as_much_as_a_bootstrap_of_all_persons(min_sites: int) -> N
 
 
 def test_fewer_cells_than_clusters_repeat_the_last_centroid() -> None:
-    cells = PooledCells(np.array([[0.0], [1.0]]), np.array([9, 9]), np.array([0, 1]))
+    cells = [Cells(counts=np.array([9]), means=np.array([[value]])) for value in (0.0, 1.0)]
     models = resampled_models(cells, 4, n_models=3, min_sites=2, seed=0)
     assert models[:, :, 0].tolist() == [[0.0, 1.0, 1.0, 1.0]] * 3

@@ -79,10 +79,6 @@ class MethodRegistry(MutableMapping[str, AnyMethod]):
         _ = list(self)
         return tuple(text for _, text in sorted(self._problems.items()))
 
-    def described(self) -> dict[str, AnyMethod]:
-        """Return this project's methods that are installed, as the API describes them."""
-        return {name: self[name] for name in (*BUILT_IN, *SEPARATE) if name in self}
-
     def distribution(self, name: str) -> str:
         """Return the name of the distribution that has an installed method."""
         entry = None if name in self._built_in else self._found().get(name)

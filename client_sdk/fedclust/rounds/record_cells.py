@@ -1,8 +1,5 @@
 """Cells of a site's records: what the coordinator knows of their distribution."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 
 from fedclust.methods.common.kmeans_rounds import Cells, check_cells, local_restarts
@@ -153,24 +150,3 @@ def check_record_cells(payload: RecordCells, config: RunConfig) -> None:
             if not np.isin(found[known[:, j] > 0], values).all():
                 message = "a middle value is one of the column's values"
                 raise RuleViolation("middle", message, "/middles")
-
-
-# --- at the coordinator ---------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class PooledCells:
-    """All sites' cells: ``means`` (m, d), ``counts`` (m,), and ``sites`` (m,) by number."""
-
-    means: FloatArray
-    counts: IntArray
-    sites: IntArray
-
-
-def pool_cells(sent: Mapping[str, RecordCells]) -> PooledCells:
-    """Return the cells of the sites that sent any, in their order."""
-    return PooledCells(
-        np.concatenate([cells.means for cells in sent.values()]),
-        np.concatenate([cells.counts for cells in sent.values()]),
-        np.repeat(np.arange(len(sent)), [len(cells.counts) for cells in sent.values()]),
-    )

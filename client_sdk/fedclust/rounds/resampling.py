@@ -21,7 +21,7 @@ from fedclust.rounds import evaluation
 from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import cells_of
 from fedclust.rounds.plan import Plan
-from fedclust.rounds.record_cells import PooledCells, pool_cells
+from fedclust.rounds.record_cells import RecordCells
 from fedclust.rounds.stability import resampled_models, summarise
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
 from fedclust.rounds.sweep import (
@@ -186,10 +186,8 @@ class ResamplingStage(Stage):
         plan, state = before.plan, before.state
         if not (plan.options.resampled_models and is_measured(state.found)):
             return state, None
-        sent = cells_of(before.contributions)
-        if not sent:
-            return state, None
-        return state, _task(state.found, pool_cells(sent), before.config, plan.seed)
+        sent = [*cells_of(before.contributions).values()]
+        return state, _task(state.found, sent, before.config, plan.seed) if sent else None
 
     def aggregate(self, closing: Round) -> Closed:
         result, metrics = closing.state.found, closing.metrics
@@ -208,7 +206,9 @@ class ResamplingStage(Stage):
 # --- At the coordinator ---------------------------------------------------------------------------
 
 
-def _task(result: Result, cells: PooledCells, config: RunConfig, seed: int) -> Task[ResamplingTask]:
+def _task(
+    result: Result, cells: Sequence[RecordCells], config: RunConfig, seed: int
+) -> Task[ResamplingTask]:
     """Return the task that compares a complete result with models of resampled cells."""
     parts = []
     for own in clusterings(result):

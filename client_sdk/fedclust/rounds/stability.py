@@ -19,14 +19,16 @@ Hanley & MacGibbon, "Creating non-parametric bootstrap samples using Poisson fre
 Methods and Programs in Biomedicine 83, 2006.
 """
 
+from collections.abc import Sequence
+
 import numpy as np
 
+from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric.agreement import consensus, jaccard_by_cluster
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.distances import CentroidRule, keep_means
 from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
-from fedclust.rounds.record_cells import PooledCells
 from fedclust.schema.result import Stability
 
 #: Random starts of each model, in addition to a farthest-first start.
@@ -43,7 +45,7 @@ NEARLY_ALL = 0.9
 
 
 def resampled_models(
-    cells: PooledCells,
+    sites: Sequence[Cells],
     n_clusters: int,
     *,
     n_models: int,
@@ -59,7 +61,8 @@ def resampled_models(
 
     Parameters
     ----------
-    cells : PooledCells
+    sites : sequence of Cells
+        Of the sites that sent any.
     n_clusters : int
         K.
     n_models : int
@@ -69,13 +72,14 @@ def resampled_models(
         The session's.
     rule : CentroidRule
     """
-    models = np.empty((n_models, n_clusters, cells.means.shape[1]))
-    samples = _draw_weights(
-        cells.counts, cells.sites, n_models=n_models, min_sites=min_sites, seed=seed
-    )
+    means = np.concatenate([cells.means for cells in sites])
+    counts = np.concatenate([cells.counts for cells in sites])
+    of = np.repeat(np.arange(len(sites)), [len(cells.counts) for cells in sites])
+    models = np.empty((n_models, n_clusters, means.shape[1]))
+    samples = _draw_weights(counts, of, n_models=n_models, min_sites=min_sites, seed=seed)
     for b, weights in enumerate(samples):
         rng = server_rng(seed, f"resample-{b}-{n_clusters}")
-        models[b] = _centroids(cells.means, weights, n_clusters, rng, rule)
+        models[b] = _centroids(means, weights, n_clusters, rng, rule)
     return models
 
 

@@ -120,16 +120,9 @@ class Round:
 
     def recorded(self, metrics: Mapping[str, float]) -> EngineState:
         """Return the state with this round in its history."""
-        entry = HistoryEntry(
-            round=self.state.round,
-            phase=self.state.phase,
-            n_sites=self.answered,
-            inertia=metrics.get("inertia"),
-            centroid_shift=metrics.get("centroid_shift"),
-            lower_bound=metrics.get("lower_bound"),
-            upper_bound=metrics.get("upper_bound"),
-        )
-        return self.state.model_copy(update={"history": (*self.state.history, entry)})
+        state = self.state
+        entry = HistoryEntry.of(state.round, state.phase, self.answered, metrics)
+        return state.model_copy(update={"history": (*state.history, entry)})
 
 
 @dataclass(frozen=True)

@@ -396,14 +396,8 @@ def _aggregate(
         except MethodFailure as error:
             failure, warnings = error, (*warnings, _left(k, error))
             continue
-        entries = history.get(name, ())
-        entry = HistoryEntry(
-            round=len(entries) + 1,
-            phase=state.phase,
-            n_sites=sum(c.payload is not None for c in sent),
-            inertia=outcome.metrics.get("inertia"),
-            centroid_shift=outcome.metrics.get("centroid_shift"),
-        )
+        entries, n_sites = history.get(name, ()), sum(c.payload is not None for c in sent)
+        entry = HistoryEntry.of(len(entries) + 1, state.phase, n_sites, outcome.metrics)
         history[name] = (*entries, entry)
         metrics |= {f"{what}_{k}": value for what, value in outcome.metrics.items()}
         if isinstance(outcome, Done):

@@ -4,7 +4,8 @@ how it was found.
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Literal, Self
 
 import numpy as np
 from pydantic import Field
@@ -131,6 +132,13 @@ class HistoryEntry(Model):
     centroid_shift: float | None = None
     lower_bound: float | None = None
     upper_bound: float | None = None
+
+    @classmethod
+    def of(cls, number: int, phase: str, n_sites: int, metrics: Mapping[str, float]) -> Self:
+        """Return the entry of a round with these metrics."""
+        names = ("inertia", "centroid_shift", "lower_bound", "upper_bound")
+        figures = {name: metrics.get(name) for name in names}
+        return cls(round=number, phase=phase, n_sites=n_sites, **figures)
 
 
 class Bounds(Model):
