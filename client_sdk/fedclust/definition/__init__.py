@@ -80,7 +80,7 @@ def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Def
     check_definition(request, simulated=simulated)
     method = METHODS[request.algorithm]
     fields = request.model_dump(mode="json")
-    fields["config"] = _options(request).model_dump(mode="json")
+    fields["config"] = _options(request.algorithm, request.config).model_dump(mode="json")
     fields["seed"] = seed if request.seed is None else request.seed
     fields |= {"method_version": method.version, "engine_version": VERSION}
     several = isinstance(fields["config"].get("n_clusters"), list)
@@ -119,7 +119,7 @@ def plan_of(definition: Definition) -> Plan:
     owner = METHODS.distribution(definition.algorithm)
     _check_version("method", definition.method_version, method.version, owner)
     _check_version("engine", definition.engine_version, VERSION, "fedclust")
-    options = _options(definition)
+    options = _options(definition.algorithm, definition.config)
     return Plan(
         method=sweep.for_options(method, options),
         options=options,
@@ -173,7 +173,7 @@ def check_definition(definition: SessionCreate, *, simulated: bool = False) -> N
     if policy.missing == "mask":
         errors += _errors(_role_faults(definition.features))
     try:
-        options = _options(definition)
+        options = _options(definition.algorithm, definition.config)
     except DefinitionError as error:
         raise DefinitionError(errors + error.errors) from None
     if not errors:
@@ -240,7 +240,7 @@ def check_defaults(
         errors += _errors(_algorithm_faults(algorithm, policy))
     if algorithm in METHODS:
         try:
-            _read_options(algorithm, config)
+            _options(algorithm, config)
         except DefinitionError as error:
             errors += [each for each in error.errors if each.rule != "missing"]
     return errors
@@ -267,11 +267,7 @@ def _algorithm_faults(algorithm: str, policy: Policy) -> _Faults:
         yield "/policy/gamma", "dissimilarity", message
 
 
-def _options(definition: SessionCreate) -> MethodOptions:
-    return _read_options(definition.algorithm, definition.config)
-
-
-def _read_options(algorithm: str, config: Mapping[str, Any]) -> MethodOptions:
+def _options(algorithm: str, config: Mapping[str, Any]) -> MethodOptions:
     options = METHODS[algorithm].options
     try:
         read = options.model_validate_json(canonical_json(dict(config)))

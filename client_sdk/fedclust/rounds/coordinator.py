@@ -12,6 +12,7 @@ from fedclust.numeric.threads import one_thread
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.stage import Closed, EngineState, Round
 from fedclust.rounds.stages import STAGES
+from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
@@ -23,8 +24,7 @@ Masks: TypeAlias = Mapping[str, BoolArray]
 
 def check_roster(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> None:
     """Raise RuleViolation where these sites cannot serve the method; it says what to change."""
-    state = EngineState(stage="prepare", round=0)
-    plan.method.check_roster(_run_config(plan, state, roster, masks))
+    plan.method.check_roster(_run_config(plan, None, roster, masks))
 
 
 def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next:
@@ -40,7 +40,7 @@ def start(plan: Plan, roster: Sequence[str], masks: Masks | None = None) -> Next
     """
     state = EngineState(stage=STAGES[0].name, round=0)
     with one_thread():
-        before = Round(plan, state, _run_config(plan, state, roster, masks))
+        before = Round(plan, state, _run_config(plan, state.space, roster, masks))
         opened = _go_on(before, Closed(state), -1)
     if isinstance(opened, Done):
         raise ValueError("a session has a round")
@@ -84,7 +84,7 @@ def advance(
     if len(set(names)) != len(names):
         raise ValueError("a site answers a round once")
     ordered = sorted(contributions, key=lambda contribution: contribution.site)
-    closing = Round(plan, state, _run_config(plan, state, roster, masks, silent), ordered)
+    closing = Round(plan, state, _run_config(plan, state.space, roster, masks, silent), ordered)
     place = next(i for i, stage in enumerate(STAGES) if stage.name == state.stage)
     enough = closing.answered >= plan.policy.min_sites
     with one_thread(), np.errstate(over="raise", invalid="raise"):
@@ -118,7 +118,7 @@ def _go_on(closing: Round, closed: Closed, place: int) -> Next | Done:
 
 def _run_config(
     plan: Plan,
-    state: EngineState,
+    space: Space | None,
     roster: Sequence[str],
     masks: Masks | None,
     silent: Collection[str] = (),
@@ -126,7 +126,7 @@ def _run_config(
     every = np.ones(len(plan.columns), dtype=np.bool_)
     return plan.config(
         plan.policy.min_group_size,
-        state.space,
+        space,
         roster=tuple(sorted(roster)),
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
         silent=frozenset(silent),

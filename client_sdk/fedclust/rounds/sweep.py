@@ -16,7 +16,7 @@ import numpy as np
 from pydantic import Field, SerializeAsAny, create_model
 
 from fedclust.methods.common.finalize import result_of_several
-from fedclust.methods.common.kmeans_rounds import Cells
+from fedclust.methods.common.kmeans_rounds import collect_cells
 from fedclust.numeric.array_types import IntArray
 from fedclust.rounds.stage import EngineState
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_at
@@ -34,7 +34,6 @@ from fedclust.schema.task import (
     SiteTask,
     Task,
     narrow,
-    payloads_of,
     with_payload,
 )
 
@@ -427,16 +426,13 @@ def _start_agreements(
     from fedclust.rounds.model_selection import start_agreement
 
     largest = part_of(contributions, SweepPayload, len(state.open) - 1)
-    cells = [sent for sent in payloads_of(largest, Cells).values() if sent.counts.any()]
     every: dict[str, float | None] = dict.fromkeys(map(str, state.open))
     # Nothing is released about fewer sites.
-    if len(cells) < config.policy.min_sites:
+    if not has_enough(largest, config):
         return every
-    counts = np.concatenate([sent.counts for sent in cells])
-    means = np.concatenate([sent.means for sent in cells])[counts > 0]
-    counts = counts[counts > 0]
-    rule, seed = centroid_rule(config), state.seed
-    return {name: start_agreement(means, counts, int(name), seed, rule) for name in every}
+    means, counts = collect_cells(largest)
+    persons, rule, seed = counts.astype(np.int64), centroid_rule(config), state.seed
+    return {name: start_agreement(means, persons, int(name), seed, rule) for name in every}
 
 
 def _raw(state: State) -> Result:

@@ -208,9 +208,7 @@ class Steps(Model):
 
     def step(self, candidate: int) -> Step:
         """Return the part of one candidate."""
-        return Step(
-            counts=self.counts[candidate], sums=self.sums[candidate], costs=self.costs[candidate]
-        )
+        return Step(**{name: array[candidate] for name, array in self})
 
 
 #: What counts and sums over groups of persons can identify.
@@ -487,11 +485,8 @@ def site_lloyd_steps(
 ) -> Steps:
     """Return a site's part of one Lloyd step from each candidate (c, K, d)."""
     steps = [site_lloyd_step(each, points, rule) for each in candidates]
-    return Steps(
-        counts=np.stack([step.counts for step in steps]),
-        sums=np.stack([step.sums for step in steps]),
-        costs=np.stack([step.costs for step in steps]),
-    )
+    names = Step.model_fields
+    return Steps(**{name: np.stack([getattr(step, name) for step in steps]) for name in names})
 
 
 def _site_median_step(centroids: FloatArray, points: Points, rule: MedianRule) -> Step:
