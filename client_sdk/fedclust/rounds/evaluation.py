@@ -472,29 +472,26 @@ def aggregate(
     )
 
 
-def _squares(payload: Evaluation, config: RunConfig) -> FloatArray:
-    """Return a site's sums of squared differences (K,), which variances can be added to."""
-    gower = config.policy.dissimilarity == "gower"
-    return payload.m2.sum(axis=1) if gower else payload.costs
-
-
 def _resolution_warnings(
     raw: Result, centroids: FloatArray, sent: Sequence[Evaluation], config: RunConfig
-) -> tuple[str, ...]:
-    """Return the warning that clusters are finer than the sites' groups, where they are.
+) -> Iterator[str]:
+    """Warn that clusters are finer than the sites' groups, where they are.
 
     Where prototypes tell clusters apart, centroids say nothing of how fine these are.
     """
     if not sent or raw.prototypes is not None:
-        return ()
+        return
+    # Variances can be added to squared differences, but not to Gower's dissimilarities.
+    gower = config.policy.dissimilarity == "gower"
     warning = resolution_warning(
         np.stack([each.counts for each in sent]),
         np.stack([each.points for each in sent]),
-        np.stack([_squares(each, config) for each in sent]),
+        np.stack([each.m2.sum(axis=1) if gower else each.costs for each in sent]),
         np.stack([each.within for each in sent]),
         centroids,
     )
-    return () if warning is None else (warning,)
+    if warning is not None:
+        yield warning
 
 
 def _number_warnings(

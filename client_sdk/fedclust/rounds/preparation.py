@@ -50,7 +50,7 @@ from fedclust.schema.scaling import (
     with_categories,
 )
 from fedclust.schema.size_bands import check_not_above
-from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, payloads_of
+from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, payloads_of
 
 NAME = "prepare"
 #: From how many times the median site's distance on a site stands apart; it takes as many sites.
@@ -88,11 +88,6 @@ class SiteMoments(Model):
 
 #: From this share of imputed values on the result warns.
 _MUCH_IMPUTED = 0.1
-
-
-def task() -> Task:
-    """Return the task of round 1."""
-    return Task(NAME, PreparationTask())
 
 
 def local_step(_task: SiteTask, site: SiteSide) -> SiteMoments | None:

@@ -38,7 +38,7 @@ class _Preparation(Stage):
     def task(self, before: Round) -> tuple[EngineState, Task | None]:
         plan = before.plan
         if plan.is_prepared:
-            return before.state, preparation.task()
+            return before.state, Task(preparation.NAME, preparation.PreparationTask())
         return before.state.with_space(declared_space(plan.columns, plan.policy)), None
 
     def aggregate(self, closing: Round) -> Closed:
