@@ -2,7 +2,6 @@
 
 import json
 import math
-from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -205,31 +204,24 @@ def test_trailing_bytes_are_refused(running: Running, honest: dict[str, Any]) ->
         refused(running, response, "invalid", "malformed-request")
 
 
-DEEP: dict[str, tuple[Callable[[], bytes], str]] = {
-    "lists in JSON": (lambda: b"[" * 100_000, JSON),
-    "lists in JSON, closed": (lambda: b"[" * 100_000 + b"]" * 100_000, JSON),
-    "maps in JSON": (lambda: b'{"a":' * 50_000 + b"1" + b"}" * 50_000, JSON),
+LISTS = b"[" * 100_000 + b"]" * 100_000
+DEEP: dict[str, tuple[bytes, str]] = {
+    "lists in JSON": (b"[" * 100_000, JSON),
+    "lists in JSON, closed": (LISTS, JSON),
+    "maps in JSON": (b'{"a":' * 50_000 + b"1" + b"}" * 50_000, JSON),
     "a deep payload in JSON": (
-        lambda: (
-            b'{"phase":"prepare","task_digest":"'
-            + b"0" * 64
-            + b'","payload":'
-            + b"[" * 50_000
-            + b"]" * 50_000
-            + b"}"
-        ),
+        b'{"phase":"prepare","task_digest":"%s","payload":%s}' % (b"0" * 64, LISTS),
         JSON,
     ),
-    "lists in msgpack": (lambda: b"\x91" * 100_000 + b"\x01", BINARY),
-    "lists in msgpack, some": (lambda: b"\x91" * 400 + b"\x01", BINARY),
-    "maps in msgpack": (lambda: b"\x81\xa1a" * 50_000 + b"\x01", BINARY),
+    "lists in msgpack": (b"\x91" * 100_000 + b"\x01", BINARY),
+    "lists in msgpack, some": (b"\x91" * 400 + b"\x01", BINARY),
+    "maps in msgpack": (b"\x81\xa1a" * 50_000 + b"\x01", BINARY),
 }
 
 
 @pytest.mark.parametrize("name", DEEP)
 def test_deep_nesting_is_refused(running: Running, name: str) -> None:
-    make, media = DEEP[name]
-    response = running.api.put("north", "heart", 1, make(), media)
+    response = running.api.put("north", "heart", 1, *DEEP[name])
     refused(running, response, "invalid", "malformed-request", "task-mismatch")
 
 

@@ -27,7 +27,7 @@ from support.local_coordinator import local_coordinator
 from support.server import running_server
 from support.timeouts import TIMEOUT_S, eventually
 
-from .conftest import Running, populate
+from .conftest import SITES, Running, populate
 from .test_connections import begun, everything, parts
 
 TASK = "/v1/sessions/heart/task"
@@ -166,9 +166,17 @@ def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
         assert running.api.request("GET", f"{TASK}?wait=25", "north").status_code == 200
 
 
+def test_hundreds_wait_without_holding_threads(tmp_path: Path) -> None:
+    with small(tmp_path, max_connections=200) as running, Flood(running.api.base_url) as flood:
+        for request in [poll(running, site) for site in SITES] * 40:
+            flood.connect(request)
+        eventually(lambda: metric(running, "fedclust_waiting_requests") == 120)
+        assert running.api.request("GET", "/v1/whoami", "north").status_code == 200
+
+
 def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_path: Path) -> None:
     with small(tmp_path, max_connections=8) as running, Flood(running.api.base_url) as flood:
-        for site in ("north", "south", "west") * 2:
+        for site in SITES * 2:
             flood.connect(poll(running, site))
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 6)
         refused = running.api.request("GET", f"{TASK}?wait=25", "south")
