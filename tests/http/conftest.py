@@ -1,6 +1,7 @@
 """A coordinator with a session in its first round."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,11 +34,14 @@ class Running:
         return self.local.coordinator.store.read("test.count", count)
 
 
-def populate(local: LocalCoordinator) -> ApiCaller:
-    """Register three sites, an analyst, and let the sites join a session."""
-    api = ApiCaller.found(local, SITES)
-    api.begin("ada", "heart", SITES, policy={"missing": "drop"})
-    return api
+@contextmanager
+def round_1(place: Path, *, threads: bool = False, **settings: object) -> Iterator[Running]:
+    """Run a coordinator whose session ``heart`` is in its first round."""
+    clock, texts = ManualClock(), {name: str(value) for name, value in settings.items()}
+    with local_coordinator(place, clock=clock, threads=threads, **texts) as local:
+        api = ApiCaller.found(local, SITES)
+        api.begin("ada", "heart", SITES, policy={"missing": "drop"})
+        yield Running(local, api, clock)
 
 
 #: Of each kind somebody with a token that nobody uses.
@@ -69,17 +73,15 @@ def two_analysts(local: LocalCoordinator) -> tuple[ApiCaller, dict[str, str]]:
 @pytest.fixture(scope="module")
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """Return a session in round 1, shared by a module; nothing aggregates."""
-    clock = ManualClock()
-    with local_coordinator(tmp_path_factory.mktemp("running"), clock=clock) as local:
-        yield Running(local, populate(local), clock)
+    with round_1(tmp_path_factory.mktemp("running")) as running:
+        yield running
 
 
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[Running]:
     """Return a session in round 1 of a coordinator of the test's own, with its threads."""
-    clock = ManualClock()
-    with local_coordinator(tmp_path, clock=clock, threads=True) as local:
-        yield Running(local, populate(local), clock)
+    with round_1(tmp_path, threads=True) as running:
+        yield running
 
 
 @pytest.fixture

@@ -10,11 +10,9 @@ import pytest
 
 from fedclust.wire.errors import Problem
 from fedclust_service.http import protocol
-from support.clock import ManualClock
-from support.local_coordinator import local_coordinator
 from support.timeouts import TIMEOUT_S
 
-from .conftest import Running, populate
+from .conftest import Running, round_1
 
 SUBMISSION = "/v1/sessions/heart/rounds/1/submission"
 
@@ -52,9 +50,8 @@ def begun(running: Running, length: str) -> bytes:
 def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
     """Return a coordinator that waits for a body only a moment."""
     monkeypatch.setattr("fedclust_service.http.middleware._DRAIN_SECONDS", 0.1)
-    clock = ManualClock()
-    with local_coordinator(tmp_path, clock=clock, body_timeout_s="1") as local:
-        yield Running(local, populate(local), clock)
+    with round_1(tmp_path, body_timeout_s=1) as running:
+        yield running
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ import socket
 import ssl
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -22,24 +21,13 @@ from fedclust_service.http import app, docs, middleware
 from fedclust_service.http.middleware import Budget
 from support.api_caller import ApiCaller
 from support.certificates import Authority
-from support.clock import ManualClock
-from support.local_coordinator import local_coordinator
 from support.server import running_server
 from support.timeouts import TIMEOUT_S, eventually
 
-from .conftest import SITES, Running, populate
+from .conftest import SITES, Running, round_1
 from .test_connections import begun, everything, parts
 
 TASK = "/v1/sessions/heart/task"
-
-
-@contextlib.contextmanager
-def small(place: Path, **settings: int) -> Iterator[Running]:
-    """Return a coordinator with few connections, its session in round 1."""
-    clock = ManualClock()
-    texts = {name: str(value) for name, value in settings.items()}
-    with local_coordinator(place, clock=clock, **texts) as local:
-        yield Running(local, populate(local), clock)
 
 
 class Flood:
@@ -102,7 +90,7 @@ def slug(answer: bytes) -> tuple[int, str, dict[str, str]]:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "])
 def test_silent_connections_make_room_oldest_first(tmp_path: Path, sent: bytes) -> None:
-    with small(tmp_path, max_connections=12) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, max_connections=12) as running, Flood(running.api.base_url) as flood:
         silent = [flood.connect(sent) for _ in range(40)]
         served(running, "south")
         assert metric(running, "fedclust_connections ") <= 12
@@ -115,7 +103,7 @@ def test_silent_connections_make_room_oldest_first(tmp_path: Path, sent: bytes) 
 
 
 def test_a_connection_with_a_request_is_not_closed_for_another(tmp_path: Path) -> None:
-    with small(tmp_path, max_connections=3) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, max_connections=3) as running, Flood(running.api.base_url) as flood:
         busy = [uploading(running, flood.connect()) for _ in range(3)]
         assert everything(flood.connect()) == b""  # refused: no room can be made
         assert metric(running, "fedclust_connections_refused_total") == 1
@@ -144,7 +132,7 @@ def test_silent_connections_make_room_before_tls_too(tmp_path: Path) -> None:
 
 def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
     limits = {"max_connections": 100, "waits_per_token": 3}
-    with small(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
         request = poll(running, "north")
         held = [flood.connect(request) for _ in range(3)]
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 3)
@@ -167,7 +155,7 @@ def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
 
 
 def test_hundreds_wait_without_holding_threads(tmp_path: Path) -> None:
-    with small(tmp_path, max_connections=200) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, max_connections=200) as running, Flood(running.api.base_url) as flood:
         for request in [poll(running, site) for site in SITES] * 40:
             flood.connect(request)
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 120)
@@ -175,7 +163,7 @@ def test_hundreds_wait_without_holding_threads(tmp_path: Path) -> None:
 
 
 def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_path: Path) -> None:
-    with small(tmp_path, max_connections=8) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, max_connections=8) as running, Flood(running.api.base_url) as flood:
         for site in SITES * 2:
             flood.connect(poll(running, site))
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 6)
@@ -188,7 +176,7 @@ def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_pa
 @pytest.mark.parametrize("limits", [{"waits_per_token": 1}, {"max_connections": 5}])
 def test_waiting_requests_keep_no_answer_out(tmp_path: Path, limits: dict[str, int]) -> None:
     """Where no more may wait, an answer that asks for the next task gets its receipt at once."""
-    with small(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
         request = poll(running, "north")
         most = limits.get("waits_per_token", 3)
         for _ in range(most):
@@ -204,7 +192,7 @@ def test_waiting_requests_keep_no_answer_out(tmp_path: Path, limits: dict[str, i
 def test_an_answer_that_waits_counts_as_a_long_poll(tmp_path: Path) -> None:
     """Its body counts among those that arrive, and its wait leaves room for the next one."""
     limits = {"requests_per_token": 1, "waits_per_token": 1}
-    with small(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
         body = running.api.answer("north", "heart")
         more = f"Content-Length: {len(body)}\r\nConnection: close\r\nExpect: 100-continue"
         head = begun(running, more).replace(b"/submission ", b"/submission?wait=25 ")
@@ -225,7 +213,7 @@ def test_an_answer_that_waits_counts_as_a_long_poll(tmp_path: Path) -> None:
 
 
 def test_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
-    with small(tmp_path, requests_per_token=2) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, requests_per_token=2) as running, Flood(running.api.base_url) as flood:
         slow = [uploading(running, flood.connect()) for _ in range(2)]
         third = flood.connect(begun(running, "Content-Length: 2\r\nConnection: close") + b"{}")
         status, problem, headers = slug(everything(third))
@@ -244,7 +232,7 @@ def test_of_refused_bodies_a_few_are_read_to_their_end(
     """The others are answered at once: without a token nobody holds a connection by sending."""
     monkeypatch.setattr(middleware, "_MAX_DRAINS", 1)
     monkeypatch.setattr(middleware, "_DRAIN_SECONDS", 2 * TIMEOUT_S)
-    with small(tmp_path) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path) as running, Flood(running.api.base_url) as flood:
         request = begun(running, "Content-Length: 9").replace(b"Bearer fcs", b"Bearer nobody")
         sending = [flood.connect(request) for _ in range(4)]
         eventually(lambda: len(select.select(sending, [], [], 0)[0]) == 3)
@@ -260,7 +248,7 @@ def test_files_that_nobody_reads_hold_only_their_own_places(
 ) -> None:
     monkeypatch.setattr(app, "_DOWNLOADS", 1)
     file = "/static/swagger-ui/swagger-ui-bundle.js"
-    with small(tmp_path) as running, socket.socket() as reader:
+    with round_1(tmp_path) as running, socket.socket() as reader:
         reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         url = httpx.URL(running.api.base_url)
         reader.connect((url.host, url.port))

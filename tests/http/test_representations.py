@@ -19,10 +19,9 @@ from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import CSV, negotiate
 from support.api_caller import FEATURES
-from support.clock import ManualClock
 from support.local_coordinator import local_coordinator
 
-from .conftest import SITES, Running, populate
+from .conftest import SITES, Running, round_1
 
 RESULT = "/v1/sessions/heart/result"
 
@@ -72,23 +71,11 @@ def test_any_accept_header_is_answered(accept: str) -> None:
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     """A session that has run to its end."""
-    clock = ManualClock()
-    with local_coordinator(tmp_path_factory.mktemp("finished"), clock=clock, threads=True) as local:
-        api = populate(local)
-        etag = ""
-        while True:
-            # Once all have answered, the last site's task is not what it was.
-            task = next(api.views(SITES[-1], "heart", etag))
-            if task["status"] != "work":
-                break
-            for site in SITES:
-                answer = api.answer(site, "heart", BINARY)
-                response = api.put(site, "heart", task["round"], answer, BINARY)
-                assert response.status_code == 201, response.text
-                etag = response.headers["Fedclust-Task-ETag"]
+    with round_1(tmp_path_factory.mktemp("finished"), threads=True) as running:
+        assert running.api.finish("heart", SITES, BINARY) == "completed"
         # From now on two reads of the result name the same entry of the audit trail.
-        local.coordinator.sealer.run_once()
-        yield Running(local, api, clock)
+        running.local.coordinator.sealer.run_once()
+        yield running
 
 
 def read(finished: Running, reader: str, accept: str) -> Any:

@@ -12,11 +12,9 @@ import pytest
 
 from fedclust_service.http import protocol
 from support.api_caller import ApiCaller
-from support.clock import ManualClock
-from support.local_coordinator import local_coordinator
 from support.timeouts import TIMEOUT_S, eventually
 
-from .conftest import Running, populate
+from .conftest import Running, round_1
 from .test_connections import everything
 from .test_metrics import Samples, scrape, value
 
@@ -127,12 +125,11 @@ def test_who_reads_nothing_is_let_go(live: Running, monkeypatch: pytest.MonkeyPa
 
 def test_who_reads_nothing_does_not_hold_a_shutdown_up(tmp_path: Path) -> None:
     """Other requests would have a minute."""
-    clock = ManualClock()
     with (
-        local_coordinator(tmp_path, clock=clock, threads=True, shutdown_grace_s="60") as local,
-        reading_nothing(Running(local, populate(local), clock)) as reader,
+        round_1(tmp_path, threads=True, shutdown_grace_s=60) as live,
+        reading_nothing(live) as reader,
     ):
-        local.end()
+        live.local.end()
         assert not everything(reader).endswith(b"0\r\n\r\n")
 
 
@@ -154,9 +151,7 @@ def test_who_reads_on_is_kept() -> None:
 
 def test_no_path_to_a_stream_survives_its_places(tmp_path: Path) -> None:
     """Places are given back however a stream ends: more come and go than may be open."""
-    clock = ManualClock()
-    with local_coordinator(tmp_path, clock=clock, threads=True, waits_per_token="2") as local:
-        live = Running(local, populate(local), clock)
+    with round_1(tmp_path, threads=True, waits_per_token=2) as live:
         for _ in range(3):
             with opened(live.api) as stream:
                 assert stream.status_code == 200
