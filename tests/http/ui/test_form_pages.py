@@ -1,4 +1,4 @@
-"""The page that creates a session, as a browser without scripts sees it, and htmx's check."""
+"""The pages that create sessions and studies, without scripts, and htmx's check."""
 
 import json
 import re
@@ -18,25 +18,27 @@ from support.reader import Reader
 
 SITES = ("north", "south", "west")
 HOSTILE = '<b onload="x">\u05d1\u05d3\u05d9\u05e7\u05d4</b>&amp;' + "x" * 160
-PAGE = "/ui/new-session"
+PAGE, STUDY = "/ui/new-session", "/ui/new-study"
 BOUNDS = {"features__0__name": "age", "features__0__lower": "0", "features__0__upper": "120"}
 
 
 class Place:
-    """A coordinator with three sites and an analyst."""
+    """A coordinator with four sites and two analysts."""
 
     def __init__(self, local: LocalCoordinator) -> None:
-        self.api = ApiCaller.found(local, SITES)
+        self.api = ApiCaller.found(local, (*SITES, "east"), "ada", "bob")
         self.ada = self.api.reader("ada")
 
     def form(self, query: str = "") -> PageForm:
         return PageForm(self.ada.open(PAGE + query))
 
-    def send(self, fields: list[tuple[str, str]]) -> httpx.Response:
-        return self.ada.post(PAGE, [each for each in fields if each[0] != "csrf"])
+    def send(self, fields: list[tuple[str, str]], path: str = PAGE) -> httpx.Response:
+        return self.ada.post(path, [each for each in fields if each[0] != "csrf"])
 
-    def post(self, fields: list[tuple[str, str]], *, status: int = 200) -> PageForm:
-        answer = self.send(fields)
+    def post(
+        self, fields: list[tuple[str, str]], *, status: int = 200, path: str = PAGE
+    ) -> PageForm:
+        answer = self.send(fields, path)
         assert answer.status_code == status, answer.text
         return PageForm(answer.text)
 
@@ -258,3 +260,78 @@ def test_a_study_fixes_its_sites_and_gives_its_features(place: Place) -> None:
 )
 def test_no_pasted_text_is_an_error(place: Place, text: str) -> None:
     place.post([("definition", text), ("load", "1")])
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+
+def test_a_form_makes_the_study_that_the_api_makes(place: Place) -> None:
+    ada, api = place.ada, place.api
+    form = PageForm(ada.open(STUDY))
+    assert form.value("/algorithm") == ""
+    sites = [("/sites", site) for site in SITES]
+    sent = form.changed(*sites, name="kidneys", purpose=PURPOSE)
+    sent.remove(("/algorithm", ""))
+    for more in ([], [("/algorithm", "kfed")]):
+        form = place.post([*sent, *more], path=STUDY)
+        assert "Complete: the study can be created." in "".join(form.texts), "K is left to sessions"
+    create = ("create", "1")
+    sent = form.changed(create, features__0__name="age", config__refine="2", policy__quorum="3")
+    wrong = form.changed(create, config__refine="x", policy__quorum="9")
+    refused = place.post(wrong, status=422, path=STUDY)
+    assert refused.messages.keys() == {"f-config-refine", "f-policy-quorum"}
+    place.post(sent, status=303, path=STUDY)
+    defaults = {"algorithm": "kfed", "config": {"refine": 2}, "policy": {"quorum": 3}}
+    # Another study of this name would be refused.
+    api.study("ada", "kidneys", list(SITES), features=[{"name": "age"}], defaults=defaults)
+    page = ada.open("/ui/studies/kidneys")
+    assert "refine: 2" in page
+    assert 'href="/ui/new-session?study=kidneys"' in page
+    of_study = ada.open("/ui/new-session?study=kidneys")
+    assert re.search("Exact Lloyd rounds[^<]*<span[^<]*</span> Default: 2.", of_study)
+
+
+def test_who_sees_which_study(place: Place) -> None:
+    place.api.study("ada", "private", list(SITES), title=HOSTILE)
+    for name in ("ada", "north"):
+        reader = place.api.reader(name)
+        assert "private" in reader.open("/ui/studies")
+        page = reader.open("/ui/studies/private")
+        assert "<b onload" not in page
+        assert HOSTILE[14:19] in page
+    assert "south" not in page
+    for name in ("bob", "east"):
+        assert "private" not in place.api.reader(name).open("/ui/studies")
+
+
+def test_only_a_study_without_sessions_is_deleted(place: Place) -> None:
+    ada, api = place.ada, place.api
+    api.study("ada", "old", list(SITES))
+    api.define("ada", "of-old", list(SITES), study="old")
+    assert "/ui/sessions/of-old" in ada.open("/ui/studies/old")
+    refused = place.post([], status=409, path="/ui/studies/old/delete")
+    assert "The study has sessions: of-old." in "".join(refused.texts)
+    api.study("ada", "empty", list(SITES))
+    assert "its name can be used again" in ada.open("/ui/studies/empty/delete")
+    place.post([], status=303, path="/ui/studies/empty/delete")
+    ada.open("/ui/studies/empty", status=404)
+
+
+def test_a_study_shows_the_points_of_its_outcomes(place: Place) -> None:
+    died = {"name": "died", "kind": "binary", "role": "outcome", "points": 25}
+    body = {
+        "name": "deaths",
+        "purpose": PURPOSE,
+        "sites": list(SITES),
+        "features": [{"name": "age"}, {"name": "died", "kind": "binary"}, died],
+    }
+    made = place.api.request("POST", "/v1/studies", "ada", json=body)
+    assert (made.status_code, made.headers["Location"]) == (201, "/v1/studies/deaths")
+    page = place.ada.open("/ui/studies/deaths")
+    assert "A session that counts every outcome asks 25 points" in page
+    assert "Choose K first, and ask once" in page
+    form = PageForm(place.ada.open("/ui/new-session?study=deaths"))
+    rows = [
+        (form.value(f"/features/{n}/name"), form.value(f"/features/{n}/role")) for n in range(3)
+    ]
+    assert rows == [("age", ""), ("died", ""), ("died", "outcome")]
