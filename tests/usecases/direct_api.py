@@ -249,14 +249,6 @@ class DirectApi:
             done += 1
         return done
 
-    @contextlib.contextmanager
-    def driving(self) -> Iterator[None]:
-        """Let the driver's own thread aggregate for the length of the block."""
-        self.co.driver.start()
-        yield
-        self.co.driver.ask_to_stop()
-        self.co.driver.join(TIMEOUT_S)
-
     def latest(self, name: str = "heart") -> Round:
         """Return a session's last round as it is stored."""
         row = self.row(name)
@@ -327,6 +319,15 @@ class DirectApi:
         tree = codec.decode(state)
         width = self.info(name).definition.config["width"]
         return np.asarray(tree["method"]["votes"]).reshape(-1, width)
+
+
+@contextlib.contextmanager
+def working(worker: Any) -> Iterator[None]:
+    """Let the thread of a driver or a sealer work for the length of the block."""
+    worker.start()
+    yield
+    worker.ask_to_stop()
+    worker.join(TIMEOUT_S)
 
 
 @contextlib.contextmanager

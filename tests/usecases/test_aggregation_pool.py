@@ -43,7 +43,7 @@ from support.definitions import session_request
 from support.store_rows import latest_state
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
-from usecases.direct_api import ANALYST, LIMITS, DirectApi, failing
+from usecases.direct_api import ANALYST, LIMITS, DirectApi, failing, working
 from usecases.pool_processes import ALWAYS, HANG, healed, process_runs
 
 
@@ -303,7 +303,7 @@ def test_too_long_an_aggregation_ends_with_its_process(
 ) -> None:
     aggregating(direct, monkeypatch, aggregation_timeout_s=50)
     direct.session("lung", rounds=1)
-    with direct.driving():
+    with working(direct.co.driver):
         eventually(lambda: begun)
         clock.advance(51)
         eventually(lambda: direct.info("heart").state == "failed")

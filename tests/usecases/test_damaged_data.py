@@ -28,7 +28,7 @@ from fedclust_service.usecases.damage import DataDamaged
 from support.clock import ManualClock
 from support.damage import change_stored, two_bytes_changed
 from support.databases import in_turn
-from usecases.direct_api import ANALYST, OPERATOR, DirectApi, site
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, site, working
 
 MARK = "stored_data_damaged"
 Edit = Callable[[bytes], bytes]
@@ -267,7 +267,7 @@ def test_an_unreadable_row_keeps_no_other_session_waiting(
     if table == "sessions":
         damage("bad-done")
     direct.later(2 * 86_400)
-    with direct.driving():
+    with working(direct.co.driver):
         pass
     direct.drive()
     assert direct.info("good-late").state == "completed"

@@ -22,7 +22,7 @@ from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
-from usecases.direct_api import ANALYST, LIMITS, DirectApi, at_once, failing, site
+from usecases.direct_api import ANALYST, LIMITS, DirectApi, at_once, failing, site, working
 
 
 class Crash(BaseException):
@@ -280,7 +280,7 @@ def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
     counting_method.HOOK.append(hang)
     direct.session("heart", rounds=2)
     direct.session("lung", rounds=1)
-    with direct.driving():
+    with working(direct.co.driver):
         direct.answer_all("heart")
         assert stuck.wait(TIMEOUT_S)
         clock.advance(51)
@@ -437,7 +437,7 @@ def test_a_system_that_starts_no_thread_loses_no_round(
         real(thread)
 
     monkeypatch.setattr(threading.Thread, "start", start)
-    with direct.driving():
+    with working(direct.co.driver):
         eventually(lambda: tried)
         clock.advance(LIMITS.lease_s)
         eventually(lambda: direct.info("heart").state == "completed")
@@ -471,6 +471,6 @@ def test_the_worker_outlives_errors_of_the_database(direct: DirectApi) -> None:
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     direct.session(rounds=2)
     failures = (StoreUnavailable("away"), RuntimeError("defect"))
-    with failing(direct.store, "read", "driver.look", *failures), direct.driving():
+    with failing(direct.store, "read", "driver.look", *failures), working(direct.co.driver):
         direct.answer_all("heart")
         eventually(lambda: direct.info("heart").round == 2)

@@ -8,7 +8,7 @@ from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.unit_of_work import commit
 from support.clock import ManualClock
 from support.timeouts import TIMEOUT_S, eventually
-from usecases.direct_api import DirectApi
+from usecases.direct_api import DirectApi, working
 
 
 def write(co: Coordinator, subject: str = "heart") -> None:
@@ -23,16 +23,14 @@ def test_a_flow_of_entries_costs_few_transactions(direct: DirectApi) -> None:
     """The first is sealed soon; those that follow wait for one another."""
     co = direct.co
     co.limits = Limits(seal_pause_s=60, seal_look_s=60)
-    co.sealer.start()
-    eventually(lambda: co.sealer.head is not None)
-    write(co)
-    eventually(lambda: waiting(co) == 0)
-    for number in range(50):
-        write(co, f"session-{number % 5}")
-    assert direct.calls("seal") == 1
-    assert waiting(co) == 50
-    co.sealer.ask_to_stop()
-    co.sealer.join(TIMEOUT_S)
+    with working(co.sealer):
+        eventually(lambda: co.sealer.head is not None)
+        write(co)
+        eventually(lambda: waiting(co) == 0)
+        for number in range(50):
+            write(co, f"session-{number % 5}")
+        assert direct.calls("seal") == 1
+        assert waiting(co) == 50
     assert waiting(co) == 0
     assert direct.calls("seal") == 2
     # Whoever follows a session is told from what was sealed: nothing is read again for it.
@@ -59,10 +57,8 @@ def test_after_a_death_on_sqlite_sealing_goes_on_at_once(direct: DirectApi) -> N
     write(direct.co)
     other = direct.another()
     assert not other.sealer.run_once()
-    other.sealer.start()
-    eventually(lambda: waiting(other) == 0)
-    other.sealer.ask_to_stop()
-    other.sealer.join(TIMEOUT_S)
+    with working(other.sealer):
+        eventually(lambda: waiting(other) == 0)
     assert not other.sealer.alive
 
 
@@ -76,13 +72,11 @@ def test_on_postgresql_another_worker_seals_within_two_seconds(
     other = DirectApi(store, clock)
     living = other.co
     write(living)
-    living.sealer.start()
-    eventually(lambda: other.calls("seal.look") > 1)
-    assert waiting(living) == 1
-    clock.advance(2)
-    eventually(lambda: waiting(living) == 0)
-    living.sealer.ask_to_stop()
-    living.sealer.join(TIMEOUT_S)
+    with working(living.sealer):
+        eventually(lambda: other.calls("seal.look") > 1)
+        assert waiting(living) == 1
+        clock.advance(2)
+        eventually(lambda: waiting(living) == 0)
     store.close()
 
 
