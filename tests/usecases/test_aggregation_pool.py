@@ -1,4 +1,4 @@
-"""Long rounds in processes: the same bytes, others go on, and what becomes of a round that dies."""
+"""Long rounds in processes: the same bytes, others go on, and what follows when one dies."""
 
 import dataclasses
 import os
@@ -19,9 +19,11 @@ from fedclust.definition import canonical, freeze, plan_of
 from fedclust.wire import codec
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import payload_bytes
+from fedclust_service.domain.access import Refusal
 from fedclust_service.store import StoreUnavailable
+from fedclust_service.usecases import admin, driver, participation, sessions, sweeper, unit_of_work
 from fedclust_service.usecases import aggregation_pool as module
-from fedclust_service.usecases import driver, sessions, unit_of_work
+from fedclust_service.usecases import rounds as round_cases
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
     Finished,
@@ -36,6 +38,7 @@ from fedclust_service.usecases.aggregation_pool import (
     PooledAggregation,
     ProcessLost,
 )
+from fedclust_service.usecases.core import Limits
 from support import driven
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
@@ -43,8 +46,43 @@ from support.definitions import session_request
 from support.store_rows import latest_state
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
-from usecases.direct_api import ANALYST, LIMITS, DirectApi, failing, working
-from usecases.pool_processes import ALWAYS, HANG, healed, process_runs
+from usecases.direct_api import ANALYST, LIMITS, OPERATOR, SITES, DirectApi, failing, site, working
+
+ALWAYS = Limits(pooled_above_s=-1, heartbeat_s=0.01, driver_poll_s=0.01)
+#: The process as it is, to which the method of the tests was added; a hook as in `counting_method`.
+WITH_TALLY = """
+import sys, threading
+sys.path.insert(0, {tests!r})
+from fedclust.schema.errors import MethodFailure
+from fedclust.methods.registry import METHODS
+from fedclust_service.usecases import aggregation_pool
+from usecases import counting_method
+METHODS[counting_method.NAME] = counting_method.method()
+def hook():
+    {hook}
+counting_method.HOOK.append(hook)
+aggregation_pool.main()
+"""
+HANG = "threading.Event().wait()"
+
+
+def process_runs(monkeypatch: pytest.MonkeyPatch, hook: str = "pass") -> None:
+    """Have the processes to come run a hook in the middle of their aggregation."""
+    script = WITH_TALLY.format(tests=str(Path(__file__).parents[1]), hook=hook)
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", script))
+
+
+def process_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have the processes to come die at once, before they have imported anything."""
+    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-I", "-S", "-c", ""))
+
+
+def healed(direct: DirectApi) -> None:
+    """Carry the session to its end in this thread, and look for what was counted twice."""
+    direct.co.limits = LIMITS
+    assert direct.co.driver.run_once()
+    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
+    assert direct.finish("heart").state == "completed"
 
 
 @pytest.fixture(autouse=True)
@@ -379,3 +417,89 @@ def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     kept = module._environment_without_secrets()
     assert not [name for name in kept if name.startswith("FEDCLUST_")]
     assert kept["OPENBLAS_NUM_THREADS"] == "1"
+
+
+# --- sessions that are held ----------------------------------------------------------------------
+
+
+def test_only_deaths_inside_the_aggregation_hold_a_session(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A coordinator that was killed five times and a process that died once hold nothing."""
+    process_runs(monkeypatch, "import os; os._exit(1)")
+    direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=2)
+    direct.session(rounds=2)
+    direct.answer_all("heart")
+    for _ in range(5):
+        killed = direct.another().driver
+        assert killed._take(lambda _: True) is not None
+        clock.advance(30)
+    assert direct.co.driver.run_once()
+    assert direct.info("heart").state == "running"
+    clock.advance(3600 * 24 * 30)
+    process_dies(monkeypatch)
+    assert direct.co.driver.run_once()
+
+    info = direct.info("heart")
+    assert (info.state, info.round, info.stopped_because) == ("held", 1, None)
+    assert "ended unexpectedly (times: 2)" in (info.failure or "")
+    deaths = [details["deaths"] for _, _, details in direct.audit(action="round.process_died")]
+    assert deaths == [1, 2]
+    assert len(direct.audit(action="session.held")) == 1
+    found = admin.overview(direct.co, OPERATOR, tmp_path).attention
+    assert ("session-held", "heart") in [(each.kind, each.subject) for each in found]
+    # Nothing runs, no deadline ends it, and sites wait as they do during an aggregation.
+    clock.advance(3600 * 24 * 365)
+    sweeper.sweep(direct.co)
+    assert not direct.co.driver.run_once()
+    assert [direct.view("heart", name).response.status for name in SITES] == ["answered"] * 3
+    direct.answer("heart", "north")  # once more: the same receipt
+    with pytest.raises(Refusal):
+        sessions.retry_session(direct.co, ANALYST, "heart")
+
+    assert sessions.retry_session(direct.co, OPERATOR, "heart").state == "running"
+    assert sessions.retry_session(direct.co, OPERATOR, "heart").failure is None
+    # Deaths count from the beginning again.
+    assert direct.co.driver.run_once()
+    assert direct.info("heart").state == "running"
+    clock.advance(30)
+    healed(direct)
+    with pytest.raises(Refusal):
+        sessions.retry_session(direct.co, OPERATOR, "heart")
+
+
+def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_dies(monkeypatch)
+    dying = dataclasses.replace(ALWAYS, max_deaths=2)
+    direct.session(rounds=2)
+    for _ in range(2):
+        direct.answer_all("heart")
+        direct.co.limits = dying
+        assert direct.co.driver.run_once()
+        clock.advance(30)
+        direct.co.limits = LIMITS
+        assert direct.co.driver.run_once()
+    deaths = [details["deaths"] for _, _, details in direct.audit(action="round.process_died")]
+    assert deaths == [1, 1]
+
+
+def test_a_held_session_is_held_again_or_cancelled(
+    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process_dies(monkeypatch)
+    direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=1)
+    direct.session(sites=(*SITES, "east"), policy={"quorum": 3}, rounds=2)
+    direct.answer("heart", *SITES)
+    round_cases.close_round(direct.co, ANALYST, "heart", 1)
+    assert direct.co.driver.run_once()
+    assert direct.info("heart").state == "held"
+    sessions.retry_session(direct.co, OPERATOR, "heart")
+    clock.advance(30)
+    assert direct.co.driver.run_once()
+    assert direct.view("heart", "east").response.status == "waiting"
+    participation.leave(direct.co, site("east"), "heart")
+    assert direct.info("heart").state == "held"
+    assert sessions.cancel_session(direct.co, ANALYST, "heart").state == "cancelled"
+    assert direct.stored() == sorted(SITES)
