@@ -269,14 +269,14 @@ def test_a_long_aggregation_holds_up_no_short_one(
 
 
 def test_the_shortest_is_taken_first_and_none_waits_for_ever(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(driver, "aggregation_seconds", lambda plan, *_: float(plan.options.width))
     waiting = driver.WaitingRounds(direct.co)
     ids = {}
 
     def order() -> list[str]:
-        return [ids[each.session_id] for each, _ in waiting.in_order(clock.now())]
+        return [ids[each.session_id] for each, _ in waiting.in_order(direct.clock.now())]
 
     def collected(name: str, width: int) -> None:
         direct.session(name, rounds=2, width=width)
@@ -286,7 +286,7 @@ def test_the_shortest_is_taken_first_and_none_waits_for_ever(
     collected("long", 30)
     collected("short", 10)
     assert order() == ["short", "long"]
-    clock.advance(21)
+    direct.clock.advance(21)
     collected("new", 10)
     assert order() == ["short", "long", "new"]
 
@@ -303,7 +303,7 @@ def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: A
 
 
 def test_a_killed_process_is_a_lease_that_runs_out(
-    both: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aggregating(both, monkeypatch)
     driving = threading.Thread(target=both.co.driver.run_once)
@@ -316,7 +316,7 @@ def test_a_killed_process_is_a_lease_that_runs_out(
     assert [each["event"] for each in logged] == ["aggregation_process_lost", "round.process_died"]
     assert (both.info("heart").state, both.info("heart").round) == ("running", 1)
     assert not both.co.driver.run_once(), "the lease stands"
-    clock.advance(30)
+    both.clock.advance(30)
     healed(both)
 
 
@@ -337,13 +337,13 @@ def test_stopping_ends_the_process_and_leaves_the_round(
 
 
 def test_too_long_an_aggregation_ends_with_its_process(
-    direct: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     aggregating(direct, monkeypatch, aggregation_timeout_s=50)
     direct.session("lung", rounds=1)
     with working(direct.co.driver):
         eventually(lambda: begun)
-        clock.advance(51)
+        direct.clock.advance(51)
         eventually(lambda: direct.info("heart").state == "failed")
         assert direct.info("heart").stopped_because == "aggregation_timeout"
         eventually(lambda: begun[0].poll() is not None)
@@ -367,7 +367,7 @@ def test_a_cancelled_session_does_not_hold_the_others_up(
 
 
 def test_a_database_that_fails_on_the_way_ends_the_process(
-    direct: DirectApi, clock: ManualClock, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_runs(monkeypatch)
     direct.co.limits = ALWAYS
@@ -377,7 +377,7 @@ def test_a_database_that_fails_on_the_way_ends_the_process(
     with failing(direct.store, "read", "driver.load_one", away), pytest.raises(StoreUnavailable):
         direct.co.driver.run_once()
     assert begun[0].poll() is not None
-    clock.advance(30)
+    direct.clock.advance(30)
     healed(direct)
 
 
@@ -423,7 +423,7 @@ def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_deaths_inside_the_aggregation_hold_a_session(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A coordinator that was killed five times and a process that died once hold nothing."""
     process_runs(monkeypatch, "import os; os._exit(1)")
@@ -433,10 +433,10 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     for _ in range(5):
         killed = direct.another().driver
         assert killed._take(lambda _: True) is not None
-        clock.advance(30)
+        direct.clock.advance(30)
     assert direct.co.driver.run_once()
     assert direct.info("heart").state == "running"
-    clock.advance(3600 * 24 * 30)
+    direct.clock.advance(3600 * 24 * 30)
     process_dies(monkeypatch)
     assert direct.co.driver.run_once()
 
@@ -449,7 +449,7 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     found = admin.overview(direct.co, OPERATOR, tmp_path).attention
     assert ("session-held", "heart") in [(each.kind, each.subject) for each in found]
     # Nothing runs, no deadline ends it, and sites wait as they do during an aggregation.
-    clock.advance(3600 * 24 * 365)
+    direct.clock.advance(3600 * 24 * 365)
     sweeper.sweep(direct.co)
     assert not direct.co.driver.run_once()
     assert [direct.view("heart", name).response.status for name in SITES] == ["answered"] * 3
@@ -462,14 +462,14 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     # Deaths count from the beginning again.
     assert direct.co.driver.run_once()
     assert direct.info("heart").state == "running"
-    clock.advance(30)
+    direct.clock.advance(30)
     healed(direct)
     with pytest.raises(Refusal):
         sessions.retry_session(direct.co, OPERATOR, "heart")
 
 
 def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_dies(monkeypatch)
     dying = dataclasses.replace(ALWAYS, max_deaths=2)
@@ -478,7 +478,7 @@ def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
         direct.answer_all("heart")
         direct.co.limits = dying
         assert direct.co.driver.run_once()
-        clock.advance(30)
+        direct.clock.advance(30)
         direct.co.limits = LIMITS
         assert direct.co.driver.run_once()
     deaths = [details["deaths"] for _, _, details in direct.audit(action="round.process_died")]
@@ -486,7 +486,7 @@ def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
 
 
 def test_a_held_session_is_held_again_or_cancelled(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     process_dies(monkeypatch)
     direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=1)
@@ -496,7 +496,7 @@ def test_a_held_session_is_held_again_or_cancelled(
     assert direct.co.driver.run_once()
     assert direct.info("heart").state == "held"
     sessions.retry_session(direct.co, OPERATOR, "heart")
-    clock.advance(30)
+    direct.clock.advance(30)
     assert direct.co.driver.run_once()
     assert direct.view("heart", "east").response.status == "waiting"
     participation.leave(direct.co, site("east"), "heart")

@@ -25,7 +25,6 @@ from fedclust_service.usecases import (
 )
 from fedclust_service.usecases.aggregation import task_digests
 from fedclust_service.usecases.damage import DataDamaged
-from support.clock import ManualClock
 from support.damage import change_stored, two_bytes_changed
 from support.databases import in_turn
 from usecases.direct_api import ANALYST, OPERATOR, DirectApi, site, working
@@ -127,12 +126,12 @@ def test_a_changed_definition_ends_the_session(direct: DirectApi, edit: Edit) ->
 
 @pytest.mark.parametrize("what", ["read", "submit", "deadline"])
 def test_the_first_request_that_meets_a_changed_definition_ends_the_session(
-    direct: DirectApi, clock: ManualClock, what: str
+    direct: DirectApi, what: str
 ) -> None:
     direct.session(rounds=1)
     body = direct.body("heart", "south")
     change_stored(direct.store, "sessions", "definition", another_seed)
-    patch = SessionPatch(deadline=clock.now() + timedelta(hours=2))
+    patch = SessionPatch(deadline=direct.clock.now() + timedelta(hours=2))
     acts = {
         "read": lambda: direct.info("heart"),
         "submit": lambda: direct.put("heart", "south", body, 1),
@@ -214,12 +213,12 @@ def test_a_session_that_cannot_be_ended_keeps_no_other_waiting(
 
 
 def test_the_overview_names_the_late_sites_of_a_round_that_cannot_be_read(
-    direct: DirectApi, clock: ManualClock, tmp_path: Path
+    direct: DirectApi, tmp_path: Path
 ) -> None:
     for name in ("heart", "lung"):
         direct.session(name, rounds=1)
         direct.answer(name, "north")
-    clock.advance(3601)
+    direct.clock.advance(3601)
     with direct.store._engines.write.begin() as connection:
         session_id = direct.row("heart").id
         damaged = update(tables.rounds).where(tables.rounds.c.session_id == session_id)

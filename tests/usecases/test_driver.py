@@ -99,9 +99,7 @@ DEATHS = {
 @pytest.mark.parametrize(
     ("death", "database_url"), in_turn([*DEATHS.values()], [*DEATHS]), indirect=["database_url"]
 )
-def test_a_death_anywhere_heals_by_expiry(
-    both: DirectApi, clock: ManualClock, death: tuple[str, bool]
-) -> None:
+def test_a_death_anywhere_heals_by_expiry(both: DirectApi, death: tuple[str, bool]) -> None:
     (point, after) = death
     both.session(rounds=2)
     both.answer_all("heart")
@@ -114,7 +112,7 @@ def test_a_death_anywhere_heals_by_expiry(
     leased = (point, after) in {("driver.take", True), ("driver.finish", False)}
     if leased or point == "aggregate":
         assert not other.driver.run_once()
-        clock.advance(30)
+        both.clock.advance(30)
     if (point, after) != ("driver.finish", True):
         assert other.driver.run_once()
     assert not other.driver.run_once()
@@ -174,7 +172,7 @@ def test_two_drivers_race_and_one_wins(both: DirectApi) -> None:
     indirect=["database_url"],
 )
 def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
-    both: DirectApi, clock: ManualClock, raises: Exception | None
+    both: DirectApi, raises: Exception | None
 ) -> None:
     """The other one is still computing, with the lease, when the first comes to its end."""
     both.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
@@ -183,7 +181,7 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
     other = both.another()
 
     def overtaken() -> None:
-        clock.advance(31)
+        both.clock.advance(31)
         die_aggregating(both, other)
         if raises is not None:
             raise raises
@@ -192,20 +190,18 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
     assert both.co.driver.run_once()
     assert (both.info("heart").state, both.info("heart").round) == ("running", 1)
     assert both.latest().state is RoundState.AGGREGATING
-    clock.advance(31)
+    both.clock.advance(31)
     assert other.driver.run_once()
     assert both.votes("heart")[0].tolist() == [1, 1, 1]
 
 
-def test_a_paused_driver_that_nobody_overtook_still_finishes(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_a_paused_driver_that_nobody_overtook_still_finishes(direct: DirectApi) -> None:
     direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
     direct.session(rounds=2)
     direct.answer_all("heart")
 
     def pause() -> None:
-        clock.advance(300)
+        direct.clock.advance(300)
         # Its own process knows that it lives, and does not begin the same work again.
         assert not direct.co.driver.run_once()
 
@@ -264,9 +260,7 @@ def test_a_lease_is_renewed_twice_before_it_expires_unless_settings_say_otherwis
     assert Limits(lease_s=12.0, heartbeat_s=5.0).beat_s == 5.0
 
 
-def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(direct: DirectApi) -> None:
     direct.co.limits = dataclasses.replace(
         LIMITS, aggregation_timeout_s=50, heartbeat_s=0.01, driver_poll_s=0.01
     )
@@ -283,7 +277,7 @@ def test_an_aggregation_that_takes_too_long_fails_and_others_go_on(
     with working(direct.co.driver):
         direct.answer_all("heart")
         assert stuck.wait(TIMEOUT_S)
-        clock.advance(51)
+        direct.clock.advance(51)
         eventually(lambda: direct.info("heart").state == "failed")
         assert direct.info("heart").stopped_because == "aggregation_timeout"
         direct.answer_all("lung")
@@ -423,7 +417,7 @@ def test_a_database_that_is_away_fails_nothing(direct: DirectApi, clock: ManualC
 
 @pytest.mark.parametrize("refused", ["fedclust-aggregation", "fedclust-heartbeat"])
 def test_a_system_that_starts_no_thread_loses_no_round(
-    direct: DirectApi, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, refused: str
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     direct.session(rounds=1)
@@ -439,7 +433,7 @@ def test_a_system_that_starts_no_thread_loses_no_round(
     monkeypatch.setattr(threading.Thread, "start", start)
     with working(direct.co.driver):
         eventually(lambda: tried)
-        clock.advance(LIMITS.lease_s)
+        direct.clock.advance(LIMITS.lease_s)
         eventually(lambda: direct.info("heart").state == "completed")
 
 

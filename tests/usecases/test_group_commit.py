@@ -155,15 +155,13 @@ def test_the_same_bytes_twice_in_a_batch_are_stored_once(direct: DirectApi) -> N
     assert slug(other) == "submission-differs"
 
 
-def test_one_that_closes_the_round_comes_before_the_rest_of_its_batch(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_one_that_closes_the_round_comes_before_the_rest_of_its_batch(direct: DirectApi) -> None:
     policy = {"quorum": 3, "round_timeout_s": 60}
     direct.session(sites=SITES, policy=policy)
     bodies = {name: direct.body("heart", name) for name in SITES}
     for name in ("a", "b"):
         direct.put("heart", name, bodies[name])
-    clock.advance(61)
+    direct.clock.advance(61)
     with held(direct):
         sent = [send(direct, name, bodies[name]) for name in ("c", "d", "a")]
     assert sent[0].result(TIMEOUT_S).created

@@ -129,7 +129,7 @@ def concerns(direct: DirectApi) -> list[tuple[str, str, datetime, str | None]]:
 
 
 def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
-    notifying: DirectApi, clock: ManualClock, mails: Box, posts: Box
+    notifying: DirectApi, mails: Box, posts: Box
 ) -> None:
     notifying.session()
     send_all(notifying.co)
@@ -137,7 +137,7 @@ def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
     posts.got.clear()
     notifying.answer("heart", "south")
     sweep(notifying.co)
-    clock.advance(HOUR + 1)
+    notifying.clock.advance(HOUR + 1)
     for _ in range(3):
         sweep(notifying.co)
     send_all(notifying.co)
@@ -158,11 +158,11 @@ def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
     assert post["time"] == "2026-01-05T09:00:01.000Z"
     assert post["link"] == "https://coordinator.example/ui/sessions/heart"
     # Another deadline that passes is another cause.
-    later = SessionPatch(deadline=clock.now() + timedelta(hours=1))
+    later = SessionPatch(deadline=notifying.clock.now() + timedelta(hours=1))
     sessions.patch_session(notifying.co, ANALYST, "heart", later)
     notifying.later(HOUR + 1)
     # An answer in between is none, and its site is not told any more that it is late.
-    clock.advance(1)
+    notifying.clock.advance(1)
     notifying.answer("heart", "north")
     send_all(notifying.co)
     assert [body["kind"] for body, _ in posts.got] == ["overdue"] * 2
@@ -184,7 +184,7 @@ def operators_text(mails: Box) -> str:
 
 
 def test_a_site_that_the_session_needs_is_not_to_be_excluded(
-    notifying: DirectApi, clock: ManualClock, mails: Box
+    notifying: DirectApi, mails: Box
 ) -> None:
     notifying.session()
     notifying.answer("heart", "south", "north")
@@ -196,7 +196,7 @@ def test_a_site_that_the_session_needs_is_not_to_be_excluded(
     assert "If nothing changes, the session fails on 2026-01-12 09:00 UTC." in text
     assert "    fedclust session cancel heart\n" in text
     assert "    fedclust session create NEW --from heart --sites SITES\n" in text
-    clock.advance(60)
+    notifying.clock.advance(60)
     exclude(notifying.co, ANALYST, "heart", "west")
     for _ in range(2):
         sweep(notifying.co)
@@ -240,30 +240,26 @@ def test_a_session_that_lacks_sites_may_still_close_its_round(
     assert "fedclust session invite heart SITES" in operators_text(mails)
 
 
-def test_a_token_of_a_day_is_warned_of_at_half_its_life(
-    notifying: DirectApi, clock: ManualClock, mails: Box
-) -> None:
+def test_a_token_of_a_day_is_warned_of_at_half_its_life(notifying: DirectApi, mails: Box) -> None:
     notifying.issue(Role.ANALYST, "ada", 1)
     seen = []
     for _ in range(4):
         tidy(notifying.co)
         send_all(notifying.co)
         seen.append(len(mails.got))
-        clock.advance(DAY / 4)
+        notifying.clock.advance(DAY / 4)
     assert seen == [0, 0, 2, 2]
 
 
-def test_a_channel_that_keeps_failing_needs_attention(
-    notifying: DirectApi, clock: ManualClock, posts: Box
-) -> None:
-    begin = clock.now()
+def test_a_channel_that_keeps_failing_needs_attention(notifying: DirectApi, posts: Box) -> None:
+    begin = notifying.clock.now()
     notifying.define()
     posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(2)]
     send_all(notifying.co)
-    clock.advance(300)
+    notifying.clock.advance(300)
     send_all(notifying.co)
     assert concerns(notifying) == []
-    clock.advance(300)
+    notifying.clock.advance(300)
     why = "webhook_url: status 500"
     assert concerns(notifying) == [("notifications-waiting", "webhook", begin, why)]
     send_all(notifying.co)
@@ -320,7 +316,7 @@ def test_ends_are_notified_as_finished_or_failed(
 
 
 def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
-    notifying: DirectApi, clock: ManualClock, mails: Box
+    notifying: DirectApi, mails: Box
 ) -> None:
     notifying.issue(Role.SITE, "north", 30)
     notifying.issue(Role.SITE, "south", 7)
@@ -331,7 +327,7 @@ def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
         send_all(notifying.co)
         seen.append([f"{body['account']} {to}" for body, (to,) in mails.got])
         mails.got.clear()
-        clock.advance(DAY)
+        notifying.clock.advance(DAY)
     both = ["site:north north@x.example", f"site:north {OPS}"]
     # South's token never was valid for more than 14 days.
     south = [f"site:south {OPS}", "site:south south@x.example"]
@@ -341,7 +337,7 @@ def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
 
     notifying.issue(Role.SITE, "north", 30)
     notifying.issue(Role.SITE, "north")
-    clock.advance(20 * DAY)
+    notifying.clock.advance(20 * DAY)
     tidy(notifying.co)
     send_all(notifying.co)
     assert mails.got == []
@@ -367,12 +363,10 @@ def test_without_a_channel_nothing_is_written(direct: DirectApi) -> None:
     assert direct.co.senders == ()
 
 
-def test_tidying_that_finds_nothing_does_not_end_a_full_disk(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_tidying_that_finds_nothing_does_not_end_a_full_disk(direct: DirectApi) -> None:
     for _ in range(3):
         direct.co.clock.check()
-        clock.advance(HOUR)
+        direct.clock.advance(HOUR)
     direct.store._health.write_ended(StoreFault.DISK_FULL)
     tidy(direct.co)
     assert StoreFault.DISK_FULL in direct.store.faults
@@ -380,7 +374,6 @@ def test_tidying_that_finds_nothing_does_not_end_a_full_disk(
 
 def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
     notifying: DirectApi,
-    clock: ManualClock,
     mails: Box,
     posts: Box,
     logged: pytest.LogCaptureFixture,
@@ -392,7 +385,7 @@ def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
     notifying.answer("heart", "south", weight=123.25)
     late(notifying)
     notifying.finish("heart")
-    clock.advance(19 * DAY)
+    notifying.clock.advance(19 * DAY)
     tidy(notifying.co)
     send_all(notifying.co)
     bodies = [body for body, _ in mails.got + posts.got]
@@ -411,17 +404,17 @@ def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
 
 
 def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
-    notifying: DirectApi, clock: ManualClock, posts: Box, logged: pytest.LogCaptureFixture
+    notifying: DirectApi, posts: Box, logged: pytest.LogCaptureFixture
 ) -> None:
     notifying.define()
-    begin, tried = clock.now(), []
+    begin, tried = notifying.clock.now(), []
     posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(100)]
     while counts(notifying).get(DeliveryState.FAILED, 0) == 0:
         send_all(notifying.co)
         new, at = posts.asked[-1]
         tried.append((at - begin).total_seconds())
         row = notifying.store.read("test.row", lambda tx, new=new: tx.notifications.get(new))
-        clock.advance((row.due_at - clock.now()).total_seconds())
+        notifying.clock.advance((row.due_at - notifying.clock.now()).total_seconds())
     assert len(posts.asked) == len(tried)
     pauses = [after - before for before, after in itertools.pairwise(tried)]
     assert 12 <= len(tried) <= 24
@@ -431,7 +424,7 @@ def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
     assert 20 * HOUR < tried[-1] <= DAY
     assert "notification_failed" in logged.text
     assert "webhook_url: status 500" in logged.text
-    clock.advance(2 * DAY)
+    notifying.clock.advance(2 * DAY)
     assert send_all(notifying.co) == 0
 
 
@@ -448,20 +441,20 @@ def test_a_recipient_refused_for_good_fails_at_once_and_needs_attention(
 
 
 def test_a_defect_of_a_channel_stops_no_other_notification(
-    notifying: DirectApi, mails: Box, clock: ManualClock, logged: pytest.LogCaptureFixture
+    notifying: DirectApi, mails: Box, logged: pytest.LogCaptureFixture
 ) -> None:
     notifying.define()
     mails.failures = [ValueError("north@x.example is odd")]
     send_all(notifying.co)
     assert len(mails.got) == 1
     assert "north@x.example" not in logged.text
-    clock.advance(60)
+    notifying.clock.advance(60)
     send_all(notifying.co)
     assert mails.kinds == [("invited", "north@x.example"), ("invited", "south@x.example")]
 
 
 def test_a_worker_that_dies_after_sending_leaves_it_to_another_with_the_same_id(
-    notifying: DirectApi, clock: ManualClock, posts: Box
+    notifying: DirectApi, posts: Box
 ) -> None:
     notifying.define()
     sender, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
@@ -471,7 +464,7 @@ def test_a_worker_that_dies_after_sending_leaves_it_to_another_with_the_same_id(
     assert len(posts.got) == 1
     send_all(other)
     assert len(posts.got) == 1  # the dead worker still has it
-    clock.advance(DELIVERY_LEASE.total_seconds() + 1)
+    notifying.clock.advance(DELIVERY_LEASE.total_seconds() + 1)
     send_all(other)
     (first, _), (second, _) = posts.got
     assert first == second
@@ -546,7 +539,7 @@ def test_each_operator_gets_a_mail_that_fails_or_is_repeated_by_itself(
 
 
 def test_after_an_outage_mails_come_in_order_and_what_has_passed_is_dropped(
-    notifying: DirectApi, clock: ManualClock, mails: Box, posts: Box
+    notifying: DirectApi, mails: Box, posts: Box
 ) -> None:
     notifying.session("closed")
     notifying.session("first")
@@ -556,7 +549,7 @@ def test_after_an_outage_mails_come_in_order_and_what_has_passed_is_dropped(
         if name == "closed":
             notifying.answer_all("closed")
     sessions.cancel_session(notifying.co, ANALYST, "closed")
-    clock.advance(1)
+    notifying.clock.advance(1)
     posts.failures = []
     send_all(notifying.co)
     assert [(body["kind"], body["session"]) for body, _ in posts.got] == [
@@ -566,28 +559,26 @@ def test_after_an_outage_mails_come_in_order_and_what_has_passed_is_dropped(
 
 
 def test_an_older_notification_that_keeps_failing_holds_no_other_up(
-    notifying: DirectApi, clock: ManualClock, posts: Box
+    notifying: DirectApi, posts: Box
 ) -> None:
     notifying.session()
     posts.failures = [DeliveryFailed("webhook_url: status 400")]
     late(notifying)
-    clock.advance(1)
+    notifying.clock.advance(1)
     sessions.cancel_session(notifying.co, ANALYST, notifying.define("other").name)
     posts.failures = [DeliveryFailed("webhook_url: status 400")]
     send_all(notifying.co)
     assert ("finished", "other") in [(body["kind"], body["session"]) for body, _ in posts.got]
 
 
-def test_old_rows_are_removed_once_the_clock_is_trusted(
-    notifying: DirectApi, clock: ManualClock
-) -> None:
+def test_old_rows_are_removed_once_the_clock_is_trusted(notifying: DirectApi) -> None:
     notifying.define()
     send_all(notifying.co)
-    clock.advance(KEPT_FOR.total_seconds() + 1)
+    notifying.clock.advance(KEPT_FOR.total_seconds() + 1)
     tidy(notifying.co)
     assert counts(notifying) == {DeliveryState.SENT: 3}
     for _ in range(3):
         notifying.co.clock.check()
-        clock.advance(HOUR)
+        notifying.clock.advance(HOUR)
     tidy(notifying.co)
     assert counts(notifying) == {}

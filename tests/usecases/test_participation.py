@@ -18,7 +18,6 @@ from fedclust_service.usecases import rounds as round_cases
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import plan_for
 from fedclust_service.usecases.driver import load_round
-from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from usecases import counting_method
 from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site, unlike
@@ -69,17 +68,15 @@ def test_coming_back_with_another_declaration_is_refused(
     assert refused(direct, **changes).slug == "wrong-state"
 
 
-def test_no_site_joins_from_the_hour_at_which_the_session_expires(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_no_site_joins_from_the_hour_at_which_the_session_expires(direct: DirectApi) -> None:
     body = direct.request(start="manual")
     direct.register(*body.sites)
-    expires = clock.now() + timedelta(hours=1)
+    expires = direct.clock.now() + timedelta(hours=1)
     dated = body.model_copy(update={"expires": expires})
     sessions.create_session(direct.co, ANALYST, dated)
-    clock.advance(3599)
+    direct.clock.advance(3599)
     direct.join("heart", "north")
-    clock.advance(1)
+    direct.clock.advance(1)
     problem = refused(direct, "south")
     assert problem.slug == "session-expired"
     assert "2026-01-05 09:00 UTC" in problem.detail

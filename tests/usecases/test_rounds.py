@@ -43,18 +43,16 @@ def test_at_the_deadline_the_quorum_closes(direct: DirectApi, clock: ManualClock
     assert [each.late for each in look(direct).sites] == [False, False, False, True]
 
 
-def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_below_the_quorum_it_is_overdue_until_the_quorum_is_met(direct: DirectApi) -> None:
     direct.session(sites=FOUR, policy={"quorum": 3})
     direct.answer("heart", "a", "b")
-    clock.advance(HOUR)
+    direct.clock.advance(HOUR)
     for _ in range(3):
         sweep(direct.co)
     assert look(direct).overdue
     assert look(direct).state == "collecting"
     assert len(direct.audit(action="round.overdue")) == 1
-    clock.advance(5 * HOUR)
+    direct.clock.advance(5 * HOUR)
     direct.answer("heart", "c")
     assert look(direct).close_reason == "quorum_at_deadline"
 

@@ -216,12 +216,10 @@ def move(direct: DirectApi, deadline: datetime) -> None:
     sessions.patch_session(direct.co, ANALYST, "heart", SessionPatch(deadline=deadline))
 
 
-def test_a_moved_deadline_is_told_to_those_who_are_asked(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_a_moved_deadline_is_told_to_those_who_are_asked(direct: DirectApi) -> None:
     direct.session(policy={"quorum": 3})
     before = direct.view("heart", "north")
-    later = clock.now() + timedelta(days=2)
+    later = direct.clock.now() + timedelta(days=2)
     move(direct, later)
     after = direct.view("heart", "north")
     assert after.response.deadline == later
@@ -229,12 +227,10 @@ def test_a_moved_deadline_is_told_to_those_who_are_asked(
     assert after.version > before.version
 
 
-def test_a_deadline_in_the_past_closes_with_the_quorum(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_a_deadline_in_the_past_closes_with_the_quorum(direct: DirectApi) -> None:
     direct.session(sites=("a", "b", "c", "d"), policy={"quorum": 3})
     direct.answer("heart", "a", "b", "c")
-    move(direct, clock.now())
+    move(direct, direct.clock.now())
     assert direct.drive() == 1
     assert direct.info("heart").round == 2
 

@@ -91,14 +91,12 @@ def test_idle_and_absolute_end(direct: DirectApi, clock: ManualClock) -> None:
     assert "12 hours ago" in refused(direct, cookie)
 
 
-def test_what_a_page_loads_by_itself_keeps_no_sign_in_open(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_what_a_page_loads_by_itself_keeps_no_sign_in_open(direct: DirectApi) -> None:
     cookie, signed = use.sign_in(direct.co, issue(direct))
     for _ in range(2):
-        clock.advance(14 * MINUTE)
+        direct.clock.advance(14 * MINUTE)
         assert use.signed_in(direct.co, cookie, used=False).idle_until == signed.idle_until
-    clock.advance(3 * MINUTE)
+    direct.clock.advance(3 * MINUTE)
     refused(direct, cookie)
 
 
@@ -222,16 +220,14 @@ def test_uses_are_recorded_once_a_minute(direct: DirectApi, clock: ManualClock) 
     assert row.last_used_at == token.last_used_at == owner.last_seen_at == clock.now()
 
 
-def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(
-    both: DirectApi, clock: ManualClock
-) -> None:
+def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(both: DirectApi) -> None:
     cookie, _ = use.sign_in(both.co, issue(both))
-    clock.advance(12 * HOUR + DAY + 1)
+    both.clock.advance(12 * HOUR + DAY + 1)
     tidy(both.co)  # the time is not trusted yet
     assert "12 hours ago" in refused(both, cookie)
     for _ in range(3):
         both.co.clock.check()
-        clock.advance(HOUR)
+        both.clock.advance(HOUR)
     kept, _ = use.sign_in(both.co, issue(both))
     tidy(both.co)
     assert "not signed in" in refused(both, cookie)

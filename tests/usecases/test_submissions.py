@@ -10,7 +10,6 @@ from fedclust.wire.submissions import BINARY, JSON, write_submission
 from fedclust_service.domain.access import Refusal
 from fedclust_service.usecases import participation, sessions
 from fedclust_service.usecases.submissions import list_receipts
-from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from usecases import counting_method
 from usecases.direct_api import ANALYST, DirectApi, refusal, site
@@ -22,13 +21,11 @@ def refused(
     return refusal(direct.put, "heart", who, body, number, media)
 
 
-def test_the_same_bytes_get_the_first_receipt_in_any_state(
-    direct: DirectApi, clock: ManualClock
-) -> None:
+def test_the_same_bytes_get_the_first_receipt_in_any_state(direct: DirectApi) -> None:
     direct.session(rounds=1)
     bodies = {name: direct.body("heart", name) for name in ("north", "south", "west")}
     receipts = {name: direct.put("heart", name, body).receipt for name, body in bodies.items()}
-    clock.advance(50)
+    direct.clock.advance(50)
     for _ in range(2):  # aggregating, then completed
         for name, body in bodies.items():
             again = direct.put("heart", name, body, 1)
