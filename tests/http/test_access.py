@@ -16,7 +16,7 @@ from fastapi.routing import APIRoute
 
 from description import build_description
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.tokens import new_token
+from fedclust_service.domain.tokens import TokenText, new_token, parse_token
 from fedclust_service.http.routes import api_routes
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
@@ -154,8 +154,6 @@ def _bad_tokens(api: ApiCaller, clock: ManualClock, place: Path) -> dict[str, st
 
 def _as_operator(token: str) -> str:
     """Return a site's token relabelled as an operator's, its checksum made right again."""
-    from fedclust_service.domain.tokens import TokenText, parse_token
-
     text = parse_token(token)
     return TokenText(Role.OPERATOR, text.id, text.secret).reveal()
 
@@ -262,7 +260,6 @@ def test_open_routes_need_no_token(populated: Populated, operation: str) -> None
 @pytest.mark.parametrize("operation", CLOSED)
 def test_access(populated: Populated, operation: str) -> None:
     expected = EXPECTED[operation]
-    assert isinstance(expected, access.Access)
     for role, caller in CALLERS.items():
         expected.check(role, lambda which, who=caller: _call(populated, operation, which, who))
 

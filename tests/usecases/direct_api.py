@@ -173,9 +173,7 @@ class DirectApi:
 
     def row(self, name: str) -> Session:
         """Return a session as it is stored."""
-        found = self.store.read("test.session", lambda tx: tx.sessions.get(name))
-        assert found is not None
-        return found
+        return self.store.read("test.session", lambda tx: tx.sessions.get(name))
 
     def info(self, name: str) -> SessionInfo:
         """Return a session as its analyst sees it."""
@@ -252,14 +250,12 @@ class DirectApi:
     def latest(self, name: str = "heart") -> Round:
         """Return a session's last round as it is stored."""
         row = self.row(name)
-        found = self.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
-        assert found is not None
-        return found
+        return self.store.read("test.latest", lambda tx: tx.rounds.latest(row.id))
 
     def calls(self, name: str) -> int:
         """Return how many transactions of a name there were."""
-        found = self.store.metrics().get(name)
-        return 0 if found is None else found.calls
+        metrics = self.store.metrics()
+        return metrics[name].calls if name in metrics else 0
 
     def stored(self, name: str = "heart") -> list[str]:
         """Return the sites whose submissions are stored, each as often as it has one."""
@@ -314,9 +310,7 @@ class DirectApi:
     def votes(self, name: str) -> np.ndarray[Any, Any]:
         """Return the sum that the engine's last stored state holds, as (rounds, sites)."""
         row = self.row(name)
-        state = self.store.read("test.state", lambda tx: latest_state(tx, row.id))
-        assert state is not None
-        tree = codec.decode(state)
+        tree = codec.decode(self.store.read("test.state", lambda tx: latest_state(tx, row.id)))
         width = self.info(name).definition.config["width"]
         return np.asarray(tree["method"]["votes"]).reshape(-1, width)
 

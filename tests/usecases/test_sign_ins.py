@@ -235,9 +235,7 @@ def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(both: DirectApi) -> N
 
 
 def _with(cookie: str, **changes: str) -> str:
-    text = parse_cookie(cookie)
-    assert text is not None
-    return dataclasses.replace(text, **changes).reveal()
+    return dataclasses.replace(parse_cookie(cookie), **changes).reveal()
 
 
 def test_keys_rotate_and_a_stolen_row_does_not_sign_in(direct: DirectApi) -> None:

@@ -213,7 +213,6 @@ def test_a_chain_of_a_sites_table_is_accepted(place: Place, operator: Reader) ->
     (entry,) = place.entries("site.table_accepted")
     assert (entry["actor"], entry["subject"]) == ("operator:operator", "site:west")
     details = entry["details"]
-    assert isinstance(details, dict)
     assert (details["via"], details["head_before"]) == ("page", known["head"])
 
 
