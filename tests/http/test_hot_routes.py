@@ -65,11 +65,8 @@ def test_what_is_refused_is_what_stands_when_the_body_has_arrived(
     body = live.api.answer("north", "heart")
     if not honest:
         body = json.dumps({**json.loads(body), "payload": {"mean": "x"}}).encode()
-
-    def cancel() -> None:
-        live.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
-
-    response = interrupted(live, body, cancel)
+    cancel = ("POST", "/v1/sessions/heart/cancel", "ada")
+    response = interrupted(live, body, lambda: live.api.ok(*cancel))
     problem(response, "wrong-state")
     assert live.stored() == 0
 
@@ -78,14 +75,10 @@ def test_the_same_bytes_that_were_stored_during_the_upload_are_answered_as_store
     live: Running,
 ) -> None:
     body = live.api.answer("north", "heart")
-    receipts = []
-
-    def store() -> None:
-        receipts.append(live.api.put("north", "heart", 1, body))
-
-    second = interrupted(live, body, store)
-    assert (receipts[0].status_code, second.status_code) == (201, 200)
-    assert second.json() == receipts[0].json()
+    sent = []
+    second = interrupted(live, body, lambda: sent.append(live.api.put("north", "heart", 1, body)))
+    assert (sent[0].status_code, second.status_code) == (201, 200)
+    assert second.json() == sent[0].json()
     assert live.stored() == 1
 
 

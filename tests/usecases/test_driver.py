@@ -326,20 +326,16 @@ def test_a_cancelled_session_is_not_revived(direct: DirectApi) -> None:
 # --- failures -------------------------------------------------------------------------------------
 
 
-def fail_with(error: Exception) -> None:
-    def raise_it() -> None:
-        raise error
-
-    counting_method.HOOK.append(raise_it)
-
-
 def test_an_error_fails_its_session_alone_and_tells_no_data(
     direct: DirectApi, logged: pytest.LogCaptureFixture
 ) -> None:
+    def fail() -> None:
+        raise ZeroDivisionError("age 83.25 of Jane Roe")
+
     direct.session("heart")
     direct.session("lung", rounds=1)
     direct.answer_all("heart")
-    fail_with(ZeroDivisionError("age 83.25 of Jane Roe"))
+    counting_method.HOOK.append(fail)
     direct.drive()
     counting_method.HOOK.clear()
     info = direct.info("heart")

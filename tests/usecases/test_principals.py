@@ -194,19 +194,15 @@ def test_keys_rotate_without_new_tokens(direct: DirectApi) -> None:
 
 def test_use_is_recorded_at_most_once_a_minute(direct: DirectApi, clock: ManualClock) -> None:
     token = issue(direct)
-
-    def written() -> bool:
-        return not direct.co.touching
-
     use.authenticate(direct.co, token)
-    eventually(written)
+    eventually(lambda: not direct.co.touching)
     clock.advance(59)
     use.authenticate(direct.co, token)
-    eventually(written)
+    eventually(lambda: not direct.co.touching)
     assert direct.calls("token.touch") == 1
     clock.advance(1)
     use.authenticate(direct.co, token)
-    eventually(written)
+    eventually(lambda: not direct.co.touching)
     assert direct.calls("token.touch") == 2
     info = use.get_principal(direct.co, OPERATOR, Role.SITE, "north")
     assert info.last_seen_at == clock.now()
