@@ -5,6 +5,8 @@ from typing import Any, NamedTuple
 
 import httpx
 
+from .conftest import OTHERS
+
 OWN, FOREIGN, ABSENT = "own", "foreign", "absent"
 #: YES stands for anything but 401, 403, 404 and a failure.
 YES, NO, HIDDEN = 200, 403, 404
@@ -42,6 +44,25 @@ SEEN = Access(SEES, SEES, ALL)
 MANAGED = Access(NOBODY, SEES, ALL)
 SITES_OWN = Access(SEES, NOBODY, NOBODY)
 PERSON = Access(NOBODY, NOBODY, ALL)
+
+
+def path_of(template: str, which: str, ids: dict[str, str], **names: str) -> str:
+    """Fill a path for an object of ada's, of bob's, or for one that is not there."""
+    kind = next((each for each in OTHERS if f"/{each}/" in template), "sites")
+    owner = {OWN: "of-ada", FOREIGN: "of-bob", ABSENT: "of-nobody"}[which]
+    absent = which == ABSENT
+    given = {
+        "session": owner,
+        "study": owner,
+        "number": "1",
+        "site": {OWN: "west", FOREIGN: "rome", ABSENT: "nowhere"}[which],
+        "name": "nobody" if absent else OTHERS[kind],
+        "table_id": "0" * 32,
+        "token_id": "absent" if absent else ids[kind],
+        "algorithm": "nothing" if absent else "lloyd",
+        **names,
+    }
+    return template.format(**given)
 
 
 def shown(answer: httpx.Response, name: str = "") -> tuple[Any, ...]:

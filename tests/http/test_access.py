@@ -12,7 +12,6 @@ from typing import Any
 
 import httpx
 import pytest
-from fastapi.routing import APIRoute
 
 from description import build_description
 from fedclust_service.domain.access import Role
@@ -23,7 +22,7 @@ from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 
 from . import access
-from .conftest import OTHERS, two_analysts
+from .conftest import two_analysts
 
 #: Nobody's: the answer does not depend on a token.
 OPEN = "open"
@@ -158,32 +157,15 @@ def _as_operator(token: str) -> str:
     return TokenText(Role.OPERATOR, text.id, text.secret).reveal()
 
 
-def _path(route: APIRoute, which: str, ids: dict[str, str]) -> str:
-    """Fill a route's path for an object of ada's, of bob's, or for one that is not there."""
-    kind = route.path.split("/")[2] if "{name}" in route.path else "sites"
-    owners = {access.OWN: "of-ada", access.FOREIGN: "of-bob", access.ABSENT: "of-nobody"}
-    names = {
-        "session": owners[which],
-        "study": owners[which],
-        "number": "1",
-        "site": {access.OWN: "west", access.FOREIGN: "rome", access.ABSENT: "nowhere"}[which],
-        "name": "nobody" if which == access.ABSENT else OTHERS[kind],
-        "table_id": "0" * 32,
-        "token_id": "absent" if which == access.ABSENT else ids[kind],
-        "algorithm": "nothing" if which == access.ABSENT else "lloyd",
-    }
-    if route.operation_id == "list_site_tables" and which == access.OWN:
-        names["site"] = CALLERS["site"]
-    return route.path.format(**names)
-
-
 def _call(populated: Populated, operation: str, which: str, token: str | None) -> httpx.Response:
     route = ROUTES[operation]
     (method,) = route.methods or {"GET"}
     keywords: dict[str, Any] = {}
     if operation in BODIES:
         keywords["json"] = BODIES[operation]
-    path = _path(route, which, populated.ids)
+    own_tables = operation == "list_site_tables" and which == access.OWN
+    names = {"site": CALLERS["site"]} if own_tables else {}
+    path = access.path_of(route.path, which, populated.ids, **names)
     if operation == "watch_events":  # it answers, and goes on for as long as the session
         known = populated.api.tokens
         headers = {} if token is None else {"Authorization": f"Bearer {known.get(token, token)}"}

@@ -19,7 +19,7 @@ from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 
 from .. import access
-from ..conftest import OTHERS, two_analysts
+from ..conftest import two_analysts
 
 READERS = {"site": "north", "analyst": "ada", "operator": "operator"}
 
@@ -112,21 +112,9 @@ class Place:
         self.readers = {name: self.api.reader(name) for name in (*READERS.values(), "bob")}
 
     def path(self, page: str, which: str) -> str:
-        """Fill a page's path for an object of ada's, of bob's, or one that is not there."""
-        template = page.partition(" ")[2]
-        kind = template.split("/")[1]
-        here = {access.OWN: "of-ada", access.FOREIGN: "of-bob", access.ABSENT: "of-nobody"}[which]
-        person = "nobody" if which == access.ABSENT else OTHERS.get(kind, "sizes")
-        return "/ui" + template.format(
-            session=here,
-            study=here,
-            number="1",
-            site={access.OWN: "west", access.FOREIGN: "rome", access.ABSENT: "nowhere"}[which],
-            name=person,
-            token="absent" if which == access.ABSENT else self.ids.get(kind, ""),
-            file="result.json",
-            ending="svg",
-        )
+        template = page.partition(" ")[2].replace("{token}", "{token_id}")
+        template = template.replace("{name}.{ending}", "sizes.svg")
+        return "/ui" + access.path_of(template, which, self.ids, file="result.json")
 
     def ask(
         self, client: httpx.Client, page: str, which: str, csrf: str = "", **headers: str
