@@ -3,6 +3,7 @@
 import json
 import logging
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -364,10 +365,7 @@ def test_a_failure_that_nobody_foresaw(
 def test_a_store_that_cannot_answer_now(
     running: Running, monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    def fail(*_: object) -> None:
-        raise error("names of things")
-
-    monkeypatch.setattr(principals, "whoami", fail)
+    monkeypatch.setattr(principals, "whoami", Mock(side_effect=error("names of things")))
     response = running.api.request("GET", "/v1/whoami", "ada")
     problem(response, "unavailable")
     assert int(response.headers["Retry-After"]) > 0
@@ -381,11 +379,7 @@ def test_readiness_says_what_is_wrong(live: Running, monkeypatch: pytest.MonkeyP
     changed = problem(live.api.request("GET", "/readyz"), "unavailable").detail
     # The program in this process may be the older one, which cannot upgrade anything.
     assert "restart it with the version that changed it" in changed
-
-    def lost() -> str:
-        raise StoreUnavailable("lost")
-
-    monkeypatch.setattr(co.store, "migration_head", lost)
+    monkeypatch.setattr(co.store, "migration_head", Mock(side_effect=StoreUnavailable("lost")))
     assert "database" in problem(live.api.request("GET", "/readyz"), "unavailable").detail
     assert live.api.request("GET", "/healthz").status_code == 200
     monkeypatch.undo()

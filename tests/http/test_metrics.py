@@ -1,6 +1,7 @@
 """``/metrics``: who may read it, what it counts, and that nothing in it names anybody."""
 
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -147,9 +148,7 @@ def test_repetitions_are_counted_and_a_lost_database_is_told(
         assert value(samples, "fedclust_store_retries_total", transaction="cut") == 1
         assert value(samples, "fedclust_store_failures_total", transaction="cut") == 0
 
-        def gone(*_: object) -> None:
-            raise StoreUnavailable("gone")
-
+        gone = Mock(side_effect=StoreUnavailable("gone"))
         monkeypatch.setattr(local.coordinator.store, "read", gone)
         samples = scrape(local)
         assert value(samples, "fedclust_database_up") == 0

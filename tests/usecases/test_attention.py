@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from sqlalchemy import update
@@ -31,11 +32,8 @@ def test_a_late_round_names_the_sites_that_it_waits_for(both: DirectApi) -> None
 def test_a_session_that_all_answered_and_that_cannot_start(
     both: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-
-    def refuse(*_: object) -> None:
-        raise RuleViolation("shared", "the sites share no feature: invite others", "/sites")
-
-    monkeypatch.setattr(rounds, "check_roster", refuse)
+    no_feature = RuleViolation("shared", "the sites share no feature: invite others", "/sites")
+    monkeypatch.setattr(rounds, "check_roster", Mock(side_effect=no_feature))
     both.define("heart")
     assert both.attention() == []
     both.join("heart", "north", "south", "west")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 from xml.etree import ElementTree
 
 import numpy as np
@@ -293,10 +294,8 @@ def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
     assert answer.content.startswith(b"\x89PNG\r\n\x1a\n")
     assert answer.headers["Content-Disposition"] == 'attachment; filename="swept-k2-sizes.png"'
 
-    def no_fonts(figure: Figure) -> bytes:
-        raise UsageError("no font found on the machine: install one there, such as DejaVu Sans")
-
-    monkeypatch.setattr(Figure, "png", no_fonts)
+    none = UsageError("no font found on the machine: install one there, such as DejaVu Sans")
+    monkeypatch.setattr(Figure, "png", Mock(side_effect=none))
     refused = me.open("/ui/sessions/swept/result/figures/sizes.png?k=2", status=503)
     assert "No font found on the machine: install one there" in refused
     assert "/ui/sessions/swept/result/figures/sizes.svg?k=2" in Text(refused).links
@@ -363,10 +362,8 @@ def test_the_form_offers_what_has_completed(api: ApiCaller) -> None:
 def test_results_that_cannot_be_compared_are_refused_in_words(
     api: ApiCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: Facts) -> None:
-        raise UsageError("the two results share no feature: choose others")
-
-    monkeypatch.setattr(comparison_pages, "compare", refuse)
+    unlike = UsageError("the two results share no feature: choose others")
+    monkeypatch.setattr(comparison_pages, "compare", Mock(side_effect=unlike))
     page = Text(api.reader("ada").open("/ui/compare?first=joined-up&second=swept"))
     assert "The two results share no feature: choose others" in " ".join(page.words[""])
     assert "agreement" not in page.words
