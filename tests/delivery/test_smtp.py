@@ -76,13 +76,6 @@ def test_without_starttls_nothing_is_sent_in_the_clear(authority: Authority) -> 
     assert not caught.value.final
 
 
-def test_plain_mail_to_this_machine(authority: Authority) -> None:
-    with mail_server() as plain:
-        open_one = sender(plain, authority, security="none", user=None, password=None)
-        open_one.send(BODY, OPS, BEGIN)
-    assert [recipients for _, recipients, _ in plain.mails] == [[OPS]]
-
-
 @pytest.mark.parametrize(
     ("replies", "setting", "final"),
     [

@@ -37,9 +37,6 @@ def test_it_posts_signed_json() -> None:
     assert headers["Content-Type"] == "application/json"
     assert headers["Fedclust-Notification-Id"] == "a" * 32
     assert headers["Fedclust-Timestamp"] == str(int(BEGIN.timestamp()))
-    expected = webhook.signature(SECRET, headers["Fedclust-Timestamp"], content)
-    assert headers["Fedclust-Signature"] == expected
-    assert re.fullmatch(r"v1=[0-9a-f]{64}", expected)
 
 
 def test_the_documented_check_accepts_what_was_sent_and_nothing_else() -> None:

@@ -7,7 +7,7 @@ from pydantic import ValidationError
 
 from fedclust.wire.models import PrincipalCreate, PrincipalPatch
 from fedclust_service.domain.access import Refusal, Role
-from fedclust_service.domain.tokens import SecretKeys, TokenText, new_token
+from fedclust_service.domain.tokens import TokenText, new_token
 from fedclust_service.usecases import principals as use
 from support.clock import ManualClock
 from support.timeouts import eventually
@@ -182,14 +182,6 @@ def test_a_refused_token_is_told_why(direct: DirectApi, clock: ManualClock) -> N
     assert "expired" in refused(direct, short)
     clock.advance(400 * DAY)
     assert "fedclust-service operator-token" in refused(direct, operator)
-
-
-def test_keys_rotate_without_new_tokens(direct: DirectApi) -> None:
-    token = issue(direct)
-    direct.co.keys = SecretKeys([b"n" * 32, b"k" * 32])
-    assert use.authenticate(direct.co, token).name == "north"
-    direct.co.keys = SecretKeys([b"n" * 32])
-    assert "does not know" in refused(direct, token)
 
 
 def test_use_is_recorded_at_most_once_a_minute(direct: DirectApi, clock: ManualClock) -> None:
