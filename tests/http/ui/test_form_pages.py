@@ -329,7 +329,7 @@ def test_a_study_shows_the_points_of_its_outcomes(place: Place) -> None:
     assert (made.status_code, made.headers["Location"]) == (201, "/v1/studies/deaths")
     page = place.ada.open("/ui/studies/deaths")
     assert "A session that counts every outcome asks 25 points" in page
-    assert "Choose K first, and ask once" in page
+    assert "Ask once: points" in page
     form = PageForm(place.ada.open("/ui/new-session?study=deaths"))
     rows = [
         (form.value(f"/features/{n}/name"), form.value(f"/features/{n}/role")) for n in range(3)
