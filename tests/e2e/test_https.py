@@ -12,7 +12,7 @@ import pytest
 
 from fedclust.client import Client
 from fedclust.client.http import ConnectionOptions
-from fedclust.wire.errors import ProxyError, TLSError, UsageError
+from fedclust.wire.errors import ProxyError, TLSError
 from support import processes
 from support.certificates import Authority, self_signed
 from support.consortium import Consortium
@@ -184,23 +184,6 @@ def test_one_line_with_the_remedy_where_tls_fails(tmp_path: Path, authority: Aut
         assert (code, said.count("\n")) == (6, 1)
         assert "does not speak TLS" in said
         assert "http:// on this machine" in said
-
-
-@pytest.mark.parametrize(
-    "url",
-    [
-        "http://10.1.2.3:8400",
-        "http://coordinator.example",
-        "http://localhost.example",
-        "http://192.168.0.1",
-        "http://[2001:db8::1]",
-        "http://127.0.0.1.nip.example",
-        "http://0.0.0.0:8400",
-    ],
-)
-def test_a_site_refuses_plain_http_beyond_loopback(url: str) -> None:
-    with pytest.raises(UsageError, match="https"):
-        Client(url, "fcs_x")
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 - to see it refused

@@ -66,6 +66,12 @@ def http(script: Script, time: Time | None = None, **options: Any) -> Http:
     )
 
 
+def caused(cause: Exception) -> httpx.ConnectError:
+    error = httpx.ConnectError("failed")
+    error.__cause__ = cause
+    return error
+
+
 def ok() -> httpx.Response:
     return answer(200, b"{}", "application/json")
 
@@ -164,27 +170,17 @@ def test_redirects_are_refused(status: int) -> None:
 
 
 def test_a_certificate_error_is_not_tried_again() -> None:
-    def refused() -> Exception:
-        cause = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
-        error = httpx.ConnectError("failed")
-        error.__cause__ = cause
-        return error
-
-    script, time = Script(refused), Time()
+    cause = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
+    script, time = Script(caused(cause)), Time()
     with pytest.raises(TLSError):
         http(script, time).request("GET", "/v1/x")
     assert time.slept == []
 
 
 def test_a_connection_that_ends_during_the_handshake_is_tried_again() -> None:
-    def dropped() -> Exception:
-        error = httpx.ConnectError("failed")
-        error.__cause__ = ssl.SSLEOFError(8, "EOF occurred in violation of protocol")
-        return error
-
-    time = Time()
+    dropped, time = ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), Time()
     with pytest.raises(CoordinatorUnreachable):
-        http(Script(dropped), time, give_up_after_s=5).request("GET", "/v1/x")
+        http(Script(lambda: caused(dropped)), time, give_up_after_s=5).request("GET", "/v1/x")
     assert time.slept
 
 
@@ -254,6 +250,10 @@ def test_the_token_appears_nowhere_but_in_its_header(caplog: pytest.LogCaptureFi
     "url",
     [
         "http://10.0.0.1",
+        "http://192.168.0.1",
+        "http://0.0.0.0:8400",
+        "http://[2001:db8::1]",
+        "http://127.0.0.1.nip.example",
         "http://coordinator.example",
         "http://localhost.example",
         "ftp://coordinator.example",
@@ -333,13 +333,9 @@ def test_a_full_budget_is_waited_for_whatever_the_request(
 
 
 def test_an_address_that_cannot_be_reached_says_why_and_what_to_look_at() -> None:
-    def unknown() -> Exception:
-        error = httpx.ConnectError("all attempts failed")
-        error.__cause__ = OSError(-2, "Name or service not known")
-        return error
-
+    unknown = OSError(-2, "Name or service not known")
     with pytest.raises(CoordinatorUnreachable, match=r"Name or service not known.*--proxy"):
-        http(Script(unknown)).request("GET", "/v1/whoami")
+        http(Script(lambda: caused(unknown))).request("GET", "/v1/whoami")
 
 
 @pytest.mark.parametrize("status", [407, None])

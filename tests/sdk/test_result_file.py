@@ -87,6 +87,14 @@ def reread(result: SessionResult, folder: Path) -> SessionResult:
     return SessionResult.load(folder / "heart.fedclust")
 
 
+def changed(content: dict[str, Any], path: Path) -> SessionResult:
+    """Return the changed content of a result file, read with a right checksum."""
+    content.pop("sha256", None)
+    content["sha256"] = codec.sha256(codec.canonical_json(content))
+    path.write_text(json.dumps(content), "utf-8")
+    return SessionResult.load(path)
+
+
 def plain(content: bytes) -> Any:
     """Return the function of the page, for a result file."""
     (code,) = re.findall(r"^def cluster\(.*?(?=^```)", PAGE, re.DOTALL | re.MULTILINE)
@@ -292,13 +300,10 @@ def test_a_changed_file_is_refused(
         key = data.draw(st.sampled_from(list(keys)))
     place[key] = data.draw(st.sampled_from([None, "x", -1, 1e9, [], {}, True]))
     sealed = data.draw(st.booleans())
-    if sealed:
-        content.pop("sha256", None)
-        content["sha256"] = codec.sha256(codec.canonical_json(content))
     path = tmp_path / "changed.json"
     path.write_text(json.dumps(content), "utf-8")
     try:
-        found = SessionResult.load(path)
+        found = changed(content, path) if sealed else SessionResult.load(path)
     except UsageError:
         return
     assert sealed or content == json.loads(model.to_json())
@@ -314,12 +319,8 @@ def test_a_profile_whose_parts_do_not_fit_is_refused(
 ) -> None:
     content = json.loads(model.to_json())
     content["result"]["profile"][name].pop()
-    del content["sha256"]
-    content["sha256"] = codec.sha256(codec.canonical_json(content))
-    path = tmp_path / "changed.json"
-    path.write_text(json.dumps(content), "utf-8")
     with pytest.raises(UsageError, match="not a result"):
-        SessionResult.load(path)
+        changed(content, tmp_path / "changed.json")
 
 
 @pytest.mark.parametrize(
