@@ -288,14 +288,6 @@ def test_the_lock_of_a_killed_server_vanishes(sqlite_url: str, clock: ManualCloc
 # -------------------------------------------------------------------------------------- schema
 
 
-def test_an_empty_database_is_migrated_at_start(
-    empty_database_url: str, clock: ManualClock
-) -> None:
-    store = Store.open(empty_database_url, clock)
-    assert store.migration_head() == tables.SCHEMA_REVISION
-    store.close()
-
-
 def test_several_that_start_at_once_on_an_empty_database(
     empty_database_url: str, clock: ManualClock
 ) -> None:

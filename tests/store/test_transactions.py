@@ -5,6 +5,7 @@ import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -31,6 +32,15 @@ from support.timeouts import TIMEOUT_S
 
 # What PostgreSQL asks a client to repeat, raised by PostgreSQL itself.
 REPEATABLE = {"serialization failure": "40001", "deadlock": "40P01", "lock timeout": "55P03"}
+
+
+@pytest.fixture
+def other(sqlite_url: str) -> Iterator[sqlite3.Connection]:
+    """Return another process's connection, which is writing."""
+    path = Path(make_url(sqlite_url).database or "")
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
 
 
 @pytest.fixture
@@ -125,19 +135,16 @@ def test_all_writes_of_a_transaction_have_one_time(store: Store, clock: ManualCl
 # -------------------------------------------------------------------------------- repetition
 
 
-def test_sqlite_waits_for_another_process_and_repeats(sqlite_url: str, clock: ManualClock) -> None:
-    other = sqlite3.connect(Path(make_url(sqlite_url).database or ""), isolation_level=None)
-    pauses: list[float] = []
-
+def test_sqlite_waits_for_another_process_and_repeats(
+    sqlite_url: str, clock: ManualClock, other: sqlite3.Connection, pauses: list[float]
+) -> None:
     def pause(seconds: float) -> None:
         pauses.append(seconds)
         if len(pauses) == 3:
             other.execute("ROLLBACK")
 
     store = Store.open(sqlite_url, clock, busy_timeout_s=0.01, pause=pause)
-    other.execute("BEGIN IMMEDIATE")
     store.run_tx("add", add("zurich"))
-    other.close()
     assert names(store) == ["zurich"]
     counted = store.metrics()["add"]
     assert (counted.calls, counted.attempts, counted.failures) == (1, 4, 0)
@@ -146,16 +153,14 @@ def test_sqlite_waits_for_another_process_and_repeats(sqlite_url: str, clock: Ma
     store.close()
 
 
-def test_sqlite_gives_up_when_it_stays_busy(sqlite_url: str, clock: ManualClock) -> None:
-    other = sqlite3.connect(Path(make_url(sqlite_url).database or ""), isolation_level=None)
-    pauses: list[float] = []
+def test_sqlite_gives_up_when_it_stays_busy(
+    sqlite_url: str, clock: ManualClock, other: sqlite3.Connection, pauses: list[float]
+) -> None:
     store = Store.open(sqlite_url, clock, busy_timeout_s=0.01, pause=pauses.append)
-    other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy, match="add: the database is busy"):
         store.run_tx("add", add("zurich"))
     assert names(store) == []  # readers are not in the writer's way
     other.execute("ROLLBACK")
-    other.close()
     counted = store.metrics()["add"]
     assert (counted.attempts, counted.failures) == (module.MAX_ATTEMPTS, 1)
     assert len(pauses) == module.MAX_ATTEMPTS - 1
@@ -163,16 +168,14 @@ def test_sqlite_gives_up_when_it_stays_busy(sqlite_url: str, clock: ManualClock)
     store.close()
 
 
+@pytest.mark.usefixtures("other")
 def test_repetition_ends_in_time(
     sqlite_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REPEAT_WITHIN_S", 0.0)
-    other = sqlite3.connect(Path(make_url(sqlite_url).database or ""), isolation_level=None)
     store = Store.open(sqlite_url, clock, busy_timeout_s=0.01)
-    other.execute("BEGIN IMMEDIATE")
     with pytest.raises(StoreBusy):
         store.run_tx("add", add("zurich"))
-    other.close()
     assert store.metrics()["add"].attempts == 1
     store.close()
 
@@ -395,10 +398,6 @@ def test_no_error_repeats_what_a_row_held(store: Store) -> None:
         with pytest.raises(ConstraintViolated) as caught:
             store.run_tx("work", work)
         assert marker not in "".join(traceback.format_exception(caught.value))
-
-
-def test_the_migration_is_the_one_of_the_program(store: Store) -> None:
-    assert store.migration_head() == store.expected_migration()
 
 
 def test_asking_for_the_migration_fails_when_the_database_is_gone(
