@@ -19,9 +19,8 @@ from fedclust.rounds.preparation import SiteMoments
 from fedclust.site.consent import ConsentRequest
 from fedclust.wire.codec import to_tree
 from fedclust.wire.errors import Invalid, SitesUnsuitable
-from fedclust.wire.models import Participation
 from fedclust.wire.submissions import BINARY, write_submission
-from support.consortium import Consortium, columns, declared, write_csv
+from support.consortium import Consortium, columns, declared, participation_in, write_csv
 from support.databases import in_turn, sqlite_first  # noqa: F401  # in place of database_url
 from support.local_coordinator import local_coordinator
 from support.method_variants import ALL, IDS
@@ -184,14 +183,4 @@ def test_a_site_takes_part_without_outcomes(tmp_path: Path) -> None:
 
 def join(consortium: Consortium, name: str, info: Any, has: tuple[str, ...]) -> None:
     with Client(consortium.url, consortium.site_tokens[name], consortium.options) as site:
-        site.join(
-            info.name,
-            Participation(
-                definition_sha256=info.definition_sha256,
-                features=has,
-                size_band="50-199",
-                sdk_version="0",
-                methods={info.definition.algorithm: (info.definition.method_version,)},
-                engine=(info.definition.engine_version,),
-            ),
-        )
+        site.join(info.name, participation_in(info, has))

@@ -7,8 +7,9 @@ import pytest
 
 from fedclust import errors
 from fedclust.client import Client
-from fedclust.wire.models import Participation, SessionPatch
+from fedclust.wire.models import SessionPatch
 from fedclust.wire.submissions import write_submission
+from support.consortium import participation_in
 from support.definitions import session_body
 from support.local_coordinator import LocalCoordinator, local_coordinator
 
@@ -72,18 +73,7 @@ def test_a_session_from_creation_to_cancellation(local: LocalCoordinator) -> Non
             analyst.start_session("heart")
         for name in SITES:
             with Client(local.base_url, token(local, "sites", name)) as site:
-                joined = site.join(
-                    "heart",
-                    Participation(
-                        definition_sha256=created.definition_sha256,
-                        features=("x",),
-                        size_band="50-199",
-                        sdk_version="0",
-                        methods={"lloyd": (created.definition.method_version,)},
-                        engine=(created.definition.engine_version,),
-                    ),
-                )
-                assert joined.state == "joined"
+                assert site.join("heart", participation_in(created, "x")).state == "joined"
         assert analyst.start_session("heart").state == "running"
         assert [info.name for info in analyst.sessions()] == ["heart"]
         assert list(analyst.sessions("failed")) == []

@@ -204,6 +204,19 @@ def test_of_a_sites_first_tables_one_is_joined_with(two: list[Store]) -> None:
     assert len(crowd(two, step)) == 1
 
 
+def one_of_each_pair(
+    stores: list[Store], first: Callable[[Tx, str], bool], second: Callable[[Tx, str], bool]
+) -> None:
+    """Let pairs do either, each to its own name; of each pair one has done it."""
+
+    def step(store: Store, number: int) -> bool:
+        work, name = (first, second)[number % 2], f"s{number // 2}"
+        return store.run_tx("step", lambda tx: work(tx, name))
+
+    # Members of a pair use different stores.
+    assert sorted(number // 2 for number in crowd(stores, step)) == list(range(CROWD // 2))
+
+
 def test_a_session_is_deleted_or_joined_but_not_both(two: list[Store]) -> None:
     """Whoever has the lock first wins; the other sees what became of the session."""
 
@@ -228,12 +241,7 @@ def test_a_session_is_deleted_or_joined_but_not_both(two: list[Store]) -> None:
         tx.sessions.delete(session.id)
         return True
 
-    def step(store: Store, number: int) -> bool:
-        work, name = (join, delete)[number % 2], f"s{number // 2}"
-        return store.run_tx("step", lambda tx: work(tx, name))
-
-    # Members of a pair use different stores.
-    assert sorted(number // 2 for number in crowd(two, step)) == list(range(CROWD // 2))
+    one_of_each_pair(two, join, delete)
 
 
 def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> None:
@@ -252,11 +260,7 @@ def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> 
         tx.studies.delete(study.id)
         return True
 
-    def step(store: Store, number: int) -> bool:
-        work, name = (extend, delete)[number % 2], f"s{number // 2}"
-        return store.run_tx("step", lambda tx: work(tx, name))
-
-    assert sorted(number // 2 for number in crowd(two, step)) == list(range(CROWD // 2))
+    one_of_each_pair(two, extend, delete)
 
 
 def test_readers_do_not_wait_for_a_writer(store: Store) -> None:

@@ -23,7 +23,7 @@ from fedclust.client import Client
 from fedclust.client.http import ConnectionOptions
 from fedclust.result.session_result import SessionResult
 from fedclust.site import Site
-from fedclust.wire.models import ResultDocument, SessionInfo
+from fedclust.wire.models import Participation, ResultDocument, SessionInfo
 from support import processes
 from support.processes import COMMAND, clean_environment
 from support.purpose import PURPOSE
@@ -114,6 +114,18 @@ class Consortium:
             raise errors[0]
         assert set(results) == set(data), "a site did not end"
         return results
+
+
+def participation_in(info: SessionInfo, features: Sequence[str]) -> Participation:
+    """Return what a site with these features sends to join a session."""
+    return Participation(
+        definition_sha256=info.definition_sha256,
+        features=tuple(features),
+        size_band="50-199",
+        sdk_version="0",
+        methods={info.definition.algorithm: (info.definition.method_version,)},
+        engine=(info.definition.engine_version,),
+    )
 
 
 def columns(n: int) -> list[str]:

@@ -25,6 +25,7 @@ from fedclust.wire.errors import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_submission, read_submission_head
 from support.driven import count_of, data_of, site_step
 from support.purpose import PURPOSE
+from support.results import PROVENANCE
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 URL = "https://coordinator.example"
@@ -318,16 +319,12 @@ class FakeCoordinator(httpx.BaseTransport):
             completed_at=EPOCH,
             features=self.definition.features,
             result=codec.to_tree(self.step.result),
-            provenance=models.Provenance(
-                definition_sha256=self.sha256,
-                algorithm="lloyd",
-                method_version=1,
-                engine_version=1,
-                seed=7,
-                sites=tuple(self.roster),
-                server_version="0",
-                platform={},
-                submissions=(),
+            provenance=PROVENANCE.model_copy(
+                update={
+                    "definition_sha256": self.sha256,
+                    "algorithm": "lloyd",
+                    "sites": tuple(self.roster),
+                }
             ),
         )
 
