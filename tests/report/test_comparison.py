@@ -91,16 +91,14 @@ def test_exchanging_or_renumbering_changes_nothing_else(seed: int, profile: bool
     ]
     moved = _moved(sides[1], (3, 1, 5, 0, 2, 4))
     if not profile:
-        sides, moved_facts = [_bare(facts) for facts in sides], _bare(moved)
-    else:
-        moved_facts = moved
+        sides, moved = [_bare(facts) for facts in sides], _bare(moved)
     found = compare(*sides)
     back = _measures(compare(sides[1], sides[0]))
     pairs, first, second = _measures(found)
 
     assert back[0] == {(b, a): values for (a, b), values in pairs.items()}
     assert back[1:] == (second, first)
-    other = _measures(compare(sides[0], moved_facts))
+    other = _measures(compare(sides[0], moved))
     at = {k: place for place, k in enumerate((3, 1, 5, 0, 2, 4))}
     assert other[0] == {(a, at[b]): values for (a, b), values in pairs.items()}
     # The least sum of distances of all ways to match.
