@@ -48,6 +48,13 @@ def expected(federation: Federation) -> bytes:
     return encode_model(found.result)
 
 
+def approved(federation: Federation, **session: Any) -> bytes:
+    """Return a definition that all sites have approved."""
+    definition = define(SIZES, **session)
+    federation.approve(definition)
+    return definition
+
+
 def lines(federation: Federation, name: str) -> list[dict[str, Any]]:
     return [line for line in Ledger(federation.state(name)).read() if "event" not in line]
 
@@ -78,8 +85,7 @@ def test_a_site_without_approval_reads_no_row(federation: Federation) -> None:
 
 
 def test_a_site_begins_no_session_that_has_expired(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION, expires="2020-01-01T00:00:00Z")
-    federation.approve(definition)
+    definition = approved(federation, **SESSION, expires="2020-01-01T00:00:00Z")
     assert ask(federation, "ada", Ask(definition=definition)) == Reply(refused="expired")
     with pytest.raises(SessionFailed, match="have not joined"):
         federation.run(definition, join_s=30.0)
@@ -90,8 +96,7 @@ def test_a_session_that_has_begun_goes_on_after_it_expired(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expires = federation.now + timedelta(days=1)
-    definition = define(SIZES, **SESSION, expires=expires.isoformat())
-    federation.approve(definition)
+    definition = approved(federation, **SESSION, expires=expires.isoformat())
     node, begin = federation.node("ada"), SessionAnswers.__init__
 
     def later(self: SessionAnswers, *given: Any) -> None:
@@ -126,40 +131,28 @@ def test_another_definition_is_not_approved(federation: Federation) -> None:
 
 
 def test_a_withdrawn_approval_ends_the_answers(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
-    federation.run(definition)
+    federation.run(approved(federation, **SESSION))
     asked = next(asked for asked, _ in federation.node("ada").replies if asked.task is not None)
     Approvals(federation.state("ada")).withdraw("heart", "Dr Ruth Levi")
     assert ask(federation, "ada", asked) == Reply(refused="not approved")
 
 
-def test_a_repeated_message_gets_the_same_bytes_and_no_second_line(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
-    federation.run(definition)
+def test_a_repeated_message_is_answered_without_rows_and_without_a_second_line(
+    federation: Federation,
+) -> None:
+    federation.run(approved(federation, **SESSION))
     before = lines(federation, "ada")
-    for asked, reply in list(federation.node("ada").replies):
-        if asked.task is not None:
-            assert ask(federation, "ada", asked) == reply
-    assert lines(federation, "ada") == before
-
-
-def test_a_repeated_message_is_answered_without_rows(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
-    federation.run(definition)
     federation.files["ada"].unlink()
     node = federation.node("ada")
     answered = [(asked, reply) for asked, reply in node.replies if asked.task is not None]
     assert len(answered) == 6
     for asked, reply in answered:
         assert ask(federation, "ada", asked) == reply
+    assert lines(federation, "ada") == before
 
 
 def test_a_run_that_is_started_again_gets_the_same_bytes(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     first = federation.run(definition)
     before = lines(federation, "ada")
     again = federation.run(definition)
@@ -169,9 +162,7 @@ def test_a_run_that_is_started_again_gets_the_same_bytes(federation: Federation)
 
 
 def test_another_task_for_an_answered_round_is_refused(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
-    federation.run(definition)
+    federation.run(approved(federation, **SESSION))
     asked = [asked for asked, _ in federation.node("ada").replies if asked.task is not None][-1]
     common = {**asked.task.common, "parameters": {}}
     changed = asked.task.model_copy(
@@ -199,8 +190,7 @@ def test_a_server_that_lies_gets_no_answer(
     federation: Federation, rule: str, lie: Callable[[Ask], Any]
 ) -> None:
     """The digest of each task is right: a lying server computes it anew."""
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     refused = []
 
     def change(asked: Ask) -> None:
@@ -219,8 +209,7 @@ def test_a_server_that_lies_gets_no_answer(
 
 
 def test_a_server_that_asks_for_more_rounds_gets_no_answer(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     federation.run(definition)
     asked = [asked for asked, _ in federation.node("ada").replies if asked.task is not None][-1]
     for number in (-1, 0, 10_000, 2**62):
@@ -250,8 +239,7 @@ def test_a_site_that_is_killed_before_the_ledger_has_an_answer_sends_that_answer
     federation: Federation, monkeypatch: pytest.MonkeyPatch, features: list[dict[str, Any]]
 ) -> None:
     """In each round: with SIGKILL, after the journal has the answer."""
-    definition = define(SIZES, **{**SESSION, "features": features})
-    federation.approve(definition)
+    definition = approved(federation, **{**SESSION, "features": features})
     node, state, stored = federation.node("ada"), federation.state("ada"), {}
 
     def kill(asked: Ask) -> None:
@@ -278,8 +266,7 @@ def test_a_site_that_is_killed_before_the_ledger_has_an_answer_sends_that_answer
 
 def test_two_runs_at_once_get_the_same_answers(federation: Federation) -> None:
     """The second one begins while the first is in its third round."""
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     found = []
 
     def again(asked: Ask) -> None:
@@ -296,8 +283,7 @@ def test_two_runs_at_once_get_the_same_answers(federation: Federation) -> None:
 
 
 def test_a_site_whose_session_runs_in_another_process_says_no_more(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     names = ("heart", PLACE, "ada", sha256(definition))
     lock = federation.state("ada").lock("session", *names)
     try:
@@ -308,8 +294,7 @@ def test_a_site_whose_session_runs_in_another_process_says_no_more(federation: F
 
 def test_an_unanswered_message_is_repeated_after_twice_the_time(federation: Federation) -> None:
     """A site that computes for long does not get a queue of the same message."""
-    definition = define(SIZES, **ENDURING)
-    federation.approve(definition)
+    definition = approved(federation, **ENDURING)
     node, times = federation.node("brno"), list[float]()
 
     def keep_silent(asked: Ask) -> None:
@@ -330,8 +315,7 @@ def test_a_node_that_dies_in_a_round_and_comes_back_changes_no_byte(
     federation: Federation, after: bool
 ) -> None:
     """It dies before it computes, or after its answer is stored and before it has left."""
-    definition = define(SIZES, **ENDURING)
-    federation.approve(definition)
+    definition = approved(federation, **ENDURING)
     node, answer = federation.node("brno"), site.answer
 
     def die(asked: Ask) -> None:
@@ -376,8 +360,7 @@ class SlowGrid(InProcessGrid):
 
 
 def test_a_late_reply_to_an_earlier_round_puts_no_site_out(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     federation.grid = SlowGrid(federation.nodes)
     found = federation.run(definition)
     assert federation.grid.arrives
@@ -386,8 +369,7 @@ def test_a_late_reply_to_an_earlier_round_puts_no_site_out(federation: Federatio
 
 
 def test_a_node_that_stays_away_is_late_and_the_quorum_goes_on(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION, policy={"round_timeout_s": 600, "quorum": 3})
-    federation.approve(definition)
+    definition = approved(federation, **SESSION, policy={"round_timeout_s": 600, "quorum": 3})
     node = federation.node("brno")
     node.fault = lambda asked: setattr(node, "alive", asked.round < 2)
     found = federation.run(definition)
@@ -397,8 +379,7 @@ def test_a_node_that_stays_away_is_late_and_the_quorum_goes_on(federation: Feder
 
 def test_a_round_without_enough_answers_fails_the_session(federation: Federation) -> None:
     policy = {"round_timeout_s": 60, "fail_after_s": 60}
-    definition = define(SIZES, **SESSION, policy=policy)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION, policy=policy)
     node = federation.node("brno")
     node.fault = lambda asked: setattr(node, "alive", asked.round < 2)
     with pytest.raises(SessionFailed, match=r"Too few sites answered .* Without an answer: brno"):
@@ -407,8 +388,7 @@ def test_a_round_without_enough_answers_fails_the_session(federation: Federation
 
 def test_sites_that_refuse_end_a_session_at_once(federation: Federation) -> None:
     """Not at the deadline: a site that has refused a task does not come back."""
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     for name in ("ada", "brno"):
         federation.node(name).fault = lambda asked: (
             Reply(refused="task-space", final=True) if asked.round == 2 else None
@@ -421,8 +401,7 @@ def test_sites_that_refuse_end_a_session_at_once(federation: Federation) -> None
 def test_a_site_that_declares_false_features_is_refused_alone(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     declared = Declaration(features=("x0", "x1"), size_band="50-99")
     federation.node("brno").fault = lambda asked: (
         Reply(site="brno", declared=declared) if asked.task is None else None
@@ -436,8 +415,7 @@ def test_a_site_that_declares_false_features_is_refused_alone(
 def test_a_node_that_takes_the_name_of_another_is_not_asked(
     federation: Federation, caplog: pytest.LogCaptureFixture
 ) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     double = federation.node("ada")
     federation.grid.nodes[50] = Node(double.app, context(50), double.state)
     with caplog.at_level(logging.WARNING, "fedclust.flower"):
@@ -449,8 +427,7 @@ def test_a_node_that_takes_the_name_of_another_is_not_asked(
 def test_a_site_that_is_out_ends_no_later_round(federation: Federation) -> None:
     """Rounds that end when a site leaves them: this one had left before."""
     config: dict[str, Any] = {"n_clusters": 3}
-    definition = define(SIZES, algorithm="dual", config=config, features=FEATURES)
-    federation.approve(definition)
+    definition = approved(federation, algorithm="dual", config=config, features=FEATURES)
     federation.node("brno").fault = lambda asked: (
         Reply(site="brno", body=b"no submission") if asked.round == 1 else None
     )
@@ -461,8 +438,7 @@ def test_a_site_that_is_out_ends_no_later_round(federation: Federation) -> None:
 
 
 def test_an_answer_that_breaks_a_rule_puts_the_site_out(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
+    definition = approved(federation, **SESSION)
     federation.node("brno").fault = lambda asked: (
         Reply(site="brno", body=b"no submission") if asked.round == 2 else None
     )
@@ -517,8 +493,7 @@ def charges(federation: Federation, name: str) -> list[str]:
 
 
 def test_the_points_are_charged_before_the_first_answer(federation: Federation) -> None:
-    definition = define(SIZES, **ASKING)
-    federation.approve(definition)
+    definition = approved(federation, **ASKING)
     node, seen = federation.node("ada"), {}
     node.fault = lambda asked: seen.setdefault(asked.round, charges(federation, "ada")) and None
     federation.run(definition)
@@ -527,8 +502,7 @@ def test_the_points_are_charged_before_the_first_answer(federation: Federation) 
 
 
 def test_points_that_bought_no_answer_go_back(federation: Federation) -> None:
-    definition = define(SIZES, **ASKING, policy={"round_timeout_s": 60, "fail_after_s": 60})
-    federation.approve(definition)
+    definition = approved(federation, **ASKING, policy={"round_timeout_s": 60, "fail_after_s": 60})
     node = federation.node("brno")
     node.fault = lambda asked: setattr(node, "alive", asked.round < 2)
     with pytest.raises(SessionFailed):
@@ -538,8 +512,7 @@ def test_points_that_bought_no_answer_go_back(federation: Federation) -> None:
 
 def test_a_server_that_asks_for_outcomes_after_the_end_gets_none(federation: Federation) -> None:
     """The points went back, so no noise may be drawn any more."""
-    definition = define(SIZES, **ASKING)
-    federation.approve(definition)
+    definition = approved(federation, **ASKING)
 
     def end(asked: Ask) -> None:
         if asked.task is not None and asked.task.phase == outcomes.NAME:
@@ -554,8 +527,7 @@ def test_a_server_that_asks_for_outcomes_after_the_end_gets_none(federation: Fed
 
 def test_a_server_that_breaks_down_does_not_end_the_session(federation: Federation) -> None:
     """Sites must not record an end, or they would answer no outcomes when the run is repeated."""
-    definition = define(SIZES, **ASKING)
-    federation.approve(definition)
+    definition = approved(federation, **ASKING)
 
     def lose_connection() -> None:
         if federation.node("ada").replies[-1][0].round == 2:
@@ -573,27 +545,23 @@ def test_a_server_that_breaks_down_does_not_end_the_session(federation: Federati
 
 def test_a_restored_state_answers_no_outcome(federation: Federation) -> None:
     """It knows no HTTPS coordinator that could confirm it: only an approval opens points."""
-    first = define(SIZES, **ASKING)
-    federation.approve(first)
+    first = approved(federation, **ASKING)
     federation.run(first)
     own = Charges(federation.state("ada"))
     own.doubt(federation.now)
 
-    second = define(SIZES, **{**ASKING, "name": "heart-2"})
-    federation.approve(second)
+    second = approved(federation, **{**ASKING, "name": "heart-2"})
     found = federation.run(second).outcomes_
     assert found.silent == ("ada",)
     (table,) = own.allowances()
     own.raise_limit(table, 10, "Dr Ruth Levi", federation.now)
-    third = define(SIZES, **{**ASKING, "name": "heart-3"})
-    federation.approve(third)
+    third = approved(federation, **{**ASKING, "name": "heart-3"})
     again = federation.run(third).outcomes_
     assert again.silent == ()
 
 
 def test_the_noise_is_drawn_once(federation: Federation) -> None:
-    definition = define(SIZES, **ASKING)
-    federation.approve(definition)
+    definition = approved(federation, **ASKING)
     federation.run(definition)
     (drawn,) = (
         answer
@@ -606,9 +574,7 @@ def test_the_noise_is_drawn_once(federation: Federation) -> None:
 
 
 def test_a_damaged_ledger_ends_the_answers(federation: Federation) -> None:
-    definition = define(SIZES, **SESSION)
-    federation.approve(definition)
-    federation.run(definition)
+    federation.run(approved(federation, **SESSION))
     asked = next(asked for asked, _ in federation.node("ada").replies if asked.task is not None)
     with federation.state("ada").write() as connection:
         connection.execute("DELETE FROM ledger WHERE line = (SELECT max(line) FROM ledger)")
