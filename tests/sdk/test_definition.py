@@ -307,21 +307,6 @@ def test_a_weight_is_more_than_nothing(weight: float) -> None:
         Feature(name="a", weight=weight)
 
 
-def test_every_kind_may_be_declared() -> None:
-    kinds = [
-        {"name": "age", "lower": 0, "upper": 120, "weight": 2},
-        {"name": "crp", "lower": 0.01, "upper": 500, "transform": "log"},
-        {"name": "stay", "lower": 0, "upper": 365, "transform": "log1p"},
-        {"name": "sex", "kind": "binary"},
-        levels("typical", "none", name="pain"),
-    ]
-    for scaling in ("none", "standard", "bounds"):
-        frozen = freeze(request(features=kinds, policy_scaling=scaling), seed=1)
-        assert [column.name for column in plan_of(frozen).columns] == [
-            *("age", "crp", "stay", "sex", "pain=typical", "pain=none")
-        ]
-
-
 def test_two_sites_may_work_together_by_themselves() -> None:
     check_definition(request(sites=["a", "b"], policy_min_sites=2))
 
