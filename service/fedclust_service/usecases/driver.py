@@ -467,10 +467,11 @@ class Driver(BackgroundThread):
             hold_session(uow, session, work.round)
 
     def _finish(self, work: _Work, outcome: _Outcome) -> None:
-        end = commit(self._co, "driver.finish", lambda uow: self._write(uow, work, outcome))
+        finish = functools.partial(self._write, work, outcome)
+        end: AggregationEnd = commit(self._co, "driver.finish", finish)
         self._co.observer.aggregated(work.session.algorithm, end, outcome.seconds)
 
-    def _write(self, uow: UnitOfWork, work: _Work, outcome: _Outcome) -> AggregationEnd:
+    def _write(self, work: _Work, outcome: _Outcome, uow: UnitOfWork) -> AggregationEnd:
         tx = uow.tx
         fails = isinstance(outcome.what, DataDamaged | Failure)
         # Below, `finish` asks for the lease itself.
@@ -520,7 +521,7 @@ class Driver(BackgroundThread):
             now = self._co.clock.now()
             try:
                 if now >= until:
-                    commit(self._co, "driver.time_out", lambda uow: _time_out(uow, work))
+                    commit(self._co, "driver.time_out", functools.partial(_time_out, work))
                     self._end(work)
                     return
                 renew = functools.partial(_renew, work, now + timedelta(seconds=limits.lease_s))
@@ -561,7 +562,7 @@ def _renew(work: _Work, expires_at: datetime, tx: Tx) -> bool:
     return tx.rounds.renew_lease(work.round.id, work.lease_token, expires_at)
 
 
-def _time_out(uow: UnitOfWork, work: _Work) -> None:
+def _time_out(work: _Work, uow: UnitOfWork) -> None:
     held = _still_held(uow.tx, work)
     if held is not None:
         fail_session(uow, held, FailureReason.AGGREGATION_TIMEOUT)

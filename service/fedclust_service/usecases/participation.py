@@ -24,7 +24,6 @@ from fedclust_service.domain.session import (
 )
 from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases.access_queries import is_slug, own_session, session_for, show
-from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
 from fedclust_service.usecases.round_lifecycle import start_if_complete, update_round
 from fedclust_service.usecases.site_tables import record_heads, refuse_other_table
@@ -33,25 +32,16 @@ from fedclust_service.usecases.unit_of_work import UnitOfWork, writes
 # --- joining --------------------------------------------------------------------------------------
 
 
+@writes("session.join", "participation.join")
 def join(
-    co: Coordinator, actor: Actor, session: str, body: JoinRequest
-) -> tuple[ParticipationInfo, bool]:
+    uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest
+) -> tuple[ParticipationInfo, bool] | Refusal:
     """Join with consent (sites). False if the site had joined with the same body or joins late.
 
     A site may join again with another SDK: ``sdk_version`` and ``methods`` may differ, as long as
-    ``methods`` has the session's version.
+    ``methods`` has the session's version. A refusal of its table is returned, because the audit
+    trail records it.
     """
-    done = _join(co, actor, session, body)
-    if isinstance(done, Refusal):
-        raise done
-    return done
-
-
-@writes("session.join", "participation.join")
-def _join(
-    uow: UnitOfWork, actor: Actor, session: str, body: JoinRequest
-) -> tuple[ParticipationInfo, bool] | Refusal:
-    """Join as :func:`join`; return a refusal that is recorded, so that its record is committed."""
     _check_heads(body)
     tx = uow.tx
     found, own = own_session(tx, actor, session, lock=True)

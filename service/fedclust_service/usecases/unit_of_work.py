@@ -25,6 +25,7 @@ from fedclust_service.usecases.core import CoordinatorCore
 
 log = structlog.get_logger(__name__)
 P = ParamSpec("P")
+R = TypeVar("R")
 S = TypeVar("S")
 T = TypeVar("T")
 Detail: TypeAlias = str | int | float | bool | None
@@ -78,11 +79,14 @@ class UnitOfWork:
             self.co.aggregation_due.set()
 
 
-def commit(co: CoordinatorCore, name: str, work: Callable[[UnitOfWork], T]) -> T:
-    """Run ``work`` in a write transaction; it MUST be safe to run again."""
+def commit(co: CoordinatorCore, name: str, work: Callable[[UnitOfWork], T | Refusal]) -> T:
+    """Run ``work`` in a write transaction; it MUST be safe to run again.
+
+    A refusal that it raises undoes it; a refusal that it returns is committed and then raised.
+    """
     uow: UnitOfWork | None = None
 
-    def attempt(tx: Tx) -> T:
+    def attempt(tx: Tx) -> T | Refusal:
         nonlocal uow
         uow = UnitOfWork(co, tx)
         return work(uow)
@@ -90,6 +94,12 @@ def commit(co: CoordinatorCore, name: str, work: Callable[[UnitOfWork], T]) -> T
     value = co.store.run_tx(name, attempt)
     if uow is not None:
         uow.committed()
+    return _unless_refused(value)
+
+
+def _unless_refused(value: T | Refusal) -> T:
+    if isinstance(value, Refusal):
+        raise value
     return value
 
 
@@ -102,13 +112,13 @@ def reads(right: str, name: str) -> Callable[[Work[Tx, P, T]], UseCase[P, T]]:
     return lambda work: _use_case(work, right, lambda co, bound: co.store.read(name, bound))
 
 
-def writes(right: str, name: str) -> Callable[[Work[UnitOfWork, P, T]], UseCase[P, T]]:
-    """Make a use case of a function that writes, as :func:`reads` does; it may run twice."""
+def writes(right: str, name: str) -> Callable[[Work[UnitOfWork, P, T | Refusal]], UseCase[P, T]]:
+    """Make a use case of a function that writes, as :func:`reads` does; raises as `commit`."""
     return lambda work: _use_case(work, right, lambda co, bound: commit(co, name, bound))
 
 
 def _use_case(
-    work: Work[S, P, T], right: str, run: Callable[[CoordinatorCore, Callable[[S], T]], T]
+    work: Work[S, P, R], right: str, run: Callable[[CoordinatorCore, Callable[[S], R]], T]
 ) -> UseCase[P, T]:
     @functools.wraps(work)
     def use_case(co: CoordinatorCore, actor: Actor, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -131,17 +141,12 @@ class _Job(Generic[T]):
     # The log lines name the request that the work belongs to.
     context: contextvars.Context = field(default_factory=contextvars.copy_context)
 
-    def end(self, last: Callable[[], T | Refusal]) -> None:
+    def end(self, last: Callable[[], T]) -> None:
         """Pass what ``last`` returns or raises to the future; never raise here."""
         try:
-            value = self.context.run(last)
+            self.done.set_result(self.context.run(last))
         except BaseException as error:
             self.done.set_exception(error)
-            return
-        if isinstance(value, Refusal):
-            self.done.set_exception(value)
-        else:
-            self.done.set_result(value)
 
 
 class GroupCommit:
@@ -160,9 +165,8 @@ class GroupCommit:
     def commit(self, session: str, work: Callable[[UnitOfWork], T | Refusal]) -> Future[T]:
         """Hand ``work`` to a writer thread and return; StoreUnavailable if the group is closed.
 
-        ``work`` first takes the lock of ``session``. It MUST be safe to run again. A refusal that
-        it raises undoes it; a refusal that it returns is committed and then raised. The future MUST
-        NOT be cancelled.
+        ``work`` first takes the lock of ``session``, and is otherwise that of :func:`commit`. The
+        future MUST NOT be cancelled.
         """
         job = _Job(work)
         lock = "" if self._co.store.single_process else session
@@ -225,6 +229,6 @@ class GroupCommit:
         job.end(lambda: commit(self._co, self._name, job.work))
 
 
-def _value(value: T, uow: UnitOfWork) -> T:
+def _value(value: T | Refusal, uow: UnitOfWork) -> T:
     uow.committed()
-    return value
+    return _unless_refused(value)
