@@ -10,7 +10,7 @@ import os
 import secrets
 import shlex
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -143,10 +143,8 @@ def _fill(source: Path, draft: Path) -> str:
     return migration
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    with contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S)) as connection:
-        yield connection
+def _opened(path: Path) -> contextlib.closing[sqlite3.Connection]:
+    return contextlib.closing(sqlite3.connect(path, timeout=_BUSY_S))
 
 
 def _migration(connection: sqlite3.Connection, path: Path) -> str:

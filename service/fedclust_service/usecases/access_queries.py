@@ -115,8 +115,6 @@ def show(model: type[M], record: object, **others: Any) -> M:
 
 R = TypeVar("R")
 T = TypeVar("T")
-#: The most items that a caller gets on a page.
-MAX_PAGE = 200
 
 
 def read_cursor(cursor: str | None, read: Callable[[str], T]) -> T | None:

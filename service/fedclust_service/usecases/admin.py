@@ -110,7 +110,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
             database_bytes=tx.overview.database_bytes(),
             disk_free_bytes=free,
             threads_alive=co.alive,
-            clock=_skew(co),
+            clock=show(ClockSkew, co.clock.skew, limit_s=co.clock.limit_s, fault=co.clock.fault),
             listening=co.listening,
             versions=Versions(
                 server=server_version(),
@@ -152,16 +152,6 @@ def back_up(co: Coordinator, actor: Actor, url: str, folder: Path) -> Path:
 def _bytes_of(backup: AuditEntry) -> int | None:
     size = backup.details.get("bytes")
     return size if isinstance(size, int) else None
-
-
-def _skew(co: Coordinator) -> ClockSkew:
-    skew, fault = co.clock.skew, co.clock.fault
-    return ClockSkew(
-        machine_s=skew.machine_s,
-        database_s=skew.database_s,
-        limit_s=co.clock.limit_s,
-        fault=fault.value if fault else None,
-    )
 
 
 @reads("admin.read", "admin.audit")
