@@ -188,7 +188,9 @@ class Settings(BaseSettings):
     )
     @classmethod
     def _split_texts(cls, value: Any) -> Any:
-        return _split_list(value) if isinstance(value, str) else value
+        if not isinstance(value, str):
+            return value
+        return tuple(part.strip() for part in value.split(",") if part.strip())
 
     @field_validator("notify_kinds")
     @classmethod
@@ -343,10 +345,6 @@ def _no_password() -> str:
     raise SettingsError(
         "tls_key is encrypted: use a key without a passphrase, readable by you only"
     )
-
-
-def _split_list(value: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in value.split(",") if part.strip())
 
 
 def load_settings(

@@ -49,8 +49,7 @@ class EntryText:
 
     def fields(self) -> tuple[str, ...]:
         """Return the entry's own lines."""
-        own = (self.id, self.at, self.actor, self.action, self.subject, self.details)
-        return tuple(str(value) for value in own)
+        return tuple(str(value) for value in vars(self).values())
 
     def after(self, head: Head) -> Head:
         """Return the head once this entry follows ``head``."""

@@ -16,12 +16,6 @@ _NUMBERED = select(_S.state, _S.sha256).where(
     _S.session_id == bindparam("session_id"), _S.round_number == bindparam("round_number")
 )
 
-_NAME = (
-    update(tables.results)
-    .where(_R.session_id == bindparam("of_session"))
-    .values(cluster_names=bindparam("cluster_names"))
-)
-
 
 @dataclass(frozen=True)
 class StoredResult:
@@ -76,7 +70,8 @@ class Results(Repository):
 
     def name_clusters(self, session_id: int, names: dict[str, list[str]]) -> None:
         """Store the names of clusters, by K."""
-        self._all(_NAME, of_session=session_id, cluster_names=names)
+        one = update(tables.results).where(_R.session_id == session_id)
+        self._all(one.values(cluster_names=names))
 
     def get(self, session_id: int) -> StoredResult | None:
         """Return a session's result; DataDamaged if its hash differs."""

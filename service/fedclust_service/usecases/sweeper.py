@@ -10,7 +10,6 @@ import structlog
 from fedclust.definition import DefinitionError
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
-from fedclust_service.domain.access import Principal, Token
 from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
 from fedclust_service.domain.round import FailureReason, RoundState
 from fedclust_service.domain.session import Session, SessionState
@@ -135,7 +134,8 @@ def tidy(co: CoordinatorCore) -> None:
     if co.outgoing.senders and NotificationKind.TOKEN_EXPIRING in co.outgoing.kinds:
         by = now + max(notifications.TOKEN_WARNINGS)
         for token, owner in co.store.read("sweep.tokens", lambda tx: tx.tokens.expiring(now, by)):
-            commit(co, "sweep.token", functools.partial(_warn, token, owner))
+            warn = functools.partial(notifications.token_expiring, owner=owner, token=token)
+            commit(co, "sweep.token", warn)
     if co.clock.settled:
         _remove(co, "sweep.notifications", lambda tx: tx.notifications, now - KEPT_FOR)
         _remove(co, "sweep.sign_ins", lambda tx: tx.sign_ins, now - SIGN_IN_KEPT_FOR)
@@ -145,7 +145,3 @@ def _remove(co: CoordinatorCore, name: str, rows: Callable[[Tx], Ending], before
     # A write that has nothing to do would pass for a sign that a full disk can be written again.
     if co.store.read(name, lambda tx: rows(tx).to_remove(before)):
         co.store.run_tx(name, lambda tx: rows(tx).remove(before))
-
-
-def _warn(token: Token, owner: Principal, uow: UnitOfWork) -> None:
-    notifications.token_expiring(uow, owner, token)
