@@ -65,7 +65,7 @@ def writer(postgres_url: str, clock: ManualClock) -> Iterator[Store]:
 
 def touch(store: Store, name: str) -> None:
     def work(tx: Tx) -> None:
-        session = tx.sessions.lock(name)
+        session = tx.sessions.get(name, lock=True)
         tx.sessions.touch(session.id)
 
     store.run_tx("touch", work)
@@ -82,7 +82,7 @@ def test_a_deleted_session_is_heard_and_found_by_reading_again(ear: Ear, writer:
     ear.start()
 
     def delete(tx: Tx) -> None:
-        session = tx.sessions.lock("heart")
+        session = tx.sessions.get("heart", lock=True)
         tx.sessions.delete(session.id)
 
     writer.run_tx("delete", delete)
@@ -97,7 +97,7 @@ def test_nothing_is_heard_of_what_was_rolled_back(ear: Ear, writer: Store) -> No
     ear.start()
 
     def fail(tx: Tx) -> None:
-        session = tx.sessions.lock("heart")
+        session = tx.sessions.get("heart", lock=True)
         tx.sessions.touch(session.id)
         raise RuntimeError("undone")
 

@@ -128,7 +128,7 @@ def submit_and_close(store: Store, session: Session, round_id: int, site: str) -
     """Do what a submission does: store it under the lock, and close when it was the last."""
 
     def work(tx: Tx) -> bool:
-        assert tx.sessions.lock(session.name) is not None
+        assert tx.sessions.get(session.name, lock=True) is not None
         found = tx.rounds.get_by_id(round_id)
         assert found is not None
         if not tx.submissions.insert(submission(found, site)):
@@ -192,7 +192,7 @@ def test_of_a_sites_first_tables_one_is_joined_with(two: list[Store]) -> None:
 
     def step(store: Store, number: int) -> bool:
         def work(tx: Tx) -> bool:
-            tx.sessions.lock(sessions[number].name)
+            tx.sessions.get(sessions[number].name, lock=True)
             tx.site_tables.lock("zurich")
             if tx.site_tables.any("zurich"):
                 return False
@@ -227,7 +227,7 @@ def test_a_session_is_deleted_or_joined_but_not_both(two: list[Store]) -> None:
     two[0].run_tx("arrange", arrange)
 
     def join(tx: Tx, name: str) -> bool:
-        session = tx.sessions.lock(name)
+        session = tx.sessions.get(name, lock=True)
         if session is None:
             return False
         joined = replace(participation(session, "zurich"), joined_at=at(1))
@@ -235,7 +235,7 @@ def test_a_session_is_deleted_or_joined_but_not_both(two: list[Store]) -> None:
         return True
 
     def delete(tx: Tx, name: str) -> bool:
-        session = tx.sessions.lock(name)
+        session = tx.sessions.get(name, lock=True)
         if any(each.joined_at for each in tx.participations.list(session.id)):
             return False
         tx.sessions.delete(session.id)
@@ -248,13 +248,13 @@ def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> 
     two[0].run_tx("arrange", lambda tx: [add_study(tx, f"s{n}") for n in range(CROWD // 2)])
 
     def extend(tx: Tx, name: str) -> bool:
-        if tx.studies.lock(name) is None:
+        if tx.studies.get(name, lock=True) is None:
             return False
         add_session(tx, name, study=name)
         return True
 
     def delete(tx: Tx, name: str) -> bool:
-        study = tx.studies.lock(name)
+        study = tx.studies.get(name, lock=True)
         if tx.studies.session_counts([name])[name]:
             return False
         tx.studies.delete(study.id)
@@ -267,7 +267,7 @@ def test_readers_do_not_wait_for_a_writer(store: Store) -> None:
     session = store.run_tx("add", add_session)
 
     def work(tx: Tx) -> int:
-        tx.sessions.lock("heart")
+        tx.sessions.get("heart", lock=True)
         tx.sessions.touch(session.id)
         with ThreadPoolExecutor(1) as pool:
             future = pool.submit(store.read, "get", lambda tx: tx.sessions.get("heart"))

@@ -259,10 +259,10 @@ def test_two_that_wait_for_each_other_both_get_through(postgres: Store) -> None:
         def work(tx: Tx) -> None:
             tx._connection.execute(text("SET LOCAL deadlock_timeout = '20ms'"))
             tries.append(1)
-            tx.sessions.lock_by_id(mine.id)
+            tx.sessions.get_by_id(mine.id, lock=True)
             if len(tries) == 1:
                 meet.wait(TIMEOUT_S)
-            tx.sessions.lock_by_id(theirs.id)
+            tx.sessions.get_by_id(theirs.id, lock=True)
             tx.sessions.touch(theirs.id)
 
         postgres.run_tx("crosswise", work)

@@ -82,7 +82,7 @@ def test_who_sends_or_reads_waits_for_no_lock(both: DirectApi) -> None:
 
     def hold(tx: Tx) -> None:
         for name in names:
-            tx.sessions.lock(name)
+            tx.sessions.get(name, lock=True)
         inside.set()
         assert go.wait(TIMEOUT_S)
 

@@ -477,7 +477,7 @@ class SiteViews(Repository):
     def by_name(
         self, name: str, site: str, number: int | None = None, *, lock: bool = False
     ) -> SiteView | None:
-        """Return a session as a site sees it; ``lock`` locks it as `Sessions.lock` does."""
+        """Return a session as a site sees it; ``lock`` locks it as `Sessions.get` does."""
         if lock and not self._sqlite:
             # A separate statement: rows joined to a row that had to wait for its lock may be
             # outdated. On SQLite a write transaction has excluded all others since it began.

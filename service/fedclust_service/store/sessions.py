@@ -31,17 +31,14 @@ class Studies(Repository):
         self._connection.execute(insert(tables.study_sites), rows)
         return added
 
-    def get(self, name: str) -> Study | None:
-        """Return a study by name, without locking it."""
-        return self._one(Study, select(tables.studies).where(_T.name == name))
-
-    def lock(self, name: str) -> Study | None:
-        """Return a study by name and lock it until this transaction ends.
+    def get(self, name: str, *, lock: bool = False) -> Study | None:
+        """Return a study by name; ``lock`` locks it until this transaction ends.
 
         A transaction that creates a session of the study, or deletes the study, takes this lock
         first.
         """
-        return self._one(Study, select(tables.studies).where(_T.name == name).with_for_update())
+        query = select(tables.studies).where(_T.name == name)
+        return self._one(Study, query.with_for_update() if lock else query)
 
     def names(self, study_id: int, site: str) -> bool:
         """Whether a study names a site."""
@@ -124,26 +121,18 @@ class Sessions(Repository):
         """Store a session and return it with the database's id; AlreadyExists for a taken name."""
         return replace(new, id=self._added(tables.sessions, vars(new), ("name",)))
 
-    def get(self, name: str) -> Session | None:
-        """Return a session by name, without locking it."""
-        return self._one(Session, _BY_NAME, name=name)
-
-    def get_by_id(self, session_id: int) -> Session | None:
-        """Return a session by id, without locking it."""
-        return self._one(Session, _BY_ID, id=session_id)
-
-    def lock(self, name: str) -> Session | None:
-        """Return a session by name and lock it until this transaction ends.
+    def get(self, name: str, *, lock: bool = False) -> Session | None:
+        """Return a session by name; ``lock`` locks it until this transaction ends.
 
         A transaction that writes to a session, its rounds or its participations takes this lock
         first. Later reads see what the previous holder committed. On PostgreSQL the lock is FOR NO
         KEY UPDATE: inserts with a foreign key to the session do not wait for it.
         """
-        return self._one(Session, _LOCK_BY_NAME, name=name)
+        return self._one(Session, _LOCK_BY_NAME if lock else _BY_NAME, name=name)
 
-    def lock_by_id(self, session_id: int) -> Session | None:
-        """Return and lock a session by its id, as `lock` does."""
-        return self._one(Session, _LOCK_BY_ID, id=session_id)
+    def get_by_id(self, session_id: int, *, lock: bool = False) -> Session | None:
+        """Return a session by id, as `get` does."""
+        return self._one(Session, _LOCK_BY_ID if lock else _BY_ID, id=session_id)
 
     def update(self, session: Session) -> None:
         """Write state, times and reasons. ``version`` is not written: `touch` raises it."""

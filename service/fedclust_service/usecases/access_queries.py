@@ -40,10 +40,9 @@ def session_for(
 
     Refusal ``not-found`` if there is no such session or the actor may not see it.
     """
-    session, own = None, None
-    if is_slug(name):
-        # A locked row is read first: rows joined to one that had to wait may be outdated.
-        session = tx.sessions.lock(name) if lock else tx.sessions.get(name)
+    # A locked row is read first: rows joined to one that had to wait may be outdated.
+    session = tx.sessions.get(name, lock=lock) if is_slug(name) else None
+    own = None
     if session is not None and actor.role is Role.SITE:
         own = tx.participations.get(session.id, actor.name)
     if session is None or not sees_session(actor, session.created_by, takes_part=own is not None):
@@ -78,9 +77,7 @@ def own_session(
 
 def study_for(tx: Tx, actor: Actor, name: str, *, lock: bool = False) -> Study:
     """Return a study; Refusal ``not-found`` if there is none or the actor may not see it."""
-    study = None
-    if is_slug(name):
-        study = tx.studies.lock(name) if lock else tx.studies.get(name)
+    study = tx.studies.get(name, lock=lock) if is_slug(name) else None
     if study is not None:
         named = actor.role is Role.SITE and tx.studies.names(study.id, actor.name)
         if sees_session(actor, study.created_by, takes_part=named):

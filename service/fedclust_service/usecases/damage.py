@@ -32,7 +32,7 @@ def refusal_of(co: Coordinator, session: str | None, damage: DataDamaged) -> Ref
 
 def _record(name: str, damage: DataDamaged, uow: UnitOfWork) -> None:
     tx = uow.tx
-    session = tx.sessions.lock(name)
+    session = tx.sessions.get(name, lock=True)
     current = tx.rounds.latest(session.id) if session is not None else None
     if session is not None and current is not None and session.state.under_way:
         fail_damaged(uow, session, current.number, damage)

@@ -390,7 +390,7 @@ class Driver(BackgroundThread):
 
     def _lease(self, seen: WaitingRound, pooled: bool, uow: UnitOfWork) -> _Work | None:
         tx, limits = uow.tx, self._co.limits
-        session = tx.sessions.lock_by_id(seen.session_id)
+        session = tx.sessions.get_by_id(seen.session_id, lock=True)
         if session is None or session.state is not SessionState.RUNNING:
             return None
         token, until = secrets.token_hex(16), uow.now + timedelta(seconds=limits.lease_s)
@@ -475,7 +475,9 @@ class Driver(BackgroundThread):
         tx = uow.tx
         fails = isinstance(outcome.what, DataDamaged | Failure)
         # Below, `finish` asks for the lease itself.
-        session = _still_held(tx, work) if fails else tx.sessions.lock_by_id(work.session.id)
+        session = (
+            _still_held(tx, work) if fails else tx.sessions.get_by_id(work.session.id, lock=True)
+        )
         if session is None:
             # Cancelled, failed, timed out, or another driver's by now: write nothing.
             return "lost"
@@ -549,7 +551,7 @@ def _failure(reason: FailureReason) -> Failure:
 
 def _still_held(tx: Tx, work: _Work) -> Session | None:
     """Return the session, locked, if the lease is still the same one."""
-    session = tx.sessions.lock_by_id(work.session.id)
+    session = tx.sessions.get_by_id(work.session.id, lock=True)
     current = tx.rounds.get_by_id(work.round.id)
     if session is None or session.state is not SessionState.RUNNING:
         return None

@@ -92,7 +92,7 @@ def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[
             if there.created_by != actor.key or there.request_sha256 != request:
                 raise _name_taken()
             return _session_info(tx, there), False
-        if study is not None and tx.studies.lock(study.name) != study:
+        if study is not None and tx.studies.get(study.name, lock=True) != study:
             raise Refusal("unavailable", "The study was deleted at this moment.", retry_after_s=1)
         _require_joinable(tx, definition, uow.now)
         session = tx.sessions.add(

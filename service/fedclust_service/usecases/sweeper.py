@@ -65,7 +65,7 @@ def end_unsupported(co: CoordinatorCore) -> None:
 
 
 def _lock_and_end(session: Session, uow: UnitOfWork) -> None:
-    current = uow.tx.sessions.lock_by_id(session.id)
+    current = uow.tx.sessions.get_by_id(session.id, lock=True)
     if current is not None and not current.state.ended:
         fail_session(uow, current, FailureReason.VERSION_UNSUPPORTED)
 
@@ -101,7 +101,7 @@ def _changes_now(due: DueRound, tx: Tx) -> bool:
 
 
 def _lock_and_update(due: DueRound, uow: UnitOfWork) -> None:
-    session = uow.tx.sessions.lock_by_id(due.session_id)
+    session = uow.tx.sessions.get_by_id(due.session_id, lock=True)
     current = uow.tx.rounds.get_by_id(due.id)
     if session is None or current is None:
         return
