@@ -102,7 +102,8 @@ def open_coordinator(
                 _check_clock(coordinator, accept=accept_clock)
                 for problem in METHODS.problems():
                     log.warning("method_unusable", why=problem)
-            if new_key or not _has_operator(store):
+            operators = store.read("has_operator", lambda tx: tx.principals.list(Role.OPERATOR, 1))
+            if new_key or not operators:
                 if serving:
                     where = settings.shown()["database_url"]
                     made.append(
@@ -139,10 +140,6 @@ def _check_clock(co: Coordinator, *, accept: bool) -> None:
             "the entry was written: start once with --accept-clock",
         )
     audit.record(co, "clock.record", "clock.accepted", behind_s=round(behind_s))
-
-
-def _has_operator(store: Store) -> bool:
-    return bool(store.read("has_operator", lambda tx: tx.principals.list(Role.OPERATOR, 1)))
 
 
 def _limits(settings: Settings) -> Limits:

@@ -66,18 +66,14 @@ class StoreClock:
     A clock that differs by more than ``limit_s`` is a `fault` and is not followed.
     """
 
+    _last: datetime
+    _skew: Skew
+
     def __init__(self, limit_s: float = 60.0, machine: Machine | None = None) -> None:
         self.limit_s = limit_s
         self._machine = machine or Machine()
-        self._database: Callable[[], datetime] | None = None
         self._lock = threading.Lock()
-        self._skew = Skew()
-        self._anchor = (self._machine.wall(), self._machine.monotonic())
-        # The uncertainty of the anchor after a slow answer.
-        self._doubt_s = 0.0
-        self._last = self._anchor[0]
-        # The times of the first and the last comparison since all clocks agree.
-        self._agreed: tuple[float, float] | None = (self._anchor[1], self._anchor[1])
+        self.follow(None)
 
     def follow(self, database: Callable[[], datetime] | None) -> None:
         """Restart from the database's clock, or from this machine's if ``database`` is None.
@@ -150,9 +146,11 @@ class StoreClock:
     def _start(self, time_of_day: datetime, at: float, doubt_s: float = 0.0) -> None:
         with self._lock:
             self._anchor = (time_of_day, at)
+            # The uncertainty of the anchor after a slow answer.
             self._doubt_s = doubt_s
             self._last = time_of_day
             self._skew = Skew(database_s=None if self._database is None else 0.0)
+            # The times of the first and the last comparison since all clocks agree.
             self._agreed = None if self._database else (at, at)
 
     def _at(self, monotonic: float) -> datetime:

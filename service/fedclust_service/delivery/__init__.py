@@ -53,14 +53,11 @@ def _client_context(settings: Settings) -> ssl.SSLContext:
     if settings.notify_ca is not None:
         try:
             context.load_verify_locations(str(settings.notify_ca))
-        except ssl.SSLError:
-            raise SettingsError(
-                f"notify_ca: {settings.notify_ca} holds no PEM certificate"
-            ) from None
         except OSError as error:
-            raise SettingsError(
-                f"notify_ca: {settings.notify_ca} cannot be read: {error.strerror}"
-            ) from None
+            why = f"cannot be read: {error.strerror}"
+            if isinstance(error, ssl.SSLError):
+                why = "holds no PEM certificate"
+            raise SettingsError(f"notify_ca: {settings.notify_ca} {why}") from None
     return context
 
 
