@@ -8,7 +8,6 @@ import gc
 import os
 import signal
 import socket
-import ssl
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -31,7 +30,6 @@ from fedclust_service.exit_codes import Exit, SettingsError, StartFailure
 from fedclust_service.http.app import create_app
 from fedclust_service.http.protocol import HEAD_SECONDS, Protocol
 from fedclust_service.settings import Settings
-from fedclust_service.usecases.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
 
@@ -183,53 +181,38 @@ def serve(
         listen(settings.host, settings.port) as listener,
         open_coordinator(settings, serving=True, accept_clock=accept_clock) as opened,
     ):
+        co, address = opened.coordinator, address_of(listener, settings)
+        for line in opened.lines():
+            say(line)
+
+        def ready() -> None:
+            log.info("listening", address=address)
+            say(f"listening on {address}")
+            # Last, so that a reader of the file finds everything printed.
+            if ready_file is not None:
+                draft = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
+                draft.write_text(address + "\n", "ascii")
+                draft.replace(ready_file)
+
+        def ending() -> None:
+            co.ask_to_stop()
+            _exit_after(settings.shutdown_grace_s + _CLOSING_SECONDS)
+
         try:
-            for line in opened.lines():
-                say(line)
             with explain_store_errors(settings):
-                _run_server(
-                    settings, opened.coordinator, connections, listener, context, say, ready_file
-                )
+                config = http_config(create_app(co, settings, connections), settings)
+                config.load()
+                config.ssl = context
+                co.start()
+                # Everything allocated so far stays: without freezing it, each full collection would
+                # block all requests for a tenth of a second.
+                gc.collect()
+                gc.freeze()
+                reload = functools.partial(reload_keys, co, settings)
+                Server(config, connections, ready, ending, reload).run(sockets=[listener])
         finally:
             if ready_file is not None:
                 ready_file.unlink(missing_ok=True)
-
-
-def _run_server(
-    settings: Settings,
-    coordinator: Coordinator,
-    connections: Connections,
-    listener: socket.socket,
-    context: ssl.SSLContext | None,
-    say: Callable[[str], None],
-    ready_file: Path | None,
-) -> None:
-    address = address_of(listener, settings)
-
-    def ready() -> None:
-        log.info("listening", address=address)
-        say(f"listening on {address}")
-        # Last, so that a reader of the file finds everything printed.
-        if ready_file is not None:
-            draft = ready_file.with_name(f".{ready_file.name}.{os.getpid()}")
-            draft.write_text(address + "\n", "ascii")
-            draft.replace(ready_file)
-
-    config = http_config(create_app(coordinator, settings, connections), settings)
-    config.load()
-    config.ssl = context
-    coordinator.start()
-
-    def ending() -> None:
-        coordinator.ask_to_stop()
-        _exit_after(settings.shutdown_grace_s + _CLOSING_SECONDS)
-
-    reload = functools.partial(reload_keys, coordinator, settings)
-    # Everything allocated so far stays: without freezing it, each full collection would block all
-    # requests for a tenth of a second.
-    gc.collect()
-    gc.freeze()
-    Server(config, connections, ready, ending, reload).run(sockets=[listener])
 
 
 def _exit_after(seconds: float) -> None:
