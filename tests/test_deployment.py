@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 import yaml
 
-from fedclust_service.exit_codes import Exit
+from fedclust_service.exit_codes import Exit, SettingsError
 from fedclust_service.settings import CLIENT_VARIABLES, Settings, load_settings
 from fedclust_service.store.backup import restore
 from support.server import service as run_service
@@ -119,7 +119,7 @@ def test_the_image_runs_as_nobody_in_particular_and_knows_its_health() -> None:
     assert all(re.match(r"python:3\.\d+-slim-\w+", stage) for stage in stages)
     # Beyond loopback without TLS or a proxy it does not start.
     settings = load_settings(dict(zip(("host", "port"), command[2::2], strict=True)), None)
-    with pytest.raises(ValueError, match="TLS"):
+    with pytest.raises(SettingsError, match="TLS"):
         settings.check_listening()
 
 
