@@ -222,6 +222,15 @@ def line_chart(
     return Figure(parts, height, title, description)
 
 
+def inertia_chart(points: Sequence[tuple[float, float]]) -> Figure:
+    """Draw the inertia by round."""
+    (first, begin), (last, end) = points[0], points[-1]
+    described = f"From {short(begin)} in round {first} to {short(end)} in round {last}."
+    return line_chart(
+        "Inertia by round", "round", "inertia", {"inertia": points}, description=described
+    )
+
+
 def frame(x: Axis, y: Axis, x_name: str, y_name: str, across: Sequence[float]) -> list[str]:
     """Return grid, numbers and names of two axes; ``across`` are the marks of the first."""
     parts = []

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import structlog
@@ -113,6 +113,7 @@ _HEADERS = {
 _HSTS = "max-age=31536000"
 
 
+@dataclass
 class EdgeMiddleware:
     """ASGI middleware around the application.
 
@@ -120,20 +121,12 @@ class EdgeMiddleware:
     makes the answer of what is refused here.
     """
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        body_limit: int,
-        metrics: Metrics,
-        budgets: Budgets,
-        refused: Callable[[Request, Refusal], Response],
-    ) -> None:
-        self.app = app
-        self.refused = refused
-        self.body_limit = body_limit
-        self.metrics = metrics
-        self.budgets = budgets
-        self.drains = asyncio.Semaphore(_MAX_DRAINS)
+    app: ASGIApp
+    body_limit: int
+    metrics: Metrics
+    budgets: Budgets
+    refused: Callable[[Request, Refusal], Response]
+    drains: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_MAX_DRAINS))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

@@ -2,7 +2,7 @@
 
 from contextlib import suppress
 
-from fedclust.result.drawing import ROUNDING, Figure, line_chart, short
+from fedclust.result.drawing import ROUNDING, Figure, inertia_chart, line_chart, short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.outcomes import draw_forest, draw_survival
 from fedclust.result.figures.profile import curves_of, draw_profile
@@ -151,11 +151,7 @@ class Plots:
         every = [inertia for _, inertia in values]
         if max(every) - min(every) <= ROUNDING * max(every):
             raise UsageError("the inertia is the same in every round: there is no line to draw")
-        (begin, before), (end, after) = values[0], values[-1]
-        described = f"From {short(before)} in round {begin} to {short(after)} in round {end}."
-        return line_chart(
-            "Inertia by round", "round", "inertia", {"inertia": values}, description=described
-        )
+        return inertia_chart(values)
 
 
 #: The figures in the order of pages.

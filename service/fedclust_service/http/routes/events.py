@@ -7,9 +7,7 @@ from typing import Annotated, TypeAlias
 
 from fastapi import Header, Path, Request
 from starlette.concurrency import run_in_threadpool
-from starlette.requests import HTTPConnection
 from starlette.responses import Response, StreamingResponse
-from starlette.types import Receive, Scope, Send
 
 from fedclust.wire.models import AuditHead
 from fedclust_service.domain.access import Refusal, wrong_field
@@ -42,18 +40,6 @@ _SCHEMA = {
     "description": "`id:` a rising number, `event:` what happened, `data:` a JSON object; "
     "lines that begin with a colon keep the connection open.",
 }
-
-
-class _EventStream(StreamingResponse):
-    """A stream of server-sent events."""
-
-    def __init__(self, content: AsyncIterator[bytes]) -> None:
-        super().__init__(content, 200, _HEADERS, STREAM)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        # Here and not in the route, so that only real streams are counted.
-        context_of(HTTPConnection(scope)).stream = True
-        await super().__call__(scope, receive, send)
 
 
 @router.get(
@@ -119,7 +105,8 @@ async def stream_events(
         async for each in lines(_batches(co, session, read, first)):
             yield each
 
-    return _EventStream(content())
+    context_of(request).stream = True
+    return StreamingResponse(content(), 200, _HEADERS, STREAM)
 
 
 async def _batches(

@@ -13,9 +13,8 @@ from fedclust.schema.model import Model
 from fedclust_service.addresses import is_loopback
 from fedclust_service.domain.access import Refusal, require
 from fedclust_service.http.api_route import api_router, refusals
-from fedclust_service.http.dependencies import bearer, bearer_token, context_of, service_of
+from fedclust_service.http.dependencies import actor_of, bearer, service_of
 from fedclust_service.metrics import CONTENT_TYPE
-from fedclust_service.usecases import principals
 from fedclust_service.usecases.coordinator import Coordinator
 
 log = structlog.get_logger(__name__)
@@ -123,7 +122,7 @@ async def metrics(request: Request, _: Annotated[object, Depends(bearer)]) -> Re
     only without a proxy.
     """
     if not _from_this_machine(request):
-        await run_in_threadpool(_require_operator, request)
+        require(await run_in_threadpool(actor_of, request), "metrics.read")
     text = await run_in_threadpool(service_of(request).metrics.text)
     return Response(text, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-store"})
 
@@ -139,9 +138,3 @@ def _from_this_machine(request: Request) -> bool:
     if named is None or request.client is None:
         return False
     return is_loopback(request.client.host) and is_loopback(named[1].strip("[]"))
-
-
-def _require_operator(request: Request) -> None:
-    actor = principals.authenticate(service_of(request).coordinator, bearer_token(request))
-    context_of(request).actor = actor
-    require(actor, "metrics.read")

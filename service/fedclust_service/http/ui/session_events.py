@@ -5,6 +5,7 @@ The page then asks for what it shows, so that it always shows what a reload woul
 
 import asyncio
 from collections.abc import AsyncIterator
+from functools import partial
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -25,15 +26,7 @@ LEAST_PAUSE_SECONDS = 1.0
 _OF_NAMES = frozenset({"result.named"})
 
 
-async def _of_session(request: Request) -> Response:
-    return await _events(request, FOR_ALL)
-
-
-async def _of_names(request: Request) -> Response:
-    return await _events(request, _OF_NAMES)
-
-
-async def _events(request: Request, wanted: frozenset[str]) -> Response:
+async def _events(wanted: frozenset[str], request: Request) -> Response:
     cookie, co = cookie_of(request), service_of(request).coordinator
     if cookie is None:
         raise Refusal("unauthenticated", "Sign in to see this page.")
@@ -67,6 +60,6 @@ def _message(event: str, number: int) -> bytes:
 
 
 ROUTES = (
-    open_route("/sessions/{session}/events", _of_session, "GET"),
-    open_route("/sessions/{session}/names/events", _of_names, "GET"),
+    open_route("/sessions/{session}/events", partial(_events, FOR_ALL), "GET"),
+    open_route("/sessions/{session}/names/events", partial(_events, _OF_NAMES), "GET"),
 )

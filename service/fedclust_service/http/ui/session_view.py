@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from fedclust.methods.registry import METHODS
 from fedclust.result.dissimilarity import dissimilarity_text
-from fedclust.result.drawing import line_chart, short
+from fedclust.result.drawing import inertia_chart
 from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.feature import Outcome, outcomes_of
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
@@ -111,14 +111,8 @@ class SessionView:
             for each in self.rounds
             if math.isfinite(each.metrics.get("inertia", math.nan))
         ]
-        if len(points) < 2:
-            return None
-        (first, begin), (last, end) = points[0], points[-1]
-        described = f"From {short(begin)} in round {first} to {short(end)} in round {last}."
-        figure = line_chart(
-            "Inertia by round", "round", "inertia", {"inertia": points}, description=described
-        )
-        return Markup(figure.svg)  # noqa: S704 - drawn by our own code, which escapes
+        # drawn by our own code, which escapes
+        return Markup(inertia_chart(points).svg) if len(points) > 1 else None  # noqa: S704
 
     @property
     def distance(self) -> str:
