@@ -17,7 +17,7 @@ from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import negotiate
 from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.http.ui.errors import show_refusal
-from fedclust_service.http.ui.rendering import HTML, render
+from fedclust_service.http.ui.rendering import HTML, POLICY, render
 
 _HERE = Path(__file__).parent
 STATIC = _HERE / "static"
@@ -38,7 +38,7 @@ _HOME_JSON = codec.canonical_json(
     {"service": "fedclust coordinator", "docs": "/docs", "openapi": "/openapi.json"}
 )
 # The script styles the page.
-_POLICY = (
+_SWAGGER_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; "
     "img-src 'self' data:; font-src 'self' data:; connect-src 'self'; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -56,7 +56,7 @@ def _home(request: Request) -> Response:
 
 
 def _swagger(_: Request) -> Response:
-    return Response(_SWAGGER, media_type=HTML, headers={"Content-Security-Policy": _POLICY})
+    return Response(_SWAGGER, media_type=HTML, headers={"Content-Security-Policy": _SWAGGER_POLICY})
 
 
 def _description(_: Request) -> Response:
@@ -75,11 +75,7 @@ ROUTES: tuple[BaseRoute, ...] = (
 
 _SITE = Path(__file__).parent / "help"
 #: Everything comes from this coordinator; the site's build leaves no script or style in a page.
-_POLICY = (
-    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
-    "font-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; "
-    "frame-ancestors 'none'"
-)
+_HELP_POLICY = f"{POLICY}; font-src 'self'"
 _ABSENT = Refusal(
     "not-found",
     "This coordinator was installed without its documentation. Run `make docs-site` in the clone "
@@ -92,7 +88,7 @@ class _HelpFiles(StaticFiles):
 
     def file_response(self, *args: Any, **kwargs: Any) -> Response:
         response = super().file_response(*args, **kwargs)
-        response.headers["Content-Security-Policy"] = _POLICY
+        response.headers["Content-Security-Policy"] = _HELP_POLICY
         return response
 
 
