@@ -1,15 +1,15 @@
 """The list of sessions, and the page of one session."""
 
-from dataclasses import dataclass
-
 from starlette.responses import Response
 
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
+from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.session_terms import feature_text
 from fedclust.result.wording import value_text
+from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.errors import TASK_RULES
-from fedclust.schema.feature import clustered
+from fedclust.schema.feature import clustered, outcomes_of
 from fedclust.wire.models import SessionEntry
 from fedclust.wire.submissions import JSON
 from fedclust_service.domain.session import SessionState
@@ -23,25 +23,6 @@ from fedclust_service.usecases.events import newest_number
 _LIST = "/ui/sessions"
 #: The most names that a line of the list holds.
 _NAMES = 3
-
-
-@dataclass(frozen=True)
-class _Line:
-    """What a line of the list counts, so that the template has little to do."""
-
-    entry: SessionEntry
-    joined: int
-    asked: int
-    answered: int
-    late: str
-    own_state: str
-
-    @property
-    def waits_for(self) -> str:
-        """What the session waits for from the reader's site: a decision, an answer, or nothing."""
-        if self.own_state == "invited" and self.entry.state == "recruiting":
-            return "decision"
-        return "answer" if self.own_state == "late" else ""
 
 
 def _list(page: PageRequest) -> Response:
@@ -61,35 +42,42 @@ def _list(page: PageRequest) -> Response:
     )
 
 
-def _line(reader: str, entry: SessionEntry) -> _Line:
+def _line(reader: str, entry: SessionEntry) -> dict[str, object]:
+    """Return what a line of the list says, so that the template has little to do."""
     sites = entry.sites
     late = [each.name for each in sites if each.late and entry.deadline]
     own = next((each for each in sites if each.name == reader), None)
     state: str = "" if own is None else own.state
     if own is not None and own.state == "joined" and entry.state == "running":
         state = "answered" if own.answered else "late" if own.name in late else state
-    return _Line(
-        entry,
-        joined=sum(each.state == "joined" for each in sites),
-        asked=sum(each.answered is not None for each in sites),
-        answered=sum(each.answered is True for each in sites),
-        late=listed(late, _NAMES),
-        own_state=state,
-    )
+    invited = state == "invited" and entry.state == "recruiting"
+    return {
+        "entry": entry,
+        "joined": sum(each.state == "joined" for each in sites),
+        "asked": sum(each.answered is not None for each in sites),
+        "answered": sum(each.answered is True for each in sites),
+        "late": listed(late, _NAMES),
+        "own_state": state,
+        # What the session waits for from the reader's site.
+        "waits_for": "decision" if invited else "answer" * (state == "late"),
+    }
 
 
 def _session(page: PageRequest) -> Response:
     # Read first: what happens while the page is made is an event that its stream still brings.
     newest = newest_number(page.co)
     view = load_view(page)
-    method = METHODS.get(view.info.definition.algorithm)
+    definition = view.info.definition
+    method = METHODS.get(definition.algorithm)
     return page.render(
         "session.html",
         view=view,
         newest=newest,
-        method=view.info.definition.algorithm if method is None else method.title,
-        features=clustered(view.info.definition.features),
-        outcomes=[feature_text(each) for each in view.outcomes],
+        method=definition.algorithm if method is None else method.title,
+        features=clustered(definition.features),
+        outcomes=[feature_text(each) for each in outcomes_of(definition.features)],
+        distance=dissimilarity_text(definition.policy, definition.features),
+        points=asked_of_sites(definition),
         value_text=value_text,
         listed=listed,
         task_rules=TASK_RULES,

@@ -9,10 +9,7 @@ from functools import cached_property
 from markupsafe import Markup
 
 from fedclust.methods.registry import METHODS
-from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.drawing import inertia_chart
-from fedclust.result.worth_asking import asked_of_sites
-from fedclust.schema.feature import Outcome, outcomes_of
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
 from fedclust_service.http.ui.page_request import PageRequest
@@ -113,22 +110,6 @@ class SessionView:
         ]
         # drawn by our own code, which escapes
         return Markup(inertia_chart(points).svg) if len(points) > 1 else None  # noqa: S704
-
-    @property
-    def distance(self) -> str:
-        """What distances are, in words."""
-        definition = self.info.definition
-        return dissimilarity_text(definition.policy, definition.features)
-
-    @property
-    def outcomes(self) -> tuple[Outcome, ...]:
-        """What is counted by final cluster."""
-        return outcomes_of(self.info.definition.features)
-
-    @property
-    def points(self) -> str | None:
-        """The points that the session asks of each site; None where it asks none."""
-        return asked_of_sites(self.info.definition)
 
     def names(self, *states: str) -> list[str]:
         """Return the sites in these states."""
