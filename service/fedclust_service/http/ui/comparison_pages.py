@@ -8,6 +8,7 @@ from starlette.responses import Response
 
 from fedclust.result.comparison import compare
 from fedclust.result.markup import Section
+from fedclust.result.one_cloud import chosen_text
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionInfo
 from fedclust_service.http.ui.address import address
@@ -49,6 +50,7 @@ def _compare(page: PageRequest) -> Response:
         chosen=chosen,
         numbers={side: number_of_clusters(page, f"{side}_k") for side in _SIDES},
         sides=sides,
+        chosen_text=chosen_text,
         sections=[(each.key, each.title, as_markup(each.html)) for each in found],
         refused=refused,
     )

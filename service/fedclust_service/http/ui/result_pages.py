@@ -1,18 +1,20 @@
 """The result of a session: its page, and all of it that can be downloaded."""
 
-import functools
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 
 from markupsafe import Markup
 from starlette.responses import Response
 
 from fedclust.result.figures.plots import drawn_figures
 from fedclust.result.methods_text import WRITE_UP
-from fedclust.result.one_cloud import chosen_text, recommended
+from fedclust.result.one_cloud import recommended
 from fedclust.result.page import body
 from fedclust.result.ro_crate import check_license, crate_bytes
 from fedclust.result.session_result import SessionResult, read_result
 from fedclust.result.table_one import FORMATS
+from fedclust.result.tables import FORMATS as REPORTS
 from fedclust.result.tables import centroid_table, report_bytes
 from fedclust.schema.result import Result
 from fedclust.wire import codec
@@ -49,7 +51,7 @@ class ShownResult:
         """The result of the K that the session shows first, with its sweep."""
         return self.read.result
 
-    @functools.cached_property
+    @cached_property
     def facts(self) -> SessionResult:
         """What its page shows."""
         if self.k is None:
@@ -65,35 +67,9 @@ class ShownResult:
         return "" if self.k is None else f"?k={self.k}"
 
     @property
-    def persons(self) -> int | None:
-        """Persons in all clusters; None where nothing measured them."""
-        return sum(self.facts.result.sizes or ()) or None
-
-    @property
     def tried(self) -> tuple[int, ...]:
         """Every K of a sweep."""
         return tuple(entry.n_clusters for entry in self.whole.sweep or ())
-
-    @property
-    def chosen(self) -> str:
-        """What the session says of K, also to a reader of another K than it shows."""
-        return chosen_text(self.whole)
-
-    @property
-    def counted(self) -> int | None:
-        """The K that outcomes were counted at, of a sweep."""
-        entries = self.whole.sweep or ()
-        return next((each.n_clusters for each in entries if each.result.outcomes), None)
-
-    @property
-    def marked(self) -> tuple[int, ...]:
-        """The K that have a mark: the recommended one, or all that are about as good."""
-        return recommended(self.whole)
-
-    @property
-    def mark(self) -> str:
-        """What the mark says: near ties are ties."""
-        return "tied" if self.whole.tied else "recommended"
 
     @property
     def profile(self) -> Markup:
@@ -141,6 +117,8 @@ def _result(page: PageRequest) -> Response:
         formats=FORMATS,
         figures={name: figure.title for name, figure in drawn_figures(facts.plot).items()},
         own_mapping=facts.result.mapping.get(page.actor.name, ()),
+        marked=recommended(reading.whole),
+        counted=[e.n_clusters for e in reading.whole.sweep or () if e.result.outcomes],
     )
 
 
@@ -157,6 +135,10 @@ def absent_result(page: PageRequest, session: SessionInfo) -> Response:
 # --- downloads ------------------------------------------------------------------------------------
 
 
+def _table_one(ending: str, result: SessionResult) -> bytes:
+    return result.table_one().content(f"table-one{ending}")
+
+
 _OFFICE = "application/vnd.openxmlformats-officedocument"
 _MEDIA = {
     "json": JSON,
@@ -168,30 +150,25 @@ _MEDIA = {
     "bib": "application/x-bibtex",
     "zip": "application/zip",
 }
-_REPORTS = {"report.html", "report.json", "report.csv"}
-_TABLES = {f"table-one{each}" for each in FORMATS}
-_FILES = {"ro-crate.zip", "result.json", "centroids.csv", *_REPORTS, *_TABLES, *WRITE_UP}
+_CRATE = "ro-crate.zip"
+#: What writes each other file.
+_FILES: dict[str, Callable[[SessionResult], bytes | str]] = {
+    "result.json": SessionResult.to_json,
+    "centroids.csv": lambda result: centroid_table(result.document),
+    **{f"report{each}": partial(report_bytes, path=f"report{each}") for each in REPORTS},
+    **{f"table-one{each}": partial(_table_one, each) for each in FORMATS},
+    **WRITE_UP,
+}
 
 
 def _file(page: PageRequest) -> Response:
     file = page.param("file")
-    if file not in _FILES:
+    if file != _CRATE and file not in _FILES:
         raise Refusal("not-found", "There is no such file of a result.")
     media = _MEDIA[file.rpartition(".")[2]]
-    licence = _license(page) if file == "ro-crate.zip" else None
+    licence = _license(page) if file == _CRATE else None
     result, stem = _downloaded(page)
-    if file == "ro-crate.zip":
-        content = _crate(result, licence)
-    elif file == "result.json":
-        content = result.to_json()
-    elif file == "centroids.csv":
-        content = centroid_table(result.document)
-    elif file in _TABLES:
-        content = result.table_one().content(file)
-    elif file in WRITE_UP:
-        content = WRITE_UP[file](result).encode()
-    else:
-        content = report_bytes(result, file)
+    content = _crate(result, licence) if file == _CRATE else _FILES[file](result)
     headers = {"Content-Security-Policy": _REPORT_POLICY} if media == HTML else {}
     return attachment(content, media, f"{stem}-{file}", headers)
 
