@@ -121,14 +121,42 @@ class Comparison:
         )
 
     def figure(self) -> Figure:
-        """Draw the matched clusters: a cell for each pair and column.
+        """Draw the first pairs in the columns that differ most: a cell for each pair and column.
 
         Raises
         ------
         UsageError
             No clusters are matched.
         """
-        return draw_matched(self)
+        pairs = self.pairs[:DRAWN_PAIRS]
+        if not pairs:
+            raise UsageError("no clusters of the two results are matched: there is nothing to draw")
+        found = [{each.column: each for each in pair.differences} for pair in pairs]
+        gaps = {
+            column: max(
+                (abs(own[column].difference or 0.0) for own in found if column in own), default=0.0
+            )
+            for column in self.columns
+        }
+
+        def draw(column: Column, k: int, *area: float) -> list[str]:
+            each = found[k].get(column)
+            if each is None:
+                return heat_cell("–", None, *area)
+            return heat_cell(" / ".join(map(mean_of, each.means)), each.difference, *area)
+
+        rows: list[HeatRow] = [
+            (column.name, functools.partial(draw, column))
+            for column in sorted(gaps, key=lambda column: -gaps[column])[:_DRAWN_COLUMNS]
+        ]
+        heads = [f"{pair.first} and {pair.second}" for pair in pairs]
+        parts, high = heat_map("first and second", heads, rows, "from the first to the second")
+        for pair in pairs:
+            if any(not label.isdecimal() for label in pair.labels):
+                parts.append(text(RIGHT, high + 8, clipped(pair.text, WIDTH - 2 * RIGHT), "start"))
+                high += 18
+        described = "; ".join(f"clusters {in_words(pair)}" for pair in pairs)
+        return Figure(parts, high, "Matched clusters of two results", f"{described}.")
 
     def __repr__(self) -> str:
         lines = [*textwrap.wrap(f"Comparison: {self.verdict}", COLUMNS)]
@@ -293,46 +321,7 @@ def _unmatched(comparison: Comparison) -> list[str]:
     ]
 
 
-# --- the figure, and a pair in words --------------------------------------------------------------
-
-
-def draw_matched(comparison: Comparison) -> Figure:
-    """Draw the first pairs in the columns that differ most: a cell for each column and pair.
-
-    Raises
-    ------
-    UsageError
-        There are no pairs.
-    """
-    pairs = comparison.pairs[:DRAWN_PAIRS]
-    if not pairs:
-        raise UsageError("no clusters of the two results are matched: there is nothing to draw")
-    found = [{each.column: each for each in pair.differences} for pair in pairs]
-    gaps = {
-        column: max(
-            (abs(own[column].difference or 0.0) for own in found if column in own), default=0.0
-        )
-        for column in comparison.columns
-    }
-
-    def draw(column: Column, k: int, *area: float) -> list[str]:
-        each = found[k].get(column)
-        if each is None:
-            return heat_cell("–", None, *area)
-        return heat_cell(" / ".join(map(mean_of, each.means)), each.difference, *area)
-
-    rows: list[HeatRow] = [
-        (column.name, functools.partial(draw, column))
-        for column in sorted(gaps, key=lambda column: -gaps[column])[:_DRAWN_COLUMNS]
-    ]
-    heads = [f"{pair.first} and {pair.second}" for pair in pairs]
-    parts, high = heat_map("first and second", heads, rows, "from the first to the second")
-    for pair in pairs:
-        if any(not label.isdecimal() for label in pair.labels):
-            parts.append(text(RIGHT, high + 8, clipped(pair.text, WIDTH - 2 * RIGHT), "start"))
-            high += 18
-    described = "; ".join(f"clusters {in_words(pair)}" for pair in pairs)
-    return Figure(parts, high, "Matched clusters of two results", f"{described}.")
+# --- a pair in words ------------------------------------------------------------------------------
 
 
 def named(pair: ClusterPair) -> list[ColumnDifference]:

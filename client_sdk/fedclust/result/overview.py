@@ -202,7 +202,7 @@ def frame(facts: Facts, table: TableName) -> Any:
     given = facts.cluster_names if facts.named else ()
     if table == "clusters":
         names = [column.name for column in facts.columns]
-        values = [[_number(entry.mean) for entry in row] for row in facts.centroids]
+        values = [[entry.mean for entry in row] for row in facts.centroids]
         found = pd.DataFrame(values, index=numbers, columns=names, dtype=float)
         found.insert(0, _free_name("size", names), _whole(pd, result.sizes, len(numbers)))
         return _with_names(facts, found)
@@ -222,12 +222,10 @@ def frame(facts: Facts, table: TableName) -> Any:
         if not result.sweep:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
         by_k = _listed(pd, result.sweep, "n_clusters", [*_MEASURES, "n_rows"])
-        fits = [entry.result.likelihood for entry in result.sweep]
-        for name in _LIKELIHOOD if any(fits) else ():
-            by_k[name] = [_number(None if fit is None else getattr(fit, name)) for fit in fits]
-        clouds = [entry.result.one_cloud for entry in result.sweep]
-        for name in _CLOUD if any(clouds) else ():
-            by_k[name] = [_number(None if each is None else getattr(each, name)) for each in clouds]
+        for part, names in (("likelihood", _LIKELIHOOD), ("one_cloud", _CLOUD)):
+            parts = [getattr(entry.result, part) for entry in result.sweep]
+            for name in names if any(parts) else ():
+                by_k[name] = [_number(each and getattr(each, name)) for each in parts]
         return by_k
     measures = ("phase", "n_sites", "inertia", "centroid_shift", "lower_bound", "upper_bound")
     return _listed(pd, result.history, "round", measures)
@@ -247,7 +245,7 @@ def _outcomes_of(facts: Facts) -> Outcomes:
     return found
 
 
-def _number(value: float | None) -> float:
+def _number(value: Any) -> Any:
     return float("nan") if value is None else value
 
 
@@ -265,5 +263,5 @@ def _whole(pd: Any, values: Sequence[int | None] | None, count: int) -> Any:
 
 def _listed(pd: Any, entries: Sequence[Any], index: str, names: Sequence[str]) -> Any:
     found = [[getattr(entry, name) for name in (index, *names)] for entry in entries]
-    rows = [[float("nan") if value is None else value for value in row] for row in found]
+    rows = [[_number(value) for value in row] for row in found]
     return pd.DataFrame(rows, columns=[index, *names]).set_index(index)
