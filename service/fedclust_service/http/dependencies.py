@@ -12,7 +12,6 @@ from fastapi import Depends, Path, Query, Request, params
 from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
-from starlette.types import Scope
 
 from fedclust_service.domain.access import PERMISSIONS, SLUG, Actor, Refusal, require
 from fedclust_service.domain.session import SessionState
@@ -21,7 +20,8 @@ from fedclust_service.settings import Settings
 from fedclust_service.usecases import principals
 from fedclust_service.usecases.coordinator import Coordinator
 
-_KEY = "fedclust.context"
+#: Where a request's scope has its context.
+CONTEXT = "fedclust.context"
 
 
 @dataclass
@@ -44,14 +44,9 @@ class RequestContext:
         self.actor = actor
 
 
-def attach_context(scope: Scope, context: RequestContext) -> None:
-    """Store a context in a request's scope."""
-    scope[_KEY] = context
-
-
 def context_of(request: HTTPConnection) -> RequestContext:
     """Return the request's context."""
-    context: RequestContext = request.scope[_KEY]
+    context: RequestContext = request.scope[CONTEXT]
     return context
 
 

@@ -23,7 +23,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedclust_service.domain.access import SLUG, Refusal
 from fedclust_service.http import problems
-from fedclust_service.http.dependencies import RequestContext, attach_context, token_of
+from fedclust_service.http.dependencies import CONTEXT, RequestContext, token_of
 from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.metrics import Metrics
 
@@ -133,7 +133,7 @@ class EdgeMiddleware:
             await self.app(scope, receive, send)
             return
         context = RequestContext(f"{_IDS.getrandbits(64):016x}", head=scope["method"] == "HEAD")
-        attach_context(scope, context)
+        scope[CONTEXT] = context
         structlog.contextvars.clear_contextvars()
         structlog.contextvars.bind_contextvars(request_id=context.request_id)
         exchange = _Exchange(self, scope, receive, send, context)

@@ -1,6 +1,5 @@
 """Turn every error into a problem document, which never repeats what was sent."""
 
-from collections.abc import Mapping
 from typing import cast
 
 import structlog
@@ -10,7 +9,7 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
-from fedclust.wire.errors import CONTENT_TYPE, FieldError, Problem, problem
+from fedclust.wire.errors import CONTENT_TYPE, FieldError
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http.dependencies import actor_of, context_of
 
@@ -32,22 +31,14 @@ def not_found() -> Refusal:
     return Refusal("not-found", NOT_FOUND)
 
 
-def respond(
-    problem: Problem, request_id: str, headers: Mapping[str, str] | None = None
-) -> Response:
-    """Return a problem document as a response."""
-    document = problem.model_copy(update={"request_id": request_id})
-    body = document.model_dump_json(exclude_none=True)
-    sent = {"Cache-Control": "no-store", **(headers or {})}
-    return Response(body, problem.status, sent, media_type=CONTENT_TYPE)
-
-
 def refused(refusal: Refusal, request_id: str) -> Response:
-    """Return a refusal as a response, with the headers of its status."""
-    headers = refusal.retry_headers
+    """Return a refusal as a problem document, with the headers of its status."""
+    document = refusal.to_problem().model_copy(update={"request_id": request_id})
+    headers = {"Cache-Control": "no-store", **refusal.retry_headers}
     if refusal.status == 401:
         headers["WWW-Authenticate"] = 'Bearer realm="fedclust"'
-    return respond(refusal.to_problem(), request_id, headers)
+    body = document.model_dump_json(exclude_none=True)
+    return Response(body, refusal.status, headers, media_type=CONTENT_TYPE)
 
 
 def invalid(errors: list[FieldError]) -> Refusal:
@@ -83,11 +74,13 @@ def answer_http_error(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: no such path, no such method."""
     status, request_id = cast(HTTPException, error).status_code, context_of(request).request_id
     if status == 405:
-        allow = {"Allow": ", ".join(allowed_methods(request))}
-        if request.method == "OPTIONS":
-            return Response(status_code=204, headers=allow)
-        document = problem("method-not-allowed", f"Use one of: {allow['Allow']}.")
-        return respond(document, request_id, allow)
+        allow = ", ".join(allowed_methods(request))
+        response = Response(status_code=204)
+        if request.method != "OPTIONS":
+            refusal = Refusal("method-not-allowed", f"Use one of: {allow}.")
+            response = refused(refusal, request_id)
+        response.headers["Allow"] = allow
+        return response
     if status == 404:
         return refused(not_found(), request_id)
     slug = "malformed-request" if status < 500 else "internal"

@@ -141,11 +141,9 @@ def _register(role: Role, page: PageRequest) -> Response:
         )
         info, created = principals.create_principal(page.co, page.actor, role, body)
     except Refusal as refusal:
-        if refusal.slug == "name-taken":
-            said = "This name is taken. Choose another one, or open the page of that name."
-            form = replace(form, errors={"name": said})
-        else:
-            form = form.refused(refusal)
+        said = "This name is taken. Choose another one, or open the page of that name."
+        taken = replace(form, errors={"name": said})
+        form = taken if refusal.slug == "name-taken" else form.refused(refusal)
         return page.render(
             "person_register.html", role=role, form=form, slug=SLUG, status=refusal.status
         )
