@@ -207,24 +207,23 @@ def _change(role: Role, page: PageRequest) -> Response:
 def _switch(role: Role, *, disabled: bool) -> Action:
     what = "disable" if disabled else "enable"
 
-    def show(page: PageRequest) -> dict[str, object]:
-        return {"person": _find(role, page), "what": what, "token": None}
-
     def act(page: PageRequest) -> None:
         body = PrincipalPatch(disabled=disabled)
         principals.patch_principal(page.co, page.actor, role, page.param("name"), body)
 
-    return _confirmed(role, what, "principal.change", show, act, f"{what}d")
+    return _confirmed(role, what, what, "principal.change", act, f"{what}d")
 
 
 def _confirmed(
-    role: Role,
-    path: str,
-    right: str,
-    show: Callable[[PageRequest], dict[str, object]],
-    act: Callable[[PageRequest], None],
-    notice: str,
+    role: Role, what: str, path: str, right: str, act: Callable[[PageRequest], None], notice: str
 ) -> Action:
+    """Return an action on an account, or on the token in its address; ``what`` is its verb."""
+
+    def show(page: PageRequest) -> dict[str, object]:
+        person, token_id = _find(role, page), page.request.path_params.get("token")
+        token = None if token_id is None else _token(person, token_id)
+        return {"person": person, "what": what, "token": token}
+
     person = f"{_path(role)}/{{name}}"
     below = f"{person.removeprefix('/ui')}/{path}"
     return Action(below, "person_confirm.html", right, show, act, notice, person)
@@ -260,16 +259,12 @@ def _token(person: Person, token_id: str) -> KnownToken:
 
 
 def _revoke(role: Role) -> Action:
-    def show(page: PageRequest) -> dict[str, object]:
-        person = _find(role, page)
-        return {"person": person, "what": "revoke", "token": _token(person, page.param("token"))}
-
     def act(page: PageRequest) -> None:
         name, token_id = page.param("name"), page.param("token")
         principals.revoke_token(page.co, page.actor, role, name, token_id)
 
     path = "tokens/{token}/revoke"
-    return _confirmed(role, path, "token.revoke", show, act, "token-revoked")
+    return _confirmed(role, "revoke", path, "token.revoke", act, "token-revoked")
 
 
 # --- a site's protected tables --------------------------------------------------------------------

@@ -44,11 +44,6 @@ class SessionView:
         return self.actor.role is not Role.SITE
 
     @property
-    def can_retry(self) -> bool:
-        """Whether the reader may have the session try again."""
-        return self.info.state == "held" and self.actor.role is Role.OPERATOR
-
-    @property
     def current(self) -> RoundInfo | None:
         """The latest round."""
         return self.rounds[-1] if self.rounds else None
@@ -118,10 +113,6 @@ class SessionView:
     def answered(self, shown: RoundInfo) -> list[str]:
         """Return the sites that have answered a round."""
         return [each.name for each in shown.sites if each.answered]
-
-    def late(self, shown: RoundInfo) -> list[str]:
-        """Return the sites that a round waits for, or did in vain, after its deadline."""
-        return [each.name for each in shown.sites if each.late]
 
     def pending(self, shown: RoundInfo) -> list[str]:
         """Return the sites that take part and have not answered a round."""
