@@ -222,9 +222,9 @@ def frame(facts: Facts, table: TableName) -> Any:
         if not result.sweep:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
         by_k = _listed(pd, result.sweep, "n_clusters", [*_MEASURES, "n_rows"])
-        for part, names in (("likelihood", _LIKELIHOOD), ("one_cloud", _CLOUD)):
+        for part, wanted in (("likelihood", _LIKELIHOOD), ("one_cloud", _CLOUD)):
             parts = [getattr(entry.result, part) for entry in result.sweep]
-            for name in names if any(parts) else ():
+            for name in wanted if any(parts) else ():
                 by_k[name] = [_number(each and getattr(each, name)) for each in parts]
         return by_k
     measures = ("phase", "n_sites", "inertia", "centroid_shift", "lower_bound", "upper_bound")
