@@ -33,7 +33,6 @@ from fedclust.methods.common.assign import distances_to_clusters, keep_columns, 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.threads import one_thread
 from fedclust.schema.encoding import Column
-from fedclust.schema.method import AnyMethod
 from fedclust.schema.result import ClusterProfile, Result
 from fedclust.schema.scaling import binary_columns, own_bounds
 from fedclust.wire.errors import of_extra
@@ -170,12 +169,6 @@ _ROWS = 1024
 _MOST_WHY = 3
 #: What rounding adds to a column that is constant.
 _ROUNDING = 1e-9
-
-
-def goes_by_distance(method: AnyMethod, result: Result) -> bool:
-    """Return whether new rows belong to the nearest centroid or prototype of a result."""
-    needs_memory = method.by_prototypes and result.prototypes is None
-    return method.probabilities is None and not needs_memory
 
 
 def label_by_distance(result: Result, X: FloatArray, mask: BoolArray | None = None) -> IntArray:

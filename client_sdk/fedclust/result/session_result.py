@@ -26,7 +26,7 @@ from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import write_file
 from fedclust.methods.registry import METHODS
 from fedclust.result.facts import Facts
-from fedclust.result.predictions import Predictions, goes_by_distance, label_by_distance, place
+from fedclust.result.predictions import Predictions, label_by_distance, place
 from fedclust.result.result_file import ResultFile, Rule, rule_text
 from fedclust.schema.display import short_repr
 from fedclust.schema.feature import Feature, clustered
@@ -595,9 +595,12 @@ class SessionResult(Facts):
         if self._rule is not None:
             return self._rule
         method = METHODS.get(self.definition.algorithm)
-        if method is None or not goes_by_distance(method, self.result):
+        if method is None or method.probabilities is not None:
             return "method"
-        return "nearest-centroid" if self.result.prototypes is None else "nearest-prototype"
+        if self.result.prototypes is not None:
+            return "nearest-prototype"
+        # Without prototypes only a site's memory has what such a method labels by.
+        return "method" if method.by_prototypes else "nearest-centroid"
 
     @cached_property
     def _plan(self) -> rounds.Plan:
