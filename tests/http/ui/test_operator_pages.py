@@ -13,7 +13,6 @@ import pytest
 from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http import docs
 from fedclust_service.http.ui import audit_pages, overview_pages
-from fedclust_service.http.ui.address import account_path
 from fedclust_service.http.ui.rendering import ENVIRONMENT
 from fedclust_service.store.backup import restore
 from fedclust_service.usecases.audit import verify_audit
@@ -327,7 +326,7 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
 def test_every_kind_of_attention_has_a_sentence(kind: AttentionKind) -> None:
     item = Attention.to(kind, "site:north", ManualClock().now(), 3, "why")
     shown = ENVIRONMENT.get_template("attention.html").render(
-        reasons=[], attention=[item], has_help=True, account_path=account_path
+        reasons=[], attention=[item], has_help=True
     )
     assert re.search(r"<p><b>[A-Z][^<]+[.]</b>", shown)
     assert re.search(r'<p class="soft small">[A-Z][^<]+[.]</p>', shown)

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from fedclust.wire import codec
-from fedclust_service.http.ui.session_view import listed
+from fedclust_service.http.ui.rendering import listed
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator

@@ -57,7 +57,6 @@ def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
         noted=noted,
         verified=last_verification(page.co, page.actor),
         entries_found=found,
-        account_path=account_path,
         subject_path=_subject_path,
         is_hash=_HASH.fullmatch,
         older=more,

@@ -6,7 +6,6 @@ from starlette.responses import Response
 
 from fedclust_service.domain.access import Role, require
 from fedclust_service.http.routes.health import REASONS, faults
-from fedclust_service.http.ui.address import account_path
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.usecases import admin, principals
 
@@ -49,7 +48,6 @@ def _overview(page: PageRequest) -> Response:
         overview=found,
         reasons=[REASONS[reason] for reason in faults(page.co)],
         done=_first_steps(page, found),
-        account_path=account_path,
     )
 
 

@@ -1,6 +1,6 @@
 """Render the pages' templates: the environment, its filters, and the headers of every page."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from fedclust.result.wording import time_text
 from fedclust.schema.times import time_span
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.dependencies import context_of
+from fedclust_service.http.ui.address import account_path
 from fedclust_service.http.ui.navigation import entries_for
 
 HTML = "text/html"
@@ -81,6 +82,14 @@ def name_element(value: str) -> Markup:
     return Markup("<bdi>{}</bdi>").format(escape(value))
 
 
+def listed(names: Sequence[str], most: int = 3) -> str:
+    """Return names as a sentence lists them; of many, the first and how many more."""
+    shown = list(names[:most]) if len(names) > most + 1 else list(names)
+    rest = len(names) - len(shown)
+    last = f"{rest} more" if rest else shown.pop() if shown else ""
+    return f"{', '.join(shown)} and {last}" if shown else last
+
+
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).parent / "templates"),
@@ -95,6 +104,8 @@ def _environment() -> Environment:
         "bytes": decimal,
         "duration": time_span,
         "name": name_element,
+        "listed": listed,
+        "account_path": account_path,
     }
     return environment
 

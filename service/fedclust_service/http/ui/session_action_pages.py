@@ -14,7 +14,7 @@ from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.filled_form import checked
 from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
-from fedclust_service.http.ui.session_view import SessionView, listed, load_view
+from fedclust_service.http.ui.session_view import SessionView, load_view
 from fedclust_service.usecases import participation, principals, rounds, sessions
 from fedclust_service.usecases.coordinator import Coordinator
 
@@ -40,7 +40,7 @@ def _action(
 
     def values(page: PageRequest) -> dict[str, object]:
         view = load_view(page)
-        return {"view": view, "listed": listed, **show(page, view)}
+        return {"view": view, **show(page, view)}
 
     below, template = f"/sessions/{{session}}/{path or name}", f"session_{name}.html"
     return Action(below, template, right, values, act, notice, leads_to)

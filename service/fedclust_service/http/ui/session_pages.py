@@ -15,8 +15,8 @@ from fedclust.wire.submissions import JSON
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
-from fedclust_service.http.ui.rendering import attachment
-from fedclust_service.http.ui.session_view import listed, load_view
+from fedclust_service.http.ui.rendering import attachment, listed
+from fedclust_service.http.ui.session_view import load_view
 from fedclust_service.usecases import sessions
 from fedclust_service.usecases.events import newest_number
 
@@ -79,7 +79,6 @@ def _session(page: PageRequest) -> Response:
         distance=dissimilarity_text(definition.policy, definition.features),
         points=asked_of_sites(definition),
         value_text=value_text,
-        listed=listed,
         task_rules=TASK_RULES,
     )
 
@@ -89,7 +88,6 @@ def _live(page: PageRequest) -> Response:
         "session_live.html",
         view=load_view(page),
         partial=True,
-        listed=listed,
         task_rules=TASK_RULES,
     )
 

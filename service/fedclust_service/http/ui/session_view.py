@@ -1,7 +1,6 @@
 """What the pages of one session show, read through the use cases of the API."""
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -129,11 +128,3 @@ def load_view(page: PageRequest) -> SessionView:
         after = str(max(0, info.round - SHOWN_ROUNDS))
         shown = rounds.list_rounds(co, actor, name, SHOWN_ROUNDS, after).items
     return SessionView(info, shown, actor, co.clock.now())
-
-
-def listed(names: Sequence[str], most: int = 3) -> str:
-    """Return names as a sentence lists them; of many, the first and how many more."""
-    shown = list(names[:most]) if len(names) > most + 1 else list(names)
-    rest = len(names) - len(shown)
-    last = f"{rest} more" if rest else shown.pop() if shown else ""
-    return f"{', '.join(shown)} and {last}" if shown else last
