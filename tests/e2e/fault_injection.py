@@ -43,6 +43,7 @@ from support.processes import WRONG_TIME
 from support.proxies import Balancer, Link
 from support.purpose import PURPOSE
 from support.server import ServerProcess
+from support.store_rows import rounds_to_aggregate
 from support.timeouts import TIMEOUT_S
 
 WORKERS = 3
@@ -431,7 +432,7 @@ class _Breaker(threading.Thread):
         processes = [worker.process.pid for worker in self._scene.workers if worker.process]
         give_up = time.monotonic() + TIMEOUT_S
         while True:
-            for each in self._scene.store.read("aim", lambda tx: tx.rounds.aggregating()):
+            for each in self._scene.store.read("aim", rounds_to_aggregate):
                 # A worker that was killed before may still stand there.
                 holder = int(each.lease_holder.split(":")[-2]) if each.lease_holder else None
                 if holder in processes:

@@ -23,6 +23,7 @@ from support.store_rows import (
     new_round,
     open_round,
     participation,
+    rounds_to_aggregate,
     submission,
 )
 
@@ -198,8 +199,7 @@ def test_due_rounds_are_collecting_and_past_their_deadline_or_overdue(store: Sto
     assert last is not None
     store.run_tx("overdue", lambda tx: tx.rounds.set_overdue(last.id, at(5)))
     assert due(at(9)) == [5]
-    aggregating = store.read("aggregating", lambda tx: tx.rounds.aggregating())
-    assert [r.number for r in aggregating] == [1]
+    assert [r.number for r in store.read("aggregating", rounds_to_aggregate)] == [1]
 
 
 def test_deadline_and_overdue_mark_change_only_while_collecting(store: Store) -> None:

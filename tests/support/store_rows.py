@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from sqlalchemy import select
+
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.round import Addressee, Round, RoundState, Submission
@@ -15,7 +17,7 @@ from fedclust_service.domain.session import (
     Study,
 )
 from fedclust_service.domain.tokens import SignIn
-from fedclust_service.store import Store, Tx
+from fedclust_service.store import Store, Tx, tables
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 SITES = ("budapest", "cleveland", "zurich")
@@ -152,3 +154,10 @@ def latest_state(tx: Tx, session_id: int) -> bytes | None:
         if state is not None:
             return state
     return None
+
+
+def rounds_to_aggregate(tx: Tx) -> list[Round]:
+    """Return the rounds to aggregate, leased or not, oldest first."""
+    rounds = tables.rounds
+    found = select(rounds).where(rounds.c.state == RoundState.AGGREGATING).order_by(rounds.c.id)
+    return [Round(**row) for row in tx._connection.execute(found).mappings()]

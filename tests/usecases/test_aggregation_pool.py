@@ -43,7 +43,7 @@ from support import driven
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from support.definitions import session_request
-from support.store_rows import latest_state
+from support.store_rows import latest_state, rounds_to_aggregate
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
 from usecases.direct_api import ANALYST, LIMITS, OPERATOR, SITES, DirectApi, failing, site, working
@@ -259,12 +259,12 @@ def test_a_long_aggregation_holds_up_no_short_one(
     eventually(lambda: len(begun) == 2)
     for _ in range(2):
         both.answer_all("lung")
-        eventually(lambda: not both.store.read("t", lambda tx: tx.rounds.aggregating()[3:]))
+        eventually(lambda: not both.store.read("t", lambda tx: rounds_to_aggregate(tx)[3:]))
     assert both.info("lung").state == "completed"
     assert {both.info(name).round for name in ("heart", "liver", "spine")} == {1}
     assert len(begun) == 2, "the third long one waits"
     both.co.stop(TIMEOUT_S)
-    left = both.store.read("t", lambda tx: tx.rounds.aggregating())
+    left = both.store.read("t", rounds_to_aggregate)
     assert [each.lease_token for each in left] == [None] * 3
 
 
@@ -331,7 +331,7 @@ def test_stopping_ends_the_process_and_leaves_the_round(
     assert not direct.co.alive
     assert begun[0].poll() is not None
     assert [each["event"] for each in logged] == []
-    current = direct.store.read("test.rounds", lambda tx: tx.rounds.aggregating())
+    current = direct.store.read("test.rounds", rounds_to_aggregate)
     assert [each.lease_token for each in current] == [None]
     assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
 

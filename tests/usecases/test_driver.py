@@ -20,6 +20,7 @@ from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 from support.clock import ManualClock
 from support.databases import in_turn
+from support.store_rows import rounds_to_aggregate
 from support.timeouts import TIMEOUT_S, eventually
 from usecases import counting_method
 from usecases.direct_api import ANALYST, LIMITS, DirectApi, at_once, failing, site, working
@@ -161,7 +162,7 @@ def test_two_drivers_race_and_one_wins(both: DirectApi) -> None:
         both.answer_all("heart")
         won = at_once(lambda driver: driver.run_once(), drivers)
         assert sorted(won) == [False, False, False, True]
-        assert both.store.read("t", lambda tx: tx.rounds.aggregating()) == []
+        assert both.store.read("t", rounds_to_aggregate) == []
         assert len(both.audit(action="round.closed")) == number
     assert both.info("heart").state == "completed"
 

@@ -8,7 +8,6 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
 
-import structlog
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -23,12 +22,10 @@ from sqlalchemy import (
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.exc import DBAPIError
 from sqlalchemy.sql.elements import NamedColumn
 
-from fedclust_service.store.errors import AlreadyExists, is_unreadable
+from fedclust_service.store.errors import AlreadyExists
 
-log = structlog.get_logger(__name__)
 S = TypeVar("S", bound=StrEnum)
 T = TypeVar("T")
 #: One table's columns of a row, by name.
@@ -121,33 +118,6 @@ class Repository:
         """Return how many rows are in each state."""
         found = dict(self._all(select(state, func.count()).group_by(state)).all())
         return {each: found.get(each, 0) for each in kind}
-
-    def _readable(
-        self,
-        kind: str,
-        ids: Select[int],
-        columns: Sequence[Column[Any]],
-        make: Callable[..., T],
-        get: Callable[[int], T | None],
-    ) -> list[T]:
-        """Read rows in one query; if one is damaged, one by one without the damaged ones."""
-        try:
-            return self._list(make, ids.with_only_columns(*columns))
-        except (ValueError, TypeError, DBAPIError) as error:
-            if not is_unreadable(error):
-                raise
-        found: list[T] = []
-        for each in self._all(ids).scalars().all():
-            try:
-                row = get(each)
-            except (ValueError, TypeError, DBAPIError) as error:
-                if not is_unreadable(error):
-                    raise
-                log.error("row_unreadable", kind=kind, id=each, error=type(error).__name__)
-                continue
-            if row is not None:
-                found.append(row)
-        return found
 
 
 class Ending(Repository):

@@ -246,10 +246,6 @@ class Rounds(Repository):
             self._all(leased).scalar_one(),
         )
 
-    def aggregating(self) -> Sequence[Round]:
-        """Return the rounds to aggregate, leased or not, oldest first, without damaged ones."""
-        return self._readable("round", _AGGREGATING, list(_R), Round, self.get_by_id)
-
     def waiting(self, now: datetime) -> Sequence[WaitingRound]:
         """Return the rounds of running sessions that are to be aggregated and that nobody holds."""
         return [WaitingRound(*row) for row in self._all(_WAITING, _now=now)]
@@ -304,6 +300,11 @@ class Rounds(Repository):
         """Give a lease back, so that no other process waits for it to expire."""
         return self._set(_HELD, round_id, **_by(token), **_NO_LEASE)
 
+    def void_leases(self) -> None:
+        """End all leases: those of a dead process."""
+        rows = update(tables.rounds).where(_R.lease_token.is_not(None))
+        self._all(rows.values(**_NO_LEASE))
+
     def finish(
         self, round_id: int, lease_token: str, to_state: RoundState, **changes: Unpack[RoundChanges]
     ) -> bool:
@@ -357,7 +358,6 @@ _BY_ID = select(tables.rounds).where(_R.id == bindparam("id"))
 _OF_SESSION = select(tables.rounds).where(_R.session_id == bindparam("session_id"))
 _NUMBERED = _OF_SESSION.where(_R.number == bindparam("number"))
 _LATEST = _OF_SESSION.order_by(_R.number.desc()).limit(1)
-_AGGREGATING = select(_R.id).where(_R.state == RoundState.AGGREGATING).order_by(_R.id)
 
 # An UPDATE sets the columns that it is executed with.
 _IN_STATE = update(tables.rounds).where(_R.id == bindparam("_id"), _R.state == bindparam("_state"))

@@ -4,7 +4,9 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
 
+import structlog
 from sqlalchemy import Select, bindparam, delete, func, insert, select, update
+from sqlalchemy.exc import DBAPIError
 
 from fedclust_service.domain.session import (
     Participation,
@@ -15,7 +17,9 @@ from fedclust_service.domain.session import (
 )
 from fedclust_service.store import tables
 from fedclust_service.store._sql import Repository
+from fedclust_service.store.errors import is_unreadable
 
+log = structlog.get_logger(__name__)
 _T, _N, _S, _P = (
     each.c for each in (tables.studies, tables.study_sites, tables.sessions, tables.participations)
 )
@@ -235,7 +239,24 @@ class Sessions(Repository):
         return self._whole(query)
 
     def _whole(self, ids: Select[int]) -> Sequence[Session]:
-        return self._readable("session", ids, list(_S), Session, self.get_by_id)
+        """Read sessions in one query; if one is damaged, one by one without the damaged ones."""
+        try:
+            return self._list(Session, ids.with_only_columns(*_S))
+        except (ValueError, TypeError, DBAPIError) as error:
+            if not is_unreadable(error):
+                raise
+        found = []
+        for each in self._all(ids).scalars().all():
+            try:
+                session = self.get_by_id(each)
+            except (ValueError, TypeError, DBAPIError) as error:
+                if not is_unreadable(error):
+                    raise
+                log.error("row_unreadable", session_id=each, error=type(error).__name__)
+                continue
+            if session is not None:
+                found.append(session)
+        return found
 
 
 class Participations(Repository):

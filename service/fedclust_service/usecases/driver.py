@@ -225,7 +225,7 @@ class Driver(BackgroundThread):
     def start(self) -> None:
         """Void the leases of a dead process, if it is certain that it is dead; start the thread."""
         if self._co.store.single_process:
-            commit(self._co, "driver.take_over", self._void_leases)
+            self._co.store.run_tx("driver.take_over", lambda tx: tx.rounds.void_leases())
         super().start()
 
     def ask_to_stop(self) -> None:
@@ -309,11 +309,6 @@ class Driver(BackgroundThread):
             self._working.discard(threading.current_thread())
             if self._crowded:
                 self._co.aggregation_due.set()
-
-    def _void_leases(self, uow: UnitOfWork) -> None:
-        for each in uow.tx.rounds.aggregating():
-            if each.lease_token is not None and each.lease_holder != self._co.holder:
-                uow.tx.rounds.release_lease(each.id, each.lease_token)
 
     # --- one round --------------------------------------------------------------------------------
 
