@@ -27,12 +27,5 @@ from fedclust_service.store.errors import (
 )
 from fedclust_service.store.listen import Listener
 from fedclust_service.store.results import StoredResult
-from fedclust_service.store.rounds import (
-    DueRound,
-    RoundChanges,
-    RoundView,
-    SiteView,
-    StoredReceipt,
-    WaitingRound,
-)
-from fedclust_service.store.store import Store, Tx, TxMetrics
+from fedclust_service.store.rounds import DueRound, RoundView, SiteView, WaitingRound
+from fedclust_service.store.store import Store, Tx

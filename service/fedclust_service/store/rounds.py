@@ -47,19 +47,11 @@ _IN_ROUND = _S.round_id == bindparam("round_id")
 _ONE = select(*SUMMARY).where(_IN_ROUND, _S.site == bindparam("site"))
 _OF_ROUND = select(*_SUMMARY, _S.payload, _S.payload_sha256).where(_IN_ROUND).order_by(_S.site)
 _RECEIPTS = (
-    select(*SUMMARY, _S.payload.is_not(None).label("kept"), _R.number)
+    select(*SUMMARY, _S.payload.is_not(None).label("kept"), _R.number.label("round"))
     .join(tables.rounds, _R.id == _S.round_id)
     .where(_S.session_id == bindparam("session_id"), _S.site == bindparam("site"))
     .order_by(_R.number)
 )
-
-
-class StoredReceipt(NamedTuple):
-    """A site's answer without its payload, its round's number, and whether the payload is kept."""
-
-    round: int
-    answer: Submission
-    payload_kept: bool
 
 
 class Submissions(Repository):
@@ -103,10 +95,14 @@ class Submissions(Repository):
 
     def receipts(
         self, session_id: int, site: str, limit: int, after: int | None = None
-    ) -> Sequence[StoredReceipt]:
-        """Return at most ``limit`` answers of a site by round, after the round number ``after``."""
+    ) -> Sequence[Any]:
+        """Return at most ``limit`` answers of a site by round, after the round number ``after``.
+
+        Each row has a submission's columns without the payload, the ``round``'s number, and whether
+        the payload is ``kept``.
+        """
         query = _RECEIPTS if after is None else _RECEIPTS.where(_R.number > after)
-        return self._list(_receipt, query.limit(limit), session_id=session_id, site=site)
+        return self._all(query.limit(limit), session_id=session_id, site=site).all()
 
     def scrub(self, session_id: int, at: datetime) -> int:
         """Delete a session's payloads and engine states; hashes, sizes and receipts stay.
@@ -132,10 +128,6 @@ def _intact(*, payload_sha256: str | None, **columns: Any) -> Submission:
     if payload_sha256 != _hash_of(columns["payload"]):
         raise DataDamaged("submission", columns["site"])
     return Submission(**columns)
-
-
-def _receipt(*, number: int, kept: bool, **columns: Any) -> StoredReceipt:
-    return StoredReceipt(number, Submission(**columns), kept)
 
 
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_holder": None, "lease_expires_at": None}

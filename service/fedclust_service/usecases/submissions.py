@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
+from typing import Any
 
 from fedclust import rounds
 from fedclust.rounds import Plan
@@ -20,7 +21,7 @@ from fedclust.wire.submissions import (
 from fedclust_service.domain.access import Actor, Refusal, broken_rule, require, wrong_field
 from fedclust_service.domain.round import Addressee, Round, RoundState, Submission, TaskStatus
 from fedclust_service.domain.session import Participation, Session, SessionState
-from fedclust_service.store import RoundView, SiteView, StoredReceipt, Tx
+from fedclust_service.store import RoundView, SiteView, Tx
 from fedclust_service.usecases.access_queries import (
     own_session,
     page_of,
@@ -306,6 +307,5 @@ def list_receipts(
     return page_of(rows, limit, "round", _entry)
 
 
-def _entry(stored: StoredReceipt) -> ReceiptEntry:
-    scrubbed = not (stored.payload_kept or stored.answer.empty)
-    return show(ReceiptEntry, stored.answer, round=stored.round, scrubbed=scrubbed)
+def _entry(row: Any) -> ReceiptEntry:
+    return show(ReceiptEntry, row, scrubbed=not (row.kept or row.empty))
