@@ -50,6 +50,7 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     paste(page, HEADINGS + "\n".join(lines))
     assert texts(page, "kind") == ["binary", "categorical", "odd"]
     assert (texts(page, "levels"), texts(page, "upper")[-1]) == (["none, some"], "15.5")
+    expect(page.locator("#pasted")).to_contain_text(f"Filled: {COLUMNS} (0 outcomes). Look")
     page.get_by_label("Purpose").fill(PURPOSE)
     page.get_by_label("Number of clusters, K").fill("4")
     page.get_by_label("Patients at a site").fill("30")

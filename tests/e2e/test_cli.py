@@ -222,7 +222,7 @@ def test_a_session_says_why_before_all_else(known: Shell) -> None:
     asked = [*ASKED, "--title", "Heart", "--contact", "Eva, eva@example.org"]
     asked += ["--approval", "2026-01", "--expires", "2999-01-01T01:00+01:00"]
     known.run("eva", "session", "create", "why", *asked)
-    assert "no lower or no upper bound: x, y" in known.err
+    assert "No lower or no upper bound: x, y" in known.err
     lines = known.run("eva", "session", "show", "why").splitlines()
     assert [" ".join(line.split()) for line in lines[:6]] == [
         "session why",

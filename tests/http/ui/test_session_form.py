@@ -227,6 +227,15 @@ def test_every_message_stands_at_its_input_and_nothing_typed_is_lost() -> None:
     assert "/features/0/name" in form.errors
 
 
+def test_a_row_that_cannot_be_read_hides_no_message_of_another_row() -> None:
+    table = row(1, name="stay", role="outcome", lower="0")
+    table |= row(10, name="crp", lower="0", upper="9", transform="log")
+    form, _ = form_of({**READY, **table}).checked(check)
+    assert form.errors["/features/1/kind"][0].startswith("a number is counted in ranges: choose")
+    assert form.errors["/features/10/lower"] == ("log needs a lower bound above 0",)
+    assert set(form.errors) == {"/features/1/kind", "/features/1/lower", "/features/10/lower"}
+
+
 def test_a_trajectory_is_one_row_and_has_messages_of_its_own() -> None:
     crea = {**READY, **row(2, name="crea", kind="trajectory", grid="0, 1, 3", window="1")}
     form, made = form_of(crea).checked(check)

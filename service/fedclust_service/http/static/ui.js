@@ -155,7 +155,7 @@ function fillRows(row, first, lines) {
   note.textContent = refused
     ? "These may be rows of patients. Nothing was taken: paste a row for each column, below a " +
       "row of headings such as name, kind and unit."
-    : `Filled: ${rows.length}, ${outcomes} of them outcomes.${unread} Look, then press Check.`;
+    : `Filled: ${rows.length} (${outcomes} outcomes).${unread} Look, then Check.`;
   if (refused) return;
   const bodies = [...columns.tBodies];
   const lacking = rows.length - bodies.slice(bodies.indexOf(row)).length + 1;
