@@ -180,7 +180,11 @@ office = at_desk(Office)
 
 
 def test_the_command_before_joining(office: Office) -> None:
+    assert office.run("check", "heart", *office.data, *office.mapping, "--full") == 0, office.err
+    assert "\nleaves " in office.err
     assert office.run("check", "heart", *office.data, *office.mapping) == 0, office.err
+    assert "\nleaves " not in office.err
+    assert "Nothing is left to do." in office.out
     text = " ".join(office.out.split())
     assert "all 2 features, 60 rows" in text
     assert "chol_mmol" in text

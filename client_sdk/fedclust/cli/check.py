@@ -58,7 +58,8 @@ class _Asked(o.OptionGroup):
     write_mapping: Path | None = None
     """Suggest a mapping file for these rows, write it here, and check with it. No file is
     replaced."""
-    full: o.Full = False
+    full: bool = False
+    """Show first what you would consent to, with every field that leaves."""
 
 
 @o.command(
@@ -79,7 +80,7 @@ def check(
     *,
     asked: _Asked,
 ) -> None:
-    """Match rows with a session's features and show what you would consent to; send nothing.
+    """Match rows with a session's features; send nothing.
 
     With --study: a line for each session, then the columns where something needs a look.
     """
@@ -141,8 +142,8 @@ def _conclude(done: RowCheck, full: bool) -> None:
     if o.wants_json():
         print_json(done.facts())
     elif done.read:
-        if isinstance(done.table, ConsentRequest) and done.asked:
-            consent_screen(done.table, full=full)
+        if full and isinstance(done.table, ConsentRequest) and done.asked:
+            consent_screen(done.table, full=True)
         done.show()
         if isinstance(done.refused, DataError) and done.refused.rule in LISTED:
             message = "this site could not take part yet: edit the mapping file"

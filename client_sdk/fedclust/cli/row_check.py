@@ -293,10 +293,8 @@ class RowCheck:
                 yield f"{name}: {'; '.join(says)}"
 
     def _points_texts(self) -> Iterator[str]:
-        """Yield what the outcomes cost and what is left; the consent screen says so too."""
+        """Yield what the outcomes cost and what is left."""
         table = self.table
-        if self.asked:
-            return
         held = [each for each in outcomes_of(self.body.features) if each.name in table.features]
         if table.points_left is not None:
             short = ": points short, so this site would answer no outcomes" * table.points_short
