@@ -84,6 +84,22 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     assert form.elsewhere(page.url.partition("/ui/")[0]) == []
 
 
+def test_more_of_a_row_shows_what_its_role_and_kind_have(form: Watched) -> None:
+    page = form.page
+    page.locator("#row-0 summary").click()
+    shown = {
+        ("feature", "numeric"): {"weight"},
+        ("feature", "trajectory"): {"weight", "time_unit", "grid", "fill", "window", "summary"},
+        ("outcome", "ordered"): {"edges", "values", "event", "points", "guess"},
+    }
+    every = set.union(*shown.values())
+    for (role, kind), names in shown.items():
+        page.locator("[name='/features/0/role']").select_option(label=role)
+        page.locator("[name='/features/0/kind']").select_option(label=kind)
+        found = {n for n in every if page.locator(f"[name='/features/0/{n}']").is_visible()}
+        assert found == names
+
+
 def test_neither_rows_of_patients_nor_the_rest_of_a_file_leave_the_browser(
     form: Watched, tmp_path: Path
 ) -> None:

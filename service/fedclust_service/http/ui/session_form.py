@@ -15,7 +15,7 @@ from typing import Any, Final, Self, TypeVar
 from fedclust.definition.study import StudyDefaults, StudyInfo
 from fedclust.methods.registry import KMEANS, METHODS
 from fedclust.result.worth_asking import patients_text
-from fedclust.schema.feature import Declaration
+from fedclust.schema.feature import Declaration, Feature, Outcome, Trajectory
 from fedclust.schema.identifiers import identifies
 from fedclust.schema.run_config import Policy
 from fedclust.wire.models import SessionCreate
@@ -56,6 +56,19 @@ def row_fields() -> Mapping[str, FormField]:
         choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
         found[each.name] = replace(first, choices=choices)
     return {**{name: found[name] for name in COLUMNS}, **found, "guess": _GUESS}
+
+
+@functools.cache
+def only_of() -> Mapping[str, str]:
+    """Return what alone has an input of a row, such as ``outcome``, by the input's name."""
+    number, outcome = Feature.model_fields.keys(), Outcome.model_fields.keys()
+    trajectory = Trajectory.model_fields.keys()
+    return {
+        **dict.fromkeys((number | trajectory) - outcome, "feature"),
+        **dict.fromkeys(trajectory - number - outcome, "trajectory"),
+        **dict.fromkeys(outcome - number - trajectory, "outcome"),
+        "guess": "outcome",
+    }
 
 
 @dataclass(frozen=True)

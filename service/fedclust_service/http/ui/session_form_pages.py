@@ -21,7 +21,14 @@ from fedclust_service.domain.access import Refusal, require
 from fedclust_service.http.bodies import check_json_size, parse
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.http.ui.rendering import attachment
-from fedclust_service.http.ui.session_form import ASKED, COLUMNS, SessionForm, input_id, row_fields
+from fedclust_service.http.ui.session_form import (
+    ASKED,
+    COLUMNS,
+    SessionForm,
+    input_id,
+    only_of,
+    row_fields,
+)
 from fedclust_service.http.ui.study_pages import points_of_study
 from fedclust_service.usecases import principals, sessions, studies
 
@@ -161,6 +168,7 @@ def _show(
         methods=METHODS,
         rows=() if page.partial else (*form.rows, max(form.rows, default=-1) + 1),
         row=row_fields(),
+        only_of=only_of(),
         columns=COLUMNS,
         asked=ASKED,
         input_id=input_id,
