@@ -61,6 +61,7 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     expect(page.locator("#f-features-2-kind-wrong")).to_contain_text("numeric")
     expect(wrong).to_have_attribute("aria-invalid", "true")
     expect(page.locator("#size")).to_contain_text("30 are enough up to K = 3.")
+    expect(page.locator("#checked")).not_to_contain_text("Still needed")
     height = "() => document.documentElement.scrollHeight"
     assert page.evaluate(height) <= 1_600
     assert axe.found(page) == []
