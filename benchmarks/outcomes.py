@@ -239,9 +239,9 @@ def _setting(
     significant = float((shown.p < 0.05).mean())
     least, most = (0.93, 0.97) if enough else (0.92, 1.0)
     met = least <= covered <= most
-    told = shown.sites[np.isfinite(shown.sites)]
+    p_sites = shown.sites[np.isfinite(shown.sites)]
     # Of fewer draws the share says little.
-    unequal = float((told < 0.05).mean()) if len(told) >= runs / 20 else math.nan
+    unequal = float((p_sites < 0.05).mean()) if len(p_sites) >= runs / 20 else math.nan
     met &= not unequal > 0.08
     if ratio == 1:
         met &= (0.03 if enough else 0.0) <= significant <= (0.07 if enough else 0.08)
@@ -261,7 +261,7 @@ def _setting(
         "coverage": covered,
         "p < .05": significant,
         "sites p < .05": unequal,
-        "sites compared": len(told) / runs,
+        "sites compared": len(p_sites) / runs,
         "open": float(np.isnan(shown.interval.lower + shown.interval.upper).mean()),
         "met": bool(met),
         "bias": bias,

@@ -51,7 +51,7 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
         rounds = api.ok("GET", "/v1/sessions/heart/rounds?limit=100", "ada")["items"]
         n, series = len(rounds), "fedclust_aggregation_seconds_count"
         counted = {"method": "lloyd", "end": "written"}
-        # The driver counts after it has told that the session is over.
+        # The driver counts after the session is completed.
         eventually(lambda: value(scrape(local), series, **counted) == n)
         text = local.http().get("/metrics").text
     samples = read(text)

@@ -250,8 +250,7 @@ class RowCheck:
             _say(said + "again, with --mapping instead of --write-mapping")
             return
         todo = list(self._edits())
-        said = "Still to do" if self.refused else "Better, but not needed"
-        said += " in the mapping file"
+        said = f"{'Still to do' if self.refused else 'Better, but not needed'} in the mapping file"
         if self.options.mapping is None:
             said += " (--mapping): fedclust check --write-mapping suggests one"
         if todo:

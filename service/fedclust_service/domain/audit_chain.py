@@ -48,8 +48,9 @@ class EntryText:
     details: str
 
     def fields(self) -> tuple[str, ...]:
-        """Return the entry's own lines."""
-        return tuple(str(value) for value in vars(self).values())
+        """Return the entry's own lines, in the order that the chain hashes."""
+        own = (self.id, self.at, self.actor, self.action, self.subject, self.details)
+        return tuple(str(value) for value in own)
 
     def after(self, head: Head) -> Head:
         """Return the head once this entry follows ``head``."""

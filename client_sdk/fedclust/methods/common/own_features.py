@@ -317,7 +317,7 @@ def too_many_groups_warning(n_groups: int, n_clusters: int) -> Iterator[str]:
     if n_groups > n_clusters:
         yield (
             f"{n_groups} groups remain where {n_clusters} clusters were asked for: they share no "
-            "feature, so nothing tells which of them are one."
+            "feature, so they cannot be compared or merged."
         )
 
 

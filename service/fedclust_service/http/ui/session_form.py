@@ -60,7 +60,7 @@ def row_fields() -> Mapping[str, FormField]:
 
 @functools.cache
 def only_of() -> Mapping[str, str]:
-    """Return what alone has an input of a row, such as ``outcome``, by the input's name."""
+    """Return which role or kind has an input, by its name; not of inputs that every row has."""
     number, outcome = Feature.model_fields.keys(), Outcome.model_fields.keys()
     trajectory = Trajectory.model_fields.keys()
     return {
