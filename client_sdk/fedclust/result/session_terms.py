@@ -48,9 +48,9 @@ TECHNICAL = {
 }
 
 COORDINATOR_LEARNS = (
-    "The coordinator learns how many persons take part, when this table of groups changes, and "
-    "perhaps the table itself. It may recognise persons in small tables. Whoever knows all "
-    "but one of a group may learn that one's values."
+    "The coordinator may learn the whole table of groups, how many persons take part, and when "
+    "this changes. It may recognise persons in small tables. Whoever knows all but one of a group "
+    "may learn that one's values."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -59,6 +59,8 @@ _CODES = (
     f"above each of {N_PARTS} equal parts of its range."
 )
 
+#: What a record holds of numbers, and of yes/no and categorical columns.
+_IN_A_RECORD = {True: "middle value (one person's, rounded)", False: "commonest category"}
 #: What a field can identify without protection; what methods say of it is about groups.
 _EXACT = "Single persons: a number about few rows shows their values."
 
@@ -140,8 +142,8 @@ class SessionTerms:
             )
         counted = self.counted_outcomes != ()
         return (
-            f"What leaves{', except counts of outcomes,' * counted} shows nothing finer than these "
-            f"records of at least {self.p} similar persons, whoever asks, however often. "
+            f"Everything{' but counts of outcomes' * counted} is computed from these records of at "
+            f"least {self.p} persons, whoever asks, however often. "
             "Rows, ids and persons' clusters never leave."
         )
 
@@ -208,7 +210,7 @@ class SessionTerms:
         contact = f"; contact: {definition.contact}" if definition.contact else "; no contact given"
         yield "asked by", [f"{self.analyst}{contact}"]
         yield "operated by", [self._operator_line()] if self.coordinator else []
-        approval = f"approval: {definition.approval or 'none stated'}"
+        approval = f"ethics approval: {definition.approval or 'none stated'}"
         expires = f"; joining ends {definition.expires:%Y-%m-%d}" if definition.expires else ""
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
         most = rounds.most_rounds(self.plan)
@@ -259,7 +261,7 @@ class SessionTerms:
         days = counted(operator.retention_days, "day")
         return (
             f"{who}. Data sent to {self.coordinator} are deleted {days} after the session's end; "
-            "result, audit trail and backups stay longer."
+            "results and the audit trail stay for good, backups as the operator decides."
         )
 
     @property
@@ -307,31 +309,33 @@ class SessionTerms:
         """Yield what leaves, in plain words: at most five lines."""
         phases = {phase.name for phase in self.phases}
         if not self.protection_none:
+            kinds = {each.kind == "numeric" for each in self.plan.features}
+            values = " or ".join(_IN_A_RECORD[numeric] for numeric in sorted(kinds, reverse=True))
             yield (
                 f"The site forms groups of at least {self.p} similar persons. A group's record is "
-                f"the middle value (one person's, rounded) or commonest category of "
-                f"{self._names()}."
+                f"the {values} of {self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"
         yield f"In each round: numbers computed from {what}."
+        last = []
         if evidence.NAME in phases:
-            more = f", and size and values of at most {N_CELLS} sets of groups"
-            if self.protection_none:
-                more = f", and sizes and values of up to {N_CELLS} sets of rows"
-            of_clusters = "At the end: sizes of the clusters"
-            if self.plan.sends_cells:
-                yield f"{of_clusters}, how clear they are{more}."
-            else:
-                yield f"{of_clusters} and how clear they are."
+            last = ["sizes of the clusters", "how clear they are"]
         if resampling.NAME in phases:
-            yield "To test the clusters: counts of persons in repeated clusterings."
+            last.append("counts of persons in further clusterings")
+        if evidence.NAME in phases and self.plan.sends_cells:
+            what = "rows" if self.protection_none else "records"
+            last.append(f"the {what} with their sizes (more than {N_CELLS} are joined)")
+        if last:
+            yield f"At the end: {', '.join(last[:-1])} and {last[-1]}."
         if self.counted_outcomes:
-            names = ", ".join(each.name for each in self.counted_outcomes)
+            names = ", ".join(
+                " with ".join(column.name for column in each.columns)
+                for each in self.counted_outcomes
+            )
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "Administrators of the coordinator can read these numbers, the analyst figures by "
-            "site, all sites the result."
+            "The operator can read all of this, the analyst figures by site, all sites the result."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:

@@ -192,12 +192,11 @@ class ConsentRequest(SessionTerms):
             )
         yield from figures.warnings()
         shares = sorted(figures.one_value.items(), key=lambda item: (-item[1], item[0]))
-        listed = [f"{name} {share:.0%}" for name, share in shares if share >= _LEAST_SHARE]
+        listed = [f"{name} {share:.1%}" for name, share in shares if share >= _LEAST_SHARE]
         if listed:
             yield (
                 "Whoever knows a person's group knows the value, for this share of persons: "
-                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}. Ask the analyst to make "
-                "sensitive columns outcomes."
+                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}."
             )
 
     def _points_lines(self) -> Iterator[str]:
@@ -216,8 +215,8 @@ class ConsentRequest(SessionTerms):
             return
         yield question_text(self.question, self.balance)
         yield (
-            f"Points are used even if fewer than {self.definition.policy.min_sites} sites have the "
-            "outcome and the result omits it."
+            "Points do not come back, also if fewer than "
+            f"{self.definition.policy.min_sites} sites have the outcome and the result omits it."
         )
         for name in self.also_features:
             yield (
@@ -294,11 +293,10 @@ def question_text(question: Question, balance: Balance) -> str:
         f"Counts of {named(question)} by final cluster, computed from your rows, each with random "
         f"noise that only this site knows (standard deviation {sds} persons). Uses "
         f"{question.points} of your {balance.limit} points; {used} were used before, {remain} "
-        "remain. Somebody who knows everything else about all patients guesses one patient's "
-        f"yes/no outcome right {guesses(question.points)} times in 100 from {these}, {before}and "
-        f"{guesses(balance.limit)} once all {balance.limit} points are used, instead of 50. If "
-        "a session asks for more points than remain, the site takes part without outcomes. These "
-        "odds do not hold for patients who share an outcome, such as a family."
+        "remain. Whoever knows everything else about all patients guesses one patient's yes/no "
+        f"outcome right {guesses(question.points)} times in 100 from {these} instead of 50, "
+        f"{before}and {guesses(balance.limit)} once all {balance.limit} points are used; more "
+        "often where patients share an outcome, such as a family."
     )
 
 

@@ -48,7 +48,7 @@ class DataTerms:
         """The source with its numbers of rows and persons."""
         if self.n_rows is None:
             return self.source
-        persons = "" if self.n_persons is None else f" of {self.n_persons} persons"
+        persons = "" if self.n_persons in (None, self.n_rows) else f" of {self.n_persons} persons"
         return f"{self.source} ({self.n_rows} rows{persons})"
 
 

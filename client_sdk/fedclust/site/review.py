@@ -148,16 +148,18 @@ def _covered(request: ConsentRequest) -> str:
     table = html_facts(
         "An approval covers what stands here. If any of it changes, the approval ends. Else it "
         "holds until the session ends, also for new rows of the same source and with sites that "
-        "are invited later. It does not replace a patient's consent: when one withdraws, run "
-        "fedclust cohort withdraw.",
+        "are invited later. It does not replace a patient's consent: when one withdraws, leave "
+        "a session that is running, and run fedclust cohort withdraw.",
         rows,
     )
     return f"<h2>What an approval covers</h2>{table}"
 
 
 def _decision(request: ConsentRequest) -> str:
-    command = f"fedclust approve {request.session}"
-    lines = "".join(f"<div>{each}</div>" for each in ("name", "role", "date", "signature"))
+    command = f"fedclust approve {request.session} --name NAME"
+    lines = "".join(
+        f"<div>{each}</div>" for each in ("legal basis", "name", "role", "date", "signature")
+    )
     return (
         "<h2>Decision</h2><p>☐ approved &nbsp; ☐ not approved</p>"
         f"<p>To record it: <code>{escape(command)}</code>, with the approval code.</p>"
