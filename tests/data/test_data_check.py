@@ -110,7 +110,7 @@ def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
     assert not any("missing" in said for said in profile(text, (AGE,)).columns[0].says)
     assert [re.split("[:.]", text)[0] for text in age.says] == [
         "line 4",
-        "2 values outside the session's bounds",
+        "2 values outside the session's bounds (0 to 120 years)",
     ]
 
 
@@ -266,11 +266,15 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     assert "all 2 features, 60 rows" in office.out
     assert "columns that are not used (1): id" in office.out
     assert office.run("check", "heart", *office.data, "--mapping", str(mapping)) == 0
-    assert "Marked as" not in office.out
+    assert "Nothing is left to do. Next" in office.out
     with mapping.open("a", encoding="utf-8") as file:
         file.write("# uncertain: a\n# uncertain: b\n")
     office.ran("check", "heart", *office.data, "--mapping", str(mapping))
-    assert "Marked as uncertain in the mapping file: 2 lines." in office.out
+    said = " ".join(office.out.split())
+    assert (
+        "Nothing is left to do if you have looked at what is uncertain in the mapping file (2)"
+        in said
+    )
     written = mapping.read_bytes()
     assert "File exists" in office.ran("check", "heart", *office.data, *write, code=2).err
     assert mapping.read_bytes() == written
@@ -317,7 +321,7 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
         ("1", "age2"), ("2", "flow"), ("3", "smoker"), ("4", "sex"), ("5", "pain")
     ]  # fmt: skip
     assert "it gives 'gal/s' and the session's" in text
-    assert '"vielleicht" = # 5' in text
+    assert '"vielleicht" = "" # 5' in text
     # Of a smoker yes and no are known.
     assert re.findall(r"(\w+)\] [^]]*; ask Ada what 1 means", text) == ["sex"]
     sexes = [line.strip() for line in todo.splitlines() if "levels = {" in line]
@@ -377,8 +381,9 @@ def test_texts_in_numbers_are_listed_with_a_line_to_paste(office: Office) -> Non
     assert "1. chol: line 9: a date or time" in text
     assert "; line 10: text in a number column; write decimals with a point" in text
     assert '; text in a number column: "<5" 3, "lysed" 2; one with < or > is not' in text
-    assert 'write below [features.chol] missing = ["old", "<5", "lysed"]' in text
-    assert "Marked as" not in text
+    asked = "write below [features.chol], in place of such a line"
+    assert f'{asked} missing = ["old", "lysed"] values = {{ "<5" = 2.5 }}' in text
+    assert "Nothing is left" not in text
 
 
 def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> None:
@@ -420,6 +425,22 @@ def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
     for share, few in ((0.79, ["missing: drop"]), (0.8, [])):
         table = NoTable(20, ("age",), staying=Staying(0.5, share))
         assert RowCheck(body, found, 5, table).look_at == ["chol", "rows far out", *few]
+
+
+def test_repeated_ids_are_decided_on_before_nothing_is_left_to_do(office: Office) -> None:
+    """Rows of one person would count as persons, and their levels may differ."""
+    ids, smokers = [*range(56), 0, 1, 2, 2], [*[1, 0] * 28, 0, 1, 1, 1]
+    rows = pd.DataFrame({"age": RNG.uniform(30, 80, 60), "smoker": smokers, "patient id": ids})
+    rows.to_csv(office.place / "cohort.csv", index=False)
+    file = session_file(office.place / "heart.json", "age", {"name": "smoker", "kind": "binary"})
+    given = ("check", "--definition", str(file), *office.data)
+    said = " ".join(office.ran(*given).out.split())
+    assert "if each id is one person, give --person-column 'patient id'" in said
+    assert "Nothing is left to do if each row is a person (patient id). Next" in said
+    said = " ".join(office.ran(*given, "--person-column", "patient id").err.split())
+    # The rows of 0 and 1 have other smokers; those of 2 are two of 1 and one of 0.
+    assert "the rows of a person differ in smoker (2 persons); the commonest value counts" in said
+    assert "Nothing is left to do. Next" in " ".join(office.out.split())
 
 
 def test_a_feature_that_too_few_groups_release_is_named(office: Office) -> None:

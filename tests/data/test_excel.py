@@ -131,6 +131,13 @@ def test_the_size_that_a_program_writes_may_be_wrong(tmp_path: Path) -> None:
     np.testing.assert_array_equal(load(path, (AGE, SEX)).X, [[40, 1], [41, 0]])
 
 
+def test_numbers_in_cells_of_text_are_read_with_the_decimal_mark(tmp_path: Path) -> None:
+    path = book(tmp_path, ["age"], ["40,5"], [41.5], [" 42 "], ["n/a"])
+    found = load(Dataset(path, decimal=","), (AGE,)).X
+    np.testing.assert_array_equal(found, [[40.5], [41.5], [42], [np.nan]])
+    assert "write decimals with a point" in str(refused(path))
+
+
 # --- which sheet, which row -----------------------------------------------------------------------
 
 

@@ -121,6 +121,17 @@ def test_the_usual_markers(word: str, tmp_path: Path) -> None:
     assert cp == [-1]
 
 
+def test_a_text_has_the_number_that_the_mapping_gives_it(tmp_path: Path) -> None:
+    (tmp_path / "cohort.csv").write_text("chol_mmol\n <0.5\n> 15\n5.0\n<0.6\n", "utf-8")
+    rule = {"column": "chol_mmol", "unit": "mmol/l", "to": "mg/dl", "factor": 38.67}
+    rule["values"] = {"<0.5": 0.25, "> 15": 15}
+    given = Dataset(tmp_path / "cohort.csv", mapping={"features": {"chol": rule}})
+    assert "line 5" in str(fault(given, CHOL)), "only texts that are named"
+    rule["values"]["<0.6"] = 0.3
+    given = Dataset(tmp_path / "cohort.csv", mapping={"features": {"chol": rule}})
+    np.testing.assert_allclose(raw(given, CHOL)[0], np.array([0.25, 15, 5, 0.3]) * 38.67)
+
+
 def test_codes_are_compared_as_numbers_or_as_unchanged_text() -> None:
     rows = pd.DataFrame({"cp": ["1", "1.0", " 2", None], "chol": [0, 0.0, -9, 100.0]})
     dataset = Dataset(rows, missing="-9", sentinels={"chol": 0})
@@ -219,6 +230,9 @@ def test_a_code_has_one_spelling(text: str, code: str) -> None:
         ("featurs = 1", "featurs: there is no such setting: did you mean features?"),
         ("[features.chol]\nfactor = 'x'", "features.chol.factor: write a number, without quotes"),
         ("[features.chol]\nfactor = inf", "features.chol.factor: write a finite number"),
+        ("[features.sex]\nvalues = { '<5' = 1 }", "values are for numbers"),
+        ("[features.chol]\nvalues = { '5,0' = 1 }", "'5,0' is a number"),
+        ("[features.chol]\nvalues = { '<5' = '1' }", "values.<5: write a number"),
         ("[features.chol]\nsentinels = 0", "features.chol.sentinels: write a list, in square brac"),
         ("[features.chol]\nsentinels = [0, '9']", "sentinels, entry 2: write a number, without q"),
         (

@@ -475,6 +475,39 @@ def test_ways_of_admission_are_levels_and_a_longer_code_is_open(tmp_path: Path) 
     assert 'is "Aufnahmeart" this column?' in marked
 
 
+def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> None:
+    cells = ["<0,3", "> 35", "1,5", "hemolysed", "<1.5"]
+    path = csv("utf-8", ";", {"crp": cells, "age": [f"{50 + i} ans" for i in range(5)]})(tmp_path)
+    features = Feature(name="crp"), Feature(name="age")
+    found = suggest_mapping(features, path)
+    # A limit with the other mark gets no number: it may be 15 hundreds.
+    assert '\n# missing = ["hemolysed"]\n# values = { "<0,3" = 0.15, "> 35" = 35.0 }' in found.text
+    text = found.text.replace("# missing", "missing").replace("# values", "values")
+    text = text.replace("0.15,", '0.15, "<1.5" = 1,')
+    (tmp_path / "m.toml").write_text(text, "utf-8")
+    table = Dataset(path, mapping=tmp_path / "m.toml")
+    np.testing.assert_array_equal(load(table, features[:1]).X[:, 0], [0.15, 35, 1.5, np.nan, 1])
+    years = {"age": [f"{30 + i} ans" for i in range(45)]}
+    said = suggest_mapping(features[1:], csv("utf-8", ";", years)(tmp_path)).still_open[0]
+    assert '45 different texts, such as "30 ans"' in said
+
+
+def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None:
+    book = openpyxl.Workbook()
+    book.active.append(["variable", "meaning"])
+    book.active.append(["bmi", "kg/m2"])
+    data = book.create_sheet("Données")
+    for row in (["age", "crp"], [50, "1,5"], [60, "2,5"]):
+        data.append(row)
+    book.save(tmp_path / "two.xlsx")
+    features = Feature(name="age"), Feature(name="crp")
+    found = suggest_mapping(features, tmp_path / "two.xlsx")
+    assert 'is "Données" the sheet?' in "; ".join(found.still_open)
+    np.testing.assert_array_equal(
+        read_with(found, tmp_path / "two.xlsx", features), [[50, 1.5], [60, 2.5]]
+    )
+
+
 def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_path: Path) -> None:
     numbers = (Feature(name="age", lower=0, upper=120), Feature(name="bmi"), Feature(name="crp"))
     columns = {"age": [50, 999, 60], "bmi": ["k. A.", 22, 31], "crp": [1, 2, "hemolysed"]}
@@ -573,7 +606,7 @@ def test_who_is_not_dead_is_alive_only_where_no_code_says_alive(tmp_path: Path) 
     assert '\n# "-9" = ""  # 1' in text
     assert '"Home" 1, "-9" 1' in marked
     text, _ = suggested(tmp_path, died, exit=["Died", "Alive", "Lost"])
-    assert '\n# "Lost" =   # 1' in text
+    assert '\n# "Lost" = ""  # 1' in text, "both levels have a code"
 
 
 def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:

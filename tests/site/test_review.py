@@ -103,7 +103,7 @@ def test_values_outside_the_bounds_are_warned_of(tmp_path: Path) -> None:
     with pytest.warns(DataWarning, match="11 values outside"):
         request = fake.site(tmp_path).check("heart", rows)
     warned = dict(request.text())["warning"]
-    text = "column 'x': 11 values outside the session's bounds. They count as measurements"
+    text = "column 'x': 11 values outside the session's bounds (-50 to 50). They count as measure"
     assert warned.startswith(text)
     assert "--sentinel x=NUMBER" in warned
     page = text_of(review_page(request, NOW))

@@ -1,6 +1,7 @@
 """How a site's rows match one definition, and what ``fedclust check`` shows of that."""
 
 import dataclasses
+import shlex
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -261,13 +262,14 @@ class RowCheck:
             show(out, textwrap.fill(text, 98, initial_indent=before, subsequent_indent="     "))
             for line in lines:
                 show(out, f"       {line}")
-        if (n := self.options.count_uncertain()) and not self.refused:
-            n_marked = counted(n, "line")
-            _say(f"Marked as uncertain in the mapping file: {n_marked}. Look, then delete the mark")
         if not todo and not self.refused:
+            doubts = [f"each row is a person ({name})" for name in self._undecided]
+            if n := self.options.count_uncertain():
+                doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
             _say(
-                "Nothing is left to do. Next, with the same options: fedclust review, for somebody "
-                "else to approve, or fedclust participate"
+                f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}. Next, with "
+                "the same options: fedclust review, for somebody else to approve, or fedclust "
+                "participate"
             )
 
     def _edits(self) -> Iterator[str]:
@@ -277,12 +279,13 @@ class RowCheck:
             name, says = column.feature, list(column.says)
             if column.unknown_codes and column.kind == "numeric":
                 texts, file = Counter(column.unknown_codes), self.options.resolved()
-                asked, line = ask_texts(name, texts, file)
-                others = [text for text in says if "missing = [...]" not in text]
+                asked, lines = ask_texts(name, texts, file)
+                optional = "missing = [...]", "outside the session's bounds ("
+                others = [text for text in says if not any(part in text for part in optional)]
                 # What ends in lines to paste is an edit of its own.
                 yield from (f"{name}: {text}" for text in others if "\n" in text)
                 asked = "; ".join([*(text for text in others if "\n" not in text), asked])
-                yield f"{name}: {asked}\n{line}"
+                yield "\n".join([f"{name}: {asked}", *lines])
             elif column.unknown_codes and column.column and name in features:
                 codes = Counter(column.unknown_codes)
                 contact = "" if column.n else self.body.contact
@@ -315,7 +318,8 @@ class RowCheck:
     def _repeated_texts(self) -> Iterator[str]:
         """Yield which ids are in several rows, and whether each can be one person."""
         for name, of in self.repeated.items():
-            option, unused = f"--person-column {name}", name in self.found.ignored
+            option = shlex.join(["--person-column", name])
+            unused = name in self.found.ignored
             said = f"with {option} " * (self.person is None) + "each id is one person"
             if of.differing:
                 said = f"of {of.differing} of them the rows differ in {list_names(of.compared)}, "
@@ -324,6 +328,12 @@ class RowCheck:
                 said = f"each row counts as a person: if each id is one person, give {option}"
             guessed = " looks like an identifier" * (unused and not is_id(name))
             yield f"{name}{guessed}: {repeated_text(of.ids, of.rows)}; {said}"
+
+    @property
+    def _undecided(self) -> list[str]:
+        """The columns whose repeated ids may each be one person, and count as several."""
+        of_persons = (name for name, of in self.repeated.items() if not of.differing)
+        return [name for name in of_persons if name in self.found.ignored]
 
     def _pattern_texts(self) -> Iterator[str]:
         """Yield what is probably no feature, or a fault of whole rows."""

@@ -19,12 +19,17 @@ CODES_ADVICE: Final = (
 _MOST_NAMES: Final = 10
 
 
-def outside_text(count: int) -> str:
+def outside_text(count: int, feature: Feature) -> str:
     """Return how many values are outside the bounds, and what happens to them."""
     what = "It counts as a measurement" if count == 1 else "They count as measurements"
+    bounds = ""
+    if feature.lower is not None and feature.upper is not None:
+        bounds = (
+            f" ({feature.lower:g} to {feature.upper:g}{' ' * bool(feature.unit)}{feature.unit})"
+        )
     return (
-        f"{counted(count, 'value')} outside the session's bounds. {what}; only what leaves is "
-        "limited to the bounds."
+        f"{counted(count, 'value')} outside the session's bounds{bounds}. {what}; only what leaves "
+        "is limited to the bounds."
     )
 
 
@@ -49,7 +54,7 @@ def sentinel_advice(feature: str, number: str) -> str:
     lines = mapping_lines(feature, "", f"sentinels = [{number}]")
     return (
         f"If it stands for a missing value, give {option} (sentinels=), or in the mapping file "
-        f"(mapping=, --mapping):\n{lines}"
+        f"(mapping=, --mapping), in this section:\n{lines}"
     )
 
 

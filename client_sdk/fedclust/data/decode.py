@@ -61,12 +61,15 @@ class ColumnRule:
         Numbers that mean a missing value.
     decimal_mark : str
         The decimal mark of numbers in text.
+    values : mapping of str to float
+        The numbers of texts such as ``<5``.
     """
 
     coded: bool
     markers: frozenset[str] = frozenset()
     sentinels: frozenset[float] = frozenset()
     decimal_mark: str = "."
+    values: Mapping[str, float] = field(default_factory=dict)
 
     def text(self) -> str:
         """Return this rule as JSON. Rules that read each cell in the same way give the same text.
@@ -85,6 +88,7 @@ class ColumnRule:
             "missing": sorted(markers),
             "sentinels": sorted(sentinels),
             "decimal": self.decimal_mark,
+            "values": dict(sorted(self.values.items())),
         }
         return json.dumps(tree)
 
@@ -104,6 +108,9 @@ def rule_differences(now: str, before: str) -> str:
         said.append(f"sentinels {numbers}" if numbers else "no sentinels")
     if new["decimal"] != old["decimal"]:
         said.append(f"decimal mark {old['decimal']!r}")
+    if new["values"] != old["values"]:
+        pairs = ", ".join(f"{text!r} = {number:.15g}" for text, number in old["values"].items())
+        said.append(f"values {pairs}" if pairs else "no values of texts")
     return " and ".join(said)
 
 
@@ -125,7 +132,8 @@ class Decoder:
     ----------
     rule : ColumnRule
     textual : bool
-        Whether numbers are written as text, as in a CSV file. In other sources text is no number.
+        Whether numbers may be written as text, as in a CSV file or a workbook. In other sources
+        text is no number.
     codes : collection of str
         Codes that are known before. They come first, and they are levels even if they look like a
         missing value, such as "none".
@@ -193,7 +201,7 @@ class Decoder:
         return Decoded(values, wrong)
 
     def _decode_each(self, cells: list[Any]) -> Decoded:
-        if self._textual and not self.rule.coded:
+        if self._textual and not self.rule.coded and all(isinstance(cell, str) for cell in cells):
             quick = self._decode_plain(cells)
             if quick is not None:
                 return quick
@@ -226,6 +234,8 @@ class Decoder:
     def _text(self, text: str) -> float | Wrong:
         if text in self.rule.markers:
             return math.nan
+        if text in self.rule.values:
+            return self.rule.values[text]
         if text.casefold() in SHEET_ERRORS:
             return _error_cell(text)
         value = self._parsed(text)

@@ -36,6 +36,24 @@ _EXACT: Final = 10**15
 _NO_RESULT: Final = object()
 
 
+def filled_sheets(book: Any) -> list[str]:
+    """Return the names of a workbook's visible sheets that have rows."""
+    sheets = (each for each in book.worksheets if each.sheet_state == "visible")
+    return [each.title for each in sheets if _has_rows(each)]
+
+
+def sheets_with_rows(path: Path) -> list[str]:
+    """Return the names of a workbook's visible sheets that have rows."""
+    import openpyxl
+
+    with path.open("rb") as file:
+        book = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
+        try:
+            return filled_sheets(book)
+        finally:
+            book.close()
+
+
 class ExcelReader(Reader):
     """A sheet of an Excel workbook (.xlsx, .xlsm). Rows are numbered as the spreadsheet does.
 
@@ -51,6 +69,9 @@ class ExcelReader(Reader):
     DataError
         openpyxl is not installed; the file is no workbook; the sheet is not clear.
     """
+
+    #: Numbers in cells of text are common: 12,5 in a program that has another decimal mark.
+    textual = True
 
     def __init__(self, path: Path, written: ColumnsFile) -> None:
         self._path, self.origin = path, Origin(path.name)
@@ -165,11 +186,7 @@ class ExcelReader(Reader):
                 message = f"there is no sheet {wanted!r}; it has {_listed(names)}"
                 raise self.origin.fault("sheet", message)
             return wanted
-        filled = [
-            sheet.title
-            for sheet in book.worksheets
-            if sheet.sheet_state == "visible" and _has_rows(sheet)
-        ]
+        filled = filled_sheets(book)
         if len(filled) > 1:
             message = f"several sheets have rows, {_listed(filled)}; choose one (sheet=, --sheet)"
             raise self.origin.fault("sheet", message)

@@ -78,6 +78,8 @@ class ColumnMap(Model):
         Numbers, in the unit here, that mean a missing value.
     missing : tuple of str
         Text that means a missing value, in addition to the usual markers.
+    values : dict
+        The number, in the unit here, of each text such as ``<5``.
     lacking : bool
         Whether this site lacks the feature, whatever its columns are called.
     person, time : str or None
@@ -95,6 +97,7 @@ class ColumnMap(Model):
     levels: dict[str, str | bool | int] = Field(default_factory=dict)
     sentinels: tuple[FiniteFloat, ...] = ()
     missing: tuple[Text, ...] = ()
+    values: dict[str, FiniteFloat] = Field(default_factory=dict)
     lacking: bool = False
     person: Text | None = None
     time: Text | None = None
@@ -402,6 +405,12 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
         raise refuse("person and time are for a trajectory; the session asks one value a person")
     if rule.levels and feature.kind == "numeric":
         raise refuse("levels are for binary and categorical features")
+    if rule.values and feature.kind != "numeric":
+        raise refuse("values are for numbers; codes of levels go into levels")
+    for text in rule.values:
+        # A number for a number would be a conversion of single cells.
+        if number_or_none(text.replace(",", ".")) is not None:
+            raise refuse(f"values are for text such as '<5', and {text!r} is a number")
     known_codes: dict[str, str | bool | int] = {}
     for code, value in rule.levels.items():
         if known_codes.setdefault(canonical_code(code), value) != value:

@@ -17,7 +17,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import count_repeated, repeated_text
+from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.chunks import MISSING, Origin
 from fedclust.data.decode import rule_differences
 from fedclust.data.mapping import Dataset, same_unit
@@ -27,6 +27,7 @@ from fedclust.data.row_source import RowBlock, RowSource, matrix_of
 from fedclust.data.row_warnings import RowWarnings
 from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
 from fedclust.protection.columns import SourceColumn
+from fedclust.schema.display import counted
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.wire.errors import DataError
 
@@ -265,6 +266,23 @@ def person_values(
     )
 
 
+def differing_levels(
+    sources: Sequence[SourceColumn], persons: IntArray, by_vote: Collection[str]
+) -> list[str]:
+    """Return a sentence on yes/no columns and levels in which rows of a person differ, if any."""
+    found = []
+    for source in sources:
+        if source.n_levels is not None or source.name in by_vote:
+            known = ~np.isnan(source.values)
+            pairs = np.unique(np.stack([persons[known], source.values[known]]), axis=1)
+            if n := int((np.bincount(pairs[0].astype(np.int64)) > 1).sum()):
+                found.append(f"{source.name} ({counted(n, 'person')})")
+    if not found:
+        return []
+    said = f"the rows of a person differ in {list_names(found)}; the commonest value counts, and "
+    return [f"{said}of equally common ones no, or the level that the session names first"]
+
+
 def _person_means(source: SourceColumn, persons: IntArray, n_persons: int) -> SourceColumn:
     present = ~np.isnan(source.values)
     kept = persons[present]
@@ -463,8 +481,12 @@ class _Reader:
         numbers: dict[str, int] = {}
         persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
         if self.grouped:
-            sources = person_values(sources, persons, voted_columns(columns))
-            self._differing = differing_outcomes(self.rows.outcomes, cells, persons)
+            voted = voted_columns(columns)
+            rows, sources = sources, person_values(sources, persons, voted)
+            self._differing = [
+                *differing_levels(rows, persons, voted),
+                *differing_outcomes(self.rows.outcomes, cells, persons),
+            ]
             cells = cells_of_persons(self.rows.outcomes, cells, persons)
         elif len(numbers) < n:
             first = int(np.flatnonzero(persons != np.arange(n))[0])

@@ -294,7 +294,7 @@ def _column_profile(
     says = _fault_texts(rows, faults)
     outside = column.below + column.above
     if outside:
-        text = outside_text(outside)
+        text = outside_text(outside, feature)
         if outside < _MOSTLY * column.n and feature.kind == "numeric":
             said = rows.said_of(feature.name)
             number = column.sentinel if said == feature.name else "NUMBER"

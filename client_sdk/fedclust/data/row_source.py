@@ -403,6 +403,7 @@ class RowSource:
             markers=frozenset(text.strip() for text in (*self.file.missing, *own.missing)),
             sentinels=frozenset(own.sentinels),
             decimal_mark=self.file.decimal,
+            values={text.strip(): number for text, number in own.values.items()},
         )
         # How a column was read first does not change: then codes are no way out.
         advice = CODES_ADVICE if feature.kind == "binary" and not pinned else ""

@@ -110,7 +110,7 @@ class RowWarnings:
 
     def _texts(self, place: int, reading: FeatureReading) -> Iterator[str]:
         if self._outside[place]:
-            text = outside_text(self._outside[place])
+            text = outside_text(self._outside[place], reading.feature)
             if reading.feature.kind == "numeric":
                 said = self._rows.said_of(reading.feature.name)
                 text += f" {on_one_line(sentinel_advice(said, 'NUMBER'))}"

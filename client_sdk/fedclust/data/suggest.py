@@ -16,7 +16,7 @@ from fedclust.data.advice import list_names, mapping_key
 from fedclust.data.chunks import MISSING, is_blank
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.decode import ColumnRule, Decoder, is_value, looks_like_a_value, place_of_header
-from fedclust.data.excel import ExcelReader, cell_name
+from fedclust.data.excel import ExcelReader, cell_name, sheets_with_rows
 from fedclust.data.known_names import (
     conversion,
     death_of,
@@ -77,6 +77,9 @@ _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 _TEXT: Final = re.compile(r"[^\W\d_]|[<>≤≥]")
+#: A limit of detection, such as ``<0.3`` or ``> 35000 pg/ml``.
+_LIMIT: Final = re.compile(r"([<>≤≥])=?\s*(\d+)(?:([.,])(\d+))?\D*")
+_WITH_UNIT: Final = re.compile(r"[\d.,]+ ?\w{1,6}")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -211,7 +214,7 @@ class _Table:
         marks: Counter[str] = Counter()
         for cells in columns:
             for cell, n in cells.items():
-                if found := _POINTED.fullmatch(str(cell)):
+                if isinstance(cell, str) and (found := _POINTED.fullmatch(cell)):
                     marks[found[1]] += n
         if marks[","] > marks["."]:
             self.written = self.written.model_copy(update={"decimal": ","})
@@ -220,7 +223,8 @@ class _Table:
         """Return the lines of the file before its features."""
         lines = [
             f"# How fedclust would read {_toml(name)}. Change what is marked as to do, and look at",
-            "# what is marked as uncertain. To accept a proposed line, delete the # before it.",
+            "# what is marked as uncertain; the marks may stay. To accept a proposed line, delete",
+            "# the # before it.",
             "# Counts are of rows: delete the comments before you give this file away.",
             *(f"# uncertain: {note}" for note in self.notes),
         ]
@@ -239,32 +243,44 @@ def _read(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> _Tabl
     try:
         return _read_as(dataset, features, rows_of, written)
     except DataError as error:
-        if error.rule != "encoding" or written.encoding is not None:
+        if error.rule == "sheet" and written.sheet is None:
+            tries = [{"sheet": name} for name in sheets_with_rows(Path(dataset.source))]
+        elif error.rule == "encoding" and written.encoding is None:
+            tries = [{"encoding": name} for name in _encodings(Path(dataset.source))]
+        else:
             raise
-    with Path(dataset.source).open("rb") as file:
-        start = file.read(4)
-    encoding = "utf-16-be" if start.startswith(b"\0") else "utf-16-le"
-    if b"\0" in start:
-        return _read_as(
-            dataset, features, rows_of, written.model_copy(update={"encoding": encoding})
-        )
+        if not tries:
+            raise
     tables: list[_Table] = []
-    for each in _SINGLE_BYTE:
-        tried = written.model_copy(update={"encoding": each})
+    for each in tries:
         try:
-            tables.append(_read_as(dataset, features, rows_of, tried))
-        except DataError:  # each of them lacks some bytes
-            if each == _SINGLE_BYTE[-1] and not tables:
+            tables.append(_read_as(dataset, features, rows_of, written.model_copy(update=each)))
+        except DataError:  # each encoding lacks some bytes, and sheets may have no columns
+            if each == tries[-1] and not tables:
                 raise
     # The first of those that show most names like a feature's.
     table = max(
         tables, key=lambda each: sum(_is_like(name, features, rows_of) for name in each.columns)
     )
-    table.notes.append(
-        f"the file is not in UTF-8; with {table.written.encoding}, are letters such as ä, ł and ş "
-        "right? If not, give encoding= (--encoding)"
-    )
+    if "sheet" in tries[0]:
+        names = list_names([_toml(each["sheet"]) for each in tries])
+        table.notes.append(f"{names} have rows: is {_toml(table.written.sheet)} the sheet?")
+    elif len(tries) > 1:
+        odd = next((f"is {_toml(name)} right" for name in table.header if not name.isascii()), "")
+        table.notes.append(
+            f"the file is not in UTF-8: {odd or 'are letters such as ä right'} with "
+            f"{table.written.encoding}? If not, give encoding= (--encoding)"
+        )
     return table
+
+
+def _encodings(path: Path) -> tuple[str, ...]:
+    """Return the encodings that a file without a mark may have."""
+    with path.open("rb") as file:
+        start = file.read(4)
+    if b"\0" in start:
+        return ("utf-16-be" if start.startswith(b"\0") else "utf-16-le",)
+    return _SINGLE_BYTE
 
 
 def _read_as(
@@ -603,7 +619,8 @@ class _Writer:
                 self._note(feature, why)
             self.lines += lines
             if match.score == 1:
-                self._note(feature, f"is {_toml(match.column)} this column?")
+                said = self._range_text(cells) if feature.kind == "numeric" else ""
+                self._note(feature, f"is {_toml(match.column)} this column?{said}")
             if of is not None and fits_value(match.column):
                 self._note(feature, "are values of other measurements in it? Give each a column")
             if of is not None:
@@ -684,6 +701,11 @@ class _Writer:
         self.lines += [f"# {mark}: {why}", *lines]
         self.still_open.append(f"{feature.name}: {why}")
 
+    def _range_text(self, cells: Counter[Any]) -> str:
+        found, _ = _numbers(cells, self._table.written.decimal, self._table.textual)
+        values = [value for value, _ in found]
+        return f" Its values: {min(values):g} to {max(values):g}" if values else ""
+
     def _add_missing(self, missing: Counter[str]) -> None:
         if missing:
             self.lines.append(f"# read as missing: {with_counts(missing)}")
@@ -707,8 +729,9 @@ class _Writer:
             said = f"{why}{', read as missing' * taken}: {with_counts(each)}{_limit_advice(each)}"
             self._note(feature, said, mark="uncertain" if taken else "to do")
         listed = [text for each in texts.values() if not is_free_text(each) for text in each]
-        if listed := [text for text in listed if not _limit_advice([text])]:
-            self.lines.append(f"{'' if taken else '# '}missing = {_toml(listed)}")
+        mark = "" if taken else "# "
+        lines = _text_lines(listed, table.written.decimal, ColumnMap())
+        self.lines += [mark + line for line in lines]
         if not found:
             self._note(feature, "the column has no number")
             return
@@ -802,7 +825,7 @@ class _Writer:
         elif unknown:
             said = f"codes that are not known: {with_counts(unknown)}"
             self._note(feature, said, mark="to do")
-        below, asked, lines = _code_lines(feature, codes, match.column, sure, unknown, "# ")
+        below, asked, lines = _code_lines(feature, codes, match.column, sure, known, unknown, "# ")
         if below.endswith(".levels]") and lines:
             self.lines.append(below)
         self.lines += [*([f"# {asked}:"] if unknown else []), *lines]
@@ -819,23 +842,43 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
     )
 
 
-def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str, str]:
-    """Return what to write into a mapping file about texts in numbers, and the line."""
+def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str, list[str]]:
+    """Return what to write into a mapping file about texts in numbers, and the lines."""
     said = f"text in a number column: {with_counts(texts)}{_limit_advice(texts)}"
+    said += f"; to read it, write below [features.{mapping_key(feature)}], in place of such a line"
     # Free text may name persons.
-    own = file.features.get(feature, ColumnMap()).missing
-    listed = _toml([*own, *texts]) if not is_free_text(texts) else "[...]"
-    said += f"; to read it as missing, write below [features.{mapping_key(feature)}]"
-    return said, f"missing = {listed}"
+    if is_free_text(texts):
+        return said, ["missing = [...]"]
+    return said, _text_lines(texts, file.decimal, file.features.get(feature, ColumnMap()))
 
 
 def _limit_advice(texts: Iterable[str]) -> str:
-    if not any(text[:1] in tuple("<>≤≥") for text in texts):
+    if not any(map(_is_limit, texts)):
         return ""
-    return (
-        "; one with < or > is not unknown: better write a number into the table, such as half the "
-        "limit"
-    )
+    return "; one with < or > is not missing: values gives it a number, such as half the limit"
+
+
+def _is_limit(text: str) -> bool:
+    return text[:1] in tuple("<>≤≥")
+
+
+def _text_lines(texts: Iterable[str], mark: str, own: ColumnMap) -> list[str]:
+    """Return lines of a mapping file that read texts: a limit as a number, others as missing.
+
+    ``mark`` is the decimal mark, ``own`` the present section. Half the limit is proposed for values
+    below it, and the limit for values above it.
+    """
+    missing, values = list(own.missing), dict(own.values)
+    for text in texts:
+        limit = _LIMIT.fullmatch(text)
+        if limit and limit[3] in (None, mark):
+            number = float(f"{limit[2]}.{limit[4] or 0}")
+            values[text] = number / 2 if limit[1] in "<≤" else number
+        elif not _is_limit(text):
+            missing.append(text)
+    pairs = ", ".join(f"{_toml(text)} = {number!r}" for text, number in values.items())
+    lines = [f"missing = {_toml(missing)}"] if len(missing) > len(own.missing) else []
+    return [*lines, f"values = {{ {pairs} }}"] if len(values) > len(own.values) else lines
 
 
 def ask_codes(
@@ -845,8 +888,8 @@ def ask_codes(
 
     ``contact`` is to be asked what 1 means if no code says it.
     """
-    sure, _, unknown = _sort_codes(feature, codes, _Match(column, 1))
-    below, asked, lines = _code_lines(feature, codes, column, sure, unknown, "")
+    sure, known, unknown = _sort_codes(feature, codes, _Match(column, 1))
+    below, asked, lines = _code_lines(feature, codes, column, sure, known, unknown, "")
     if feature.kind == "binary" and is_contrary(feature.name, column):
         asked += f"; {_toml(column)} may say the opposite of {feature.name}"
     if contact and feature.kind == "binary" and not sure:
@@ -859,6 +902,7 @@ def _code_lines(
     codes: Counter[str],
     column: str,
     sure: Mapping[str, str | int],
+    known: Counter[str],
     unknown: Counter[str],
     mark: str,
 ) -> tuple[str, str, list[str]]:
@@ -882,8 +926,10 @@ def _code_lines(
     lines = [f"{_toml(code)} = {_toml(level)}  # {codes[code]}" for code, level in sure.items()]
     # Where only death has a word, as among ways of discharge, the others are alive.
     dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
+    # A further code hardly is a level if each level has one.
+    every = {*known, *sure.values()} >= {*(feature.levels or (0, 1))}
     for code, n in unknown.most_common(_MOST_CODES):
-        guess = '""' if looks_missing(code) else "0" if dead else ""
+        guess = '""' if looks_missing(code) or every else "0" if dead else ""
         lines.append(f"{mark * (guess != '0')}{_toml(code)} = {guess}  # {n}")
     levels = ", ".join(map(_toml, feature.levels or (0, 1)))
     return (
@@ -982,9 +1028,12 @@ def is_free_text(cells: Counter[str]) -> bool:
 
 
 def with_counts(cells: Counter[str]) -> str:
-    """Return texts with their counts; not of free text, which may name persons."""
+    """Return texts with their counts; of free text, which may name persons, at most a number."""
     if is_free_text(cells):
-        return f"{len(cells)} different texts"
+        shown = next(
+            (f", such as {_toml(cell)}" for cell in cells if _WITH_UNIT.fullmatch(cell)), ""
+        )
+        return f"{len(cells)} different texts{shown}"
     said = [f"{_toml(cell) if cell else 'empty'} {n}" for cell, n in cells.most_common(12)]
     return ", ".join(said) + (f" and {len(cells) - 12} more" if len(cells) > 12 else "")
 

@@ -175,6 +175,8 @@ def _details(name: str, rule: ColumnMap) -> Iterator[str]:
     markers = [*(f"{number:g}" for number in rule.sentinels), *map(repr, rule.missing)]
     if markers:
         yield f"{', '.join(markers)} = missing"
+    if rule.values:
+        yield ", ".join(f"{text!r} = {number:g}" for text, number in rule.values.items())
     if rule.levels:
         codes = (f"{code} = {'missing' if to == '' else to}" for code, to in rule.levels.items())
         yield f"codes: {', '.join(codes)}"
