@@ -69,8 +69,8 @@ def test_an_edge_belongs_to_the_cell_that_begins_there() -> None:
     assert named_cells(STAY, [-1, 1.999, 2, 4.999, 5, 1e9, NAN]) == [
         "below 2",
         "below 2",
-        "2 to 5",
-        "2 to 5",
+        "2 to below 5",
+        "2 to below 5",
         "5 and more",
         "5 and more",
         "no value",
@@ -144,7 +144,7 @@ def test_the_commonest_cell_of_a_person_counts_of_equally_common_ones_yes_or_the
     cells = cells_of_rows(STAY, np.array([9.0, 3.0, 4.0, NAN, 9.0, 1.0, NAN]))[:, None]
     persons = np.array([0, 0, 0, 1, 2, 2, 2])
     found = cells_of_persons((STAY,), cells, persons)[:, 0]
-    assert [STAY.cells[cell] for cell in found] == ["2 to 5", "no value", "below 2"]
+    assert [STAY.cells[cell] for cell in found] == ["2 to below 5", "no value", "below 2"]
 
 
 # --- reading --------------------------------------------------------------------------------------

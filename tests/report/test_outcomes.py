@@ -96,7 +96,7 @@ def test_a_cluster_has_the_same_lines_as_every_other() -> None:
     ]
     assert len(cluster_lines(found, without)) == len(cluster_lines(found, second))
     in_words = [line.text for line in cluster_lines(found, second) if line.what == "median"]
-    assert in_words == [f"{estimate_text(second.median)}, within 7 to 14"]
+    assert in_words == [f"{estimate_text(second.median)}, within 7 to below 14"]
     # An open cell is named if it holds the median for sure.
     first_cell, last_cell = STAY.cells[0], STAY.cells[-2]
     for most, least, said in (

@@ -80,7 +80,7 @@ class Outcome(Written):
     >>> Outcome(name="died", role="outcome", kind="binary").cells
     ('no', 'yes', 'no value')
     >>> Outcome(name="days", role="outcome", kind="ordered", edges=(3, 7)).cells
-    ('below 3', '3 to 7', '7 and more', 'no value')
+    ('below 3', '3 to below 7', '7 and more', 'no value')
     """
 
     name: FeatureName
@@ -116,7 +116,7 @@ class Outcome(Written):
         if self.kind == "categorical":
             named = self.levels or ()
         elif self.kind == "ordered":
-            between = [f"{a} to {b}" for a, b in pairwise(edges)]
+            between = [f"{a} to below {b}" for a, b in pairwise(edges)]
             named = (f"below {edges[0]}", *between, f"{edges[-1]} and more")
         elif self.kind == "time":
             spans = [f"{a} to {b}" for a, b in zip(["0", *edges], edges, strict=False)]
