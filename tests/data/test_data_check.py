@@ -276,7 +276,8 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
         in said
     )
     written = mapping.read_bytes()
-    assert "File exists" in office.ran("check", "heart", *office.data, *write, code=2).err
+    again = office.ran("check", "heart", *office.data, *write, code=2).err
+    assert "suggested.toml exists: use it" in again
     assert mapping.read_bytes() == written
     assert office.run("check", "--study", "s", *office.data, *write) == 2
     assert office.run("check", "heart", *office.data, *office.mapping, *write) == 2

@@ -109,6 +109,8 @@ class MappingSuggestion:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; UsageError if one of this name exists, or it cannot be written."""
+        if Path(path).exists():
+            raise UsageError(f"{path} exists: use it (mapping=, --mapping), or give another name")
         with (
             writing(path),
             open(path, "x", encoding="utf-8", newline="\n", opener=_private) as file,
