@@ -284,7 +284,7 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 
 
 def test_what_joining_tells_of_the_table_is_said() -> None:
-    said = "The coordinator may learn the whole table of groups, how many persons take part, and"
+    said = "The coordinator learns how many persons take part, and may learn the whole table of"
     asked = request()
     other = SessionTerms(asked.coordinator, "zurich", *WHO, asked.definition, 5)
     for terms in (asked, other):
@@ -323,7 +323,7 @@ def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
     for text in (
         "Counts of died by final cluster",
         "(standard deviation 5 persons). Uses 10 of your 100 points; 30 were used before, 60",
-        "56 times in 100 from this question instead of 50, 61 with those before, and 67 once all",
+        "56 times from this question, 61 with those before, and 67 once all",
         "(fedclust allowance raise), and make the 67 larger.",
     ):
         assert text in said
@@ -335,14 +335,14 @@ def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
     for text in (
         "Counts of died, readmitted by final cluster",
         "(standard deviation 5, 2.2 persons). Uses 60 of your 150 points; 0 were used before",
-        "64 times in 100 from these questions instead of 50, and 71 once all",
+        "64 times from these questions, and 71 once all",
         "died: this column is also a feature, so the 71 of 100 does not hold for it.",
     ):
         assert text in said
 
 
 def test_the_text_says_that_an_outcome_of_few_sites_uses_points() -> None:
-    said = "also if fewer than 3 sites have the outcome and the result omits it."
+    said = "even if the result omits the outcome because fewer than 3 sites have it."
     assert said in points_said(asking({"died": 10}))
     assert said not in points_said(asking({"died": 10}, left=5))
 
@@ -385,4 +385,4 @@ def test_the_page_to_sign_says_the_same(asked: ConsentRequest, said: tuple[str, 
     page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
     for text in said:
         assert text in page
-    assert "A site gives each set of persons a number of points for ever" in page
+    assert "Each table of persons has one lasting stock of points" in page

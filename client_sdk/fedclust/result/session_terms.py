@@ -43,14 +43,14 @@ SHORT = (
 TECHNICAL = {
     "options": "options of the method",
     "policy": "policy of the session",
-    "seed": "seed of random numbers",
+    "seed": "seed of random numbers, not of the noise",
     "definition": "definition of the session",
 }
 
 COORDINATOR_LEARNS = (
-    "The coordinator may learn the whole table of groups, how many persons take part, and when "
-    "this changes. It may recognise persons in small tables. Whoever knows all but one of a group "
-    "may learn that one's values."
+    "The coordinator learns how many persons take part, and may learn the whole table of groups "
+    "and when it changes. It may recognise persons in small tables. Whoever knows all but one of a "
+    "group may learn that one's values."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -142,8 +142,8 @@ class SessionTerms:
             )
         counted = self.counted_outcomes != ()
         return (
-            f"Everything{' but counts of outcomes' * counted} is computed from these records of at "
-            f"least {self.p} persons, whoever asks, however often. "
+            f"Everything{' but counts of outcomes' * counted} is computed from these records of "
+            f"groups of at least {self.p} persons, whoever asks, however often. "
             "Rows, ids and persons' clusters never leave."
         )
 
@@ -239,7 +239,7 @@ class SessionTerms:
                 "afterwards",
                 [
                     f"To stop for good: {stop} {self.session} --withdraw --name NAME.",
-                    "What was sent cannot be recalled; the result may use it.",
+                    "What was sent cannot be recalled and may enter the result.",
                 ],
             )
             # As they take effect: comparing several K also compares with one cloud.
@@ -299,10 +299,11 @@ class SessionTerms:
             )
         elif points := sum(outcome.points for outcome in self.counted_outcomes):
             yield (
-                f"The outcomes use {points} of the {ALLOWANCE} points that a site usually "
-                "gives. In the worst case, somebody who knows everything else guesses one "
-                f"patient's yes/no outcome right {guesses(points)} times in 100 instead of "
-                f"50, and {guesses(ALLOWANCE)} times once all {ALLOWANCE} points are used."
+                f"The outcomes use {points} of the {ALLOWANCE} points that a site usually gives. "
+                "Where a coin would be right 50 times in 100, somebody who knows everything else "
+                "about all patients guesses one patient's yes/no outcome right "
+                f"{guesses(points)} times, and {guesses(ALLOWANCE)} once all {ALLOWANCE} points "
+                "are used."
             )
 
     def _leaves_lines(self) -> Iterator[str]:
@@ -324,7 +325,10 @@ class SessionTerms:
             last.append("counts of persons in further clusterings")
         if evidence.NAME in phases and self.plan.sends_cells:
             what = "rows" if self.protection_none else "records"
-            last.append(f"the {what} with their sizes (more than {N_CELLS} are joined)")
+            last.append(
+                f"the {what} with their sizes (of more than {N_CELLS}, means and middle values of "
+                f"{N_CELLS} sets)"
+            )
         if last:
             yield f"At the end: {', '.join(last[:-1])} and {last[-1]}."
         if self.counted_outcomes:
@@ -334,9 +338,7 @@ class SessionTerms:
             )
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
-        yield (
-            "The operator can read all of this, the analyst figures by site, all sites the result."
-        )
+        yield ("The operator reads all of this, the analyst figures by site, all sites the result.")
 
     def _declared(self) -> list[Feature | Trajectory]:
         """Return what is clustered by, as declared: a trajectory is one entry."""

@@ -215,8 +215,8 @@ class ConsentRequest(SessionTerms):
             return
         yield question_text(self.question, self.balance)
         yield (
-            "Points do not come back, also if fewer than "
-            f"{self.definition.policy.min_sites} sites have the outcome and the result omits it."
+            "Points never come back, even if the result omits the outcome because fewer than "
+            f"{self.definition.policy.min_sites} sites have it."
         )
         for name in self.also_features:
             yield (
@@ -224,7 +224,7 @@ class ConsentRequest(SessionTerms):
                 "100 does not hold for it."
             )
         yield (
-            "Persons who join this table later share its points. More points need a new approval "
+            "Persons added to this table later share its points. More points need a new approval "
             f"at this site (fedclust allowance raise), and make the {guesses(self.balance.limit)} "
             "larger."
         )
@@ -293,10 +293,11 @@ def question_text(question: Question, balance: Balance) -> str:
         f"Counts of {named(question)} by final cluster, computed from your rows, each with random "
         f"noise that only this site knows (standard deviation {sds} persons). Uses "
         f"{question.points} of your {balance.limit} points; {used} were used before, {remain} "
-        "remain. Whoever knows everything else about all patients guesses one patient's yes/no "
-        f"outcome right {guesses(question.points)} times in 100 from {these} instead of 50, "
-        f"{before}and {guesses(balance.limit)} once all {balance.limit} points are used; more "
-        "often where patients share an outcome, such as a family."
+        "remain. Where a coin would be right 50 times in 100, somebody who knows everything else "
+        "about all patients guesses one patient's yes/no outcome right "
+        f"{guesses(question.points)} times from {these}, {before}and {guesses(balance.limit)} "
+        f"once all {balance.limit} points are used; more often where patients share an outcome, "
+        "such as a family."
     )
 
 

@@ -22,7 +22,7 @@ _TERMS = {
     "retention_days": "days until the coordinator deletes what was sent",
     "site": "site",
     "session": "session",
-    "definition_sha256": "definition, SHA-256",
+    "definition_sha256": "definition (purpose, contact, columns, sites, method), SHA-256",
     "min_group_size": "least group size, in persons",
     "features": "columns that this site has",
     "persons_declared": "rows and persons",
@@ -146,10 +146,10 @@ def _covered(request: ConsentRequest) -> str:
         if value is not None and (name, value) != ("protection_none", False)
     ]
     table = html_facts(
-        "An approval covers what stands here. If any of it changes, the approval ends. Else it "
-        "holds until the session ends, also for new rows of the same source and with sites that "
-        "are invited later. It does not replace a patient's consent: when one withdraws, leave "
-        "a session that is running, and run fedclust cohort withdraw.",
+        "An approval covers what stands here. If any of it changes, the approval ends. Otherwise "
+        "it holds until the session ends, also for patients who are added to the same source and "
+        "sites that are invited later. It does not replace a patient's consent: if one withdraws, "
+        "leave a session that is running, and run fedclust cohort withdraw.",
         rows,
     )
     return f"<h2>What an approval covers</h2>{table}"
