@@ -305,7 +305,7 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
     mapping = office.place / "suggested.toml"
     check = ("check", "--definition", file, *office.data)
     written = office.ran(*check, "--write-mapping", str(mapping), code=3)
-    assert '4 lines marked "to do", ' in written.err
+    assert '5 lines marked "to do", ' in written.err
     # The file has the lines, and the screen does not repeat them.
     assert "Cannot be read yet: age2, flow, smoker, sex, pain" in written.out
     suggested = mapping.read_text("utf-8")
@@ -322,9 +322,9 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
         ("1", "age2"), ("2", "flow"), ("3", "smoker"), ("4", "sex"), ("5", "pain")
     ]  # fmt: skip
     assert "it gives 'gal/s' and the session's" in text
-    assert '"vielleicht" = "" # 5' in text
+    assert '[features.smoker] missing = ["vielleicht"] [features.smoker.levels] "ja" = 1' in text
     # Of a smoker yes and no are known.
-    assert re.findall(r"(\w+)\] [^]]*; ask Ada what 1 means", text) == ["sex"]
+    assert re.findall(r"\d\. (\w+): [^]]*; ask Ada what 1 means", text) == ["sex"]
     sexes = [line.strip() for line in todo.splitlines() if "levels = {" in line]
     assert sexes == [
         'levels = { "w" = 1, "M" = 0, "m" = 0 }  # 1 = female',
@@ -440,8 +440,26 @@ def test_repeated_ids_are_decided_on_before_nothing_is_left_to_do(office: Office
     assert "Nothing is left to do if each row is a person (patient id). Next" in said
     said = " ".join(office.ran(*given, "--person-column", "patient id").err.split())
     # The rows of 0 and 1 have other smokers; those of 2 are two of 1 and one of 0.
-    assert "the rows of a person differ in smoker (2 persons); the commonest value counts" in said
+    assert "the rows of a person differ in smoker (2 persons): the commonest value counts" in said
     assert "Nothing is left to do. Next" in " ".join(office.out.split())
+
+
+def test_a_missing_code_differs_from_nothing() -> None:
+    smoker = Feature(name="smoker", kind="binary")
+    rows = pd.DataFrame({"id": [*range(9), 0, 1], "smoker": ["J", "N", "?"] * 3 + ["?", "J"]})
+    levels = {"J": 1, "N": 0, "?": ""}
+    data = Dataset(rows, mapping={"features": {"smoker": {"levels": levels}}})
+    with pytest.warns(DataWarning, match=r"differ in smoker \(1 person\)"):
+        persons.read_persons(data, [smoker], person="id")
+
+
+def test_an_outcome_without_a_column_is_left_to_decide(office: Office) -> None:
+    died = {"name": "died", "kind": "binary", "role": "outcome"}
+    file = session_file(office.place / "heart.json", *FEATURES, died)
+    check = ("check", "--definition", file, *office.data, *office.mapping)
+    assert "Nothing is left to do if this site has no died. Next" in " ".join(
+        office.ran(*check).out.split()
+    )
 
 
 def test_a_feature_that_too_few_groups_release_is_named(office: Office) -> None:

@@ -456,7 +456,7 @@ def test_codes_of_sex_and_smoking_become_the_levels_that_they_mean(
 def test_the_two_sides_of_a_yes_no_column_are_a_line_each(tmp_path: Path) -> None:
     sex = Feature(name="sex", kind="binary")
     text, _ = suggested(tmp_path, sex, Geschlecht=["w", "M", "weiblich", "?"])
-    own = '# levels = { "w" = 1, "M" = 0, "weiblich" = 1, "?" = "" }  # 1 = female'
+    own = '# levels = { "w" = 1, "M" = 0, "weiblich" = 1 }  # 1 = female'
     assert own in text
     (tmp_path / "m.toml").write_text(text.replace(own, own[2:]), "utf-8")
     read = load(Dataset(tmp_path / "table.csv", mapping=tmp_path / "m.toml"), [sex]).X
@@ -542,8 +542,8 @@ def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_p
         (LOS, {"los": [*range(30), "k. A."]}, 'missing = ["k. A."]'),
         (LOS, {"los": [*range(30), "home"]}, '# missing = ["home"]'),
         (LOS, {"los": [*range(30), "k. A.", "home"]}, '# missing = ["k. A.", "home"]'),
-        (SMOKER, {"smoker": ["ja", "nein", "k. A."]}, '# "k. A." = ""  # 1'),
-        (SMOKER, {"smoker": [0, 1, 9]}, '# "9" = ""  # 1'),
+        (SMOKER, {"smoker": ["ja", "nein", "k. A."]}, '# missing = ["k. A."]'),
+        (SMOKER, {"smoker": [0, 1, 9]}, '# missing = ["9"]'),
     ],
 )
 def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
@@ -602,11 +602,11 @@ def test_only_columns_of_one_unit_are_proposed_together(tmp_path: Path) -> None:
 def test_who_is_not_dead_is_alive_only_where_no_code_says_alive(tmp_path: Path) -> None:
     died = DIED.columns[0]
     text, marked = suggested(tmp_path, died, exit=["Died", "Home", "-9"])
-    assert '\n"Home" = 0  # 1' in text
-    assert '\n# "-9" = ""  # 1' in text
+    assert '\n# missing = ["-9"]\n[features.died.levels]\n# write one of 0, 1' in text
+    assert '\n"Died" = 1  # 1\n"Home" = 0  # 1\n' in text
     assert '"Home" 1, "-9" 1' in marked
     text, _ = suggested(tmp_path, died, exit=["Died", "Alive", "Lost"])
-    assert '\n# "Lost" = ""  # 1' in text, "both levels have a code"
+    assert '\n# missing = ["Lost"]' in text, "both levels have a code"
 
 
 def test_a_unit_that_is_not_known_is_not_read(tmp_path: Path) -> None:
@@ -798,6 +798,6 @@ def test_what_no_mapping_can_be_suggested_for(tmp_path: Path) -> None:
 def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     found = suggest_mapping([AGE], CLEAN)
     found.write(tmp_path / "m.toml")
-    with pytest.raises(UsageError, match="File exists"):
+    with pytest.raises(UsageError, match="exists: use it"):
         found.write(tmp_path / "m.toml")
     assert (tmp_path / "m.toml").read_text("utf-8") == found.text

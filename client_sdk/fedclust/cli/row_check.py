@@ -15,7 +15,7 @@ from fedclust.data import Dataset
 from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.chunks import MISSING
 from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
-from fedclust.data.mapping import ReadOptions, canonical_code
+from fedclust.data.mapping import ColumnMap, ReadOptions, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
 from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
 from fedclust.data.suggest import ask_codes, ask_texts, find_texts
@@ -215,7 +215,7 @@ class RowCheck:
         if found.ignored:
             n_ignored = len(found.ignored)
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
-        show(out, "These figures stay here; check sends nothing about the rows.")
+        show(out, "These figures are of rows and stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
         if found.complete_rows < found.rows and self.body.policy.missing == "drop":
@@ -264,6 +264,13 @@ class RowCheck:
                 show(out, f"       {line}")
         if not todo and not self.refused:
             doubts = [f"each row is a person ({name})" for name in self._undecided]
+            lacking = [
+                each.feature
+                for each in self.found.columns
+                if each.role == "outcome" and each.column is None
+            ]
+            if lacking and self.found.ignored:
+                doubts.append(f"this site has no {' and no '.join(lacking)}")
             if n := self.options.count_uncertain():
                 doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
             _say(
@@ -289,7 +296,8 @@ class RowCheck:
             elif column.unknown_codes and column.column and name in features:
                 codes = Counter(column.unknown_codes)
                 contact = "" if column.n else self.body.contact
-                asked, lines = ask_codes(features[name], codes, column.column, contact)
+                own = self.options.resolved().features.get(name, ColumnMap())
+                asked, lines = ask_codes(features[name], codes, column.column, own, contact)
                 yield "\n".join([f"{name}: {asked}", *lines])
             elif column.state == "refused":
                 yield f"{name}: {'; '.join(says)}"

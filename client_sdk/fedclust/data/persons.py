@@ -266,23 +266,6 @@ def person_values(
     )
 
 
-def differing_levels(
-    sources: Sequence[SourceColumn], persons: IntArray, by_vote: Collection[str]
-) -> list[str]:
-    """Return a sentence on yes/no columns and levels in which rows of a person differ, if any."""
-    found = []
-    for source in sources:
-        if source.n_levels is not None or source.name in by_vote:
-            known = ~np.isnan(source.values)
-            pairs = np.unique(np.stack([persons[known], source.values[known]]), axis=1)
-            if n := int((np.bincount(pairs[0].astype(np.int64)) > 1).sum()):
-                found.append(f"{source.name} ({counted(n, 'person')})")
-    if not found:
-        return []
-    said = f"the rows of a person differ in {list_names(found)}; the commonest value counts, and "
-    return [f"{said}of equally common ones no, or the level that the session names first"]
-
-
 def _person_means(source: SourceColumn, persons: IntArray, n_persons: int) -> SourceColumn:
     present = ~np.isnan(source.values)
     kept = persons[present]
@@ -481,10 +464,9 @@ class _Reader:
         numbers: dict[str, int] = {}
         persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
         if self.grouped:
-            voted = voted_columns(columns)
-            rows, sources = sources, person_values(sources, persons, voted)
+            rows, sources = sources, person_values(sources, persons, voted_columns(columns))
             self._differing = [
-                *differing_levels(rows, persons, voted),
+                *self._differing_levels(columns, rows, persons),
                 *differing_outcomes(self.rows.outcomes, cells, persons),
             ]
             cells = cells_of_persons(self.rows.outcomes, cells, persons)
@@ -493,6 +475,25 @@ class _Reader:
             message = _repeated_message(self.named, *count_repeated(keys))
             raise origin.fault("persons", message, column=self.named, index=first)
         return PersonBlock(len(numbers), tuple(numbers), sources, cells)
+
+    def _differing_levels(
+        self, columns: Sequence[SiteColumn], sources: Sequence[SourceColumn], persons: IntArray
+    ) -> list[str]:
+        """Return a sentence on yes/no columns and levels in which rows of a person differ."""
+        found = []
+        readings = (self.readings[place] for place in self.places)
+        for column, reading, source in zip(columns, readings, sources, strict=True):
+            if not column.by_vote:
+                continue
+            meanings = [reading.meaning(code) for code in column.codes or ()]
+            absent = [i for i, each in enumerate(meanings) if each is not None and np.isnan(each)]
+            known = ~np.isnan(source.values) & ~np.isin(source.values, absent)
+            pairs = np.unique(np.stack([persons[known], source.values[known]]), axis=1)
+            if n := int((np.bincount(pairs[0].astype(np.int64)) > 1).sum()):
+                found.append(f"{source.name} ({counted(n, 'person')})")
+        said = f"the rows of a person differ in {list_names(found)}: the commonest value counts, "
+        said += "and of equally common ones the one that sorts first; of numbers the mean counts"
+        return [said] if found else []
 
     # --- larger than memory -----------------------------------------------------------------------
 

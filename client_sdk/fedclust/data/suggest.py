@@ -64,8 +64,8 @@ _MOST_YES_NO: Final = 12
 _MOST_COLUMNS: Final = 200
 #: A column whose values fit is taken if its name is so similar.
 _SIMILAR: Final = 0.55
-#: A column may be a feature if this share of its values is readable and within the bounds; so many
-#: of the most similar names are tried for a feature without a column.
+#: A column may be a feature if this share of its values is readable and within the bounds; at most
+#: so many are named, those with the most similar names.
 _FITTING: Final = 0.4
 #: Values may have another unit if this share of them is within the bounds in it.
 _NEARLY_ALL: Final = 0.98
@@ -598,10 +598,10 @@ class _Writer:
         if match is None:
             free = (name for name in self._table.columns if name not in used)
             near = sorted(free, key=lambda name: -similarity(feature.name, name))
-            fit = [each for each in near[:_MOST_NEAR] if _may_be(feature, self._table, each)]
+            fit = [each for each in near if _may_be(feature, self._table, each)][:_MOST_NEAR]
             why = "no column here is called like it"
-            why += f"; may it be {' or '.join(map(_toml, fit[:3]))}?" if fit else ""
-            self._note(feature, why, '# column = "NAME HERE"')
+            why += f"; may it be {' or '.join(map(_toml, fit))}?" if fit else ""
+            self._note(feature, why, '# column = "NAME HERE"', mark="to do")
         else:
             unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
             cells = self._table.columns[match.column]
@@ -618,7 +618,7 @@ class _Writer:
             if match.score < 1:
                 said = list_names([*map(_toml, names)])
                 why = f"no column here is called like it; by its values it may be {said}"
-                self._note(feature, why)
+                self._note(feature, why, mark="to do" if match.score < 0 else "uncertain")
             self.lines += lines
             if match.score == 1:
                 said = self._range_text(cells) if feature.kind == "numeric" else ""
@@ -827,10 +827,13 @@ class _Writer:
         elif unknown:
             said = f"codes that are not known: {with_counts(unknown)}"
             self._note(feature, said, mark="to do")
-        below, asked, lines = _code_lines(feature, codes, match.column, sure, known, unknown, "# ")
-        if below.endswith(".levels]") and lines:
-            self.lines.append(below)
-        self.lines += [*([f"# {asked}:"] if unknown else []), *lines]
+        asked, lines, levels = _code_lines(
+            feature, codes, match.column, sure, known, unknown, ColumnMap(), "# "
+        )
+        said = [f"# {asked}:"] if asked != "write" else []
+        if levels:
+            said = [*lines, f"[features.{mapping_key(feature.name)}.levels]", *said]
+        self.lines += [*said, *(levels or lines)]
 
 
 def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter[str]:
@@ -857,7 +860,7 @@ def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str
 def _limit_advice(texts: Iterable[str]) -> str:
     if not any(map(_is_limit, texts)):
         return ""
-    return "; one with < or > is not missing: values gives it a number, such as half the limit"
+    return "; one with < or > is not missing: values gives it a number"
 
 
 def _is_limit(text: str) -> bool:
@@ -884,19 +887,22 @@ def _text_lines(texts: Iterable[str], mark: str, own: ColumnMap) -> list[str]:
 
 
 def ask_codes(
-    feature: Feature, codes: Counter[str], column: str, contact: str = ""
+    feature: Feature, codes: Counter[str], column: str, own: ColumnMap, contact: str = ""
 ) -> tuple[str, list[str]]:
     """Return what to write into a mapping file about codes of a column, and its lines.
 
-    ``contact`` is to be asked what 1 means if no code says it.
+    ``own`` is the present section; ``contact`` is to be asked what 1 means if no code says it.
     """
-    sure, known, unknown = _sort_codes(feature, codes, _Match(column, 1))
-    below, asked, lines = _code_lines(feature, codes, column, sure, known, unknown, "")
+    sorted_codes = _sort_codes(feature, codes, _Match(column, 1))
+    asked, lines, levels = _code_lines(feature, codes, column, *sorted_codes, own, "")
     if feature.kind == "binary" and is_contrary(feature.name, column):
         asked += f"; {_toml(column)} may say the opposite of {feature.name}"
-    if contact and feature.kind == "binary" and not sure:
+    if contact and feature.kind == "binary" and not sorted_codes[0]:
         asked += f"; ask {contact} what 1 means"
-    return f"below {below} {asked}", lines
+    section = f"features.{mapping_key(feature.name)}"
+    found = [*([f"[{section}]"] if lines else []), *lines]
+    found += [*([f"[{section}.levels]"] if levels else []), *levels]
+    return f"in these sections {asked}", found
 
 
 def _code_lines(
@@ -906,39 +912,38 @@ def _code_lines(
     sure: Mapping[str, str | int],
     known: Counter[str],
     unknown: Counter[str],
+    own: ColumnMap,
     mark: str,
-) -> tuple[str, str, list[str]]:
-    """Return the section of levels, what to do there, and its lines; ``mark`` is before proposals.
+) -> tuple[str, list[str], list[str]]:
+    """Return what to do about codes, lines of the feature's section, and those of its levels.
 
-    A yes/no column whose codes have two sides gets a line for each way to read it.
+    ``mark`` is before proposals. A yes/no column whose codes have two sides gets a line for each
+    way to read it.
     """
-    below = f"[features.{mapping_key(feature.name)}"
     meanings = meanings_of(codes, column)
-    given = [code for code in unknown if not looks_missing(code)]
+    # A further code hardly is a level if each level has one.
+    every = {*known, *sure.values()} >= {*(feature.levels or (0, 1))}
+    gone = [code for code in unknown if every or looks_missing(code)]
+    given = [code for code in unknown if code not in gone]
+    lines = [f"{mark}missing = {_toml([*own.missing, *gone])}"] if gone else []
     of_sex = {meanings[code] for code in given} == {"male", "female"}
     if feature.kind == "binary" and len(unknown) == len(codes) and (of_sex or len(given) == 2):
         side = {code: meanings[code] if of_sex else code for code in given}
-        lines = []
         for one in dict.fromkeys(side.values()):
-            value = {c: int(side[c] == one) if c in side else "" for c in unknown}
-            pairs = [f"{_toml(c)} = {_toml(each)}" for c, each in value.items()]
+            pairs = [f"{_toml(c)} = {int(side[c] == one)}" for c in given]
             says = f"  # 1 = {one}" * of_sex
             lines.append(f"{mark}levels = {{ {', '.join(pairs)} }}{says}")
-        return f"{below}]", "choose one of these lines", lines
-    lines = [f"{_toml(code)} = {_toml(level)}  # {codes[code]}" for code, level in sure.items()]
+        return "choose one of the lines of levels", lines, []
+    levels = [f"{_toml(code)} = {_toml(level)}  # {codes[code]}" for code, level in sure.items()]
     # Where only death has a word, as among ways of discharge, the others are alive.
     dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
-    # A further code hardly is a level if each level has one.
-    every = {*known, *sure.values()} >= {*(feature.levels or (0, 1))}
-    for code, n in unknown.most_common(_MOST_CODES):
-        guess = '""' if looks_missing(code) or every else "0" if dead else ""
-        lines.append(f"{mark * (guess != '0')}{_toml(code)} = {guess}  # {n}")
-    levels = ", ".join(map(_toml, feature.levels or (0, 1)))
-    return (
-        f"{below}.levels]",
-        f'write one of {levels} for each code, or "" for a missing value',
-        lines,
-    )
+    levels += [
+        f"{mark * (not dead)}{_toml(code)} = {'0' if dead else ''}  # {codes[code]}"
+        for code in given[:_MOST_CODES]
+    ]
+    asked = ", ".join(map(_toml, feature.levels or (0, 1)))
+    said = f'write one of {asked} for each code, or "" for a missing value' if given else "write"
+    return said, lines, levels
 
 
 def _sort_codes(

@@ -347,7 +347,7 @@ class SessionTerms:
     def _names(self) -> str:
         """Return the names of the columns that are clustered, of many the first."""
         names = [feature.name for feature in self._declared()]
-        return first_few(names, _MOST_NAMES, "columns more")
+        return first_few(names, _MOST_NAMES)
 
     def _field_lines(self) -> Iterator[str]:
         """Yield every field that leaves, by phase."""

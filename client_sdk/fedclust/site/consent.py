@@ -196,7 +196,7 @@ class ConsentRequest(SessionTerms):
         if listed:
             yield (
                 "Whoever knows a person's group knows the value, for this share of persons: "
-                f"{first_few(listed, _MOST_COLUMNS, 'columns more')}."
+                f"{first_few(listed, _MOST_COLUMNS)}."
             )
 
     def _points_lines(self) -> Iterator[str]:
