@@ -85,6 +85,45 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     assert form.elsewhere(page.url.partition("/ui/")[0]) == []
 
 
+def test_what_is_pasted_is_not_called_missing_and_opens_nothing(form: Watched) -> None:
+    page = form.page
+    page.get_by_label("Name of the session").fill("heart")
+    expect(page.locator("#checked")).to_contain_text("Still needed: Purpose; Sites; Columns;")
+    page.locator("#row-0 summary").click()
+    paste(page, HEADINGS + "age\tnumeric\t\t\t\t\nsex\tbinary\t\t\t\t\n")
+    expect(page.locator("#checked")).to_have_text("The new rows are not checked yet.")
+    assert "Still needed" not in page.locator("#session-form").inner_text()
+    expect(page.locator("#definition")).to_have_text("The new rows are not checked yet.")
+    assert page.locator("#columns details[open]").count() == 1
+    page.get_by_role("button", name="Check").last.click()
+    expect(page.locator("#checked")).to_contain_text("Still needed: Purpose; Sites; Number")
+    expect(page.locator("#definition")).to_contain_text('"sex"')
+
+
+def test_a_check_shows_its_result_and_closes_nothing(form: Watched) -> None:
+    page = form.page
+    page.get_by_text("Expert:").click()
+    contact = page.get_by_label("Contact")
+    for press in (
+        lambda: page.get_by_role("button", name="Check").last.click(),
+        lambda: page.get_by_label("Name of the session").press("Enter"),
+    ):
+        contact.fill("Ada")
+        press()
+        heading = page.get_by_role("heading", name="Not complete yet")
+        expect(heading).to_be_focused()
+        expect(heading).to_be_in_viewport()
+        expect(page.get_by_text("Still needed: Purpose;")).to_be_in_viewport()
+        assert contact.is_visible()
+        # Nor does a check of what was typed just before take the focus away.
+        contact.evaluate("""input => {
+          input.value = "Bob";
+          input.dispatchEvent(new Event("input", { bubbles: true }));
+        }""")
+        expect(page.locator("#definition")).to_contain_text("Bob")
+        expect(heading).to_be_focused()
+
+
 def test_more_of_a_row_shows_what_its_role_and_kind_have(form: Watched) -> None:
     page = form.page
     page.locator("#row-0 summary").click()

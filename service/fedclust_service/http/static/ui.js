@@ -115,11 +115,11 @@ function cellsOf(text, separator) {
 }
 
 // Returns the row below, after adding so many where there is none: all at once, for speed. The last
-// row was empty when it came, and what is typed is not in its HTML.
+// row was empty when it came, and what is typed is not in its HTML; that it is open is.
 function rowAfter(row, count = 1) {
   if (row.nextElementSibling === null) {
     const next = Number(row.id.slice(4)) + 1;
-    const html = row.outerHTML.replace(/>\s+</g, "><");
+    const html = row.outerHTML.replace(/>\s+</g, "><").replace("<details open", "<details");
     const parts = html.split(/(?<=features[-/]|row-|value=")\d+/);
     const more = Array.from({ length: count }, (_, place) => parts.join(next + place));
     row.insertAdjacentHTML("afterend", more.join(""));
@@ -177,6 +177,11 @@ function fillRows(row, first, lines) {
     });
     row = rowAfter(row);
   }
+  // Until the reader has seen the rows, what was checked before would be wrong about them.
+  for (const each of document.querySelectorAll("#checked, #definition")) {
+    each.textContent = "The new rows are not checked yet.";
+  }
+  document.getElementById("consent")?.replaceChildren();
 }
 
 function pasteRows(event) {
@@ -301,7 +306,12 @@ document.addEventListener("visibilitychange", () => {
 document.addEventListener("DOMContentLoaded", follow);
 
 prepare(document);
-document.addEventListener("htmx:afterSettle", markWrong);
+document.addEventListener("htmx:afterSettle", (event) => {
+  markWrong();
+  if (!event.detail.requestConfig?.elt.matches("[name=check]")) return;
+  document.getElementById("checked-title").focus({ preventScroll: true });
+  document.getElementById("checked").scrollIntoView({ block: "center" });
+});
 document.addEventListener("htmx:load", (event) => prepare(event.target));
 document.addEventListener("htmx:sendError", sayFailure);
 document.addEventListener("htmx:responseError", (event) => {
