@@ -310,6 +310,11 @@ def test_guesses_are_of_their_outcome_and_stay_on_the_page() -> None:
     form = form_of({**died, **age, **other, "/patients": "8"})
     assert (form.shares, form.patients) == ({"died": 0.12}, 8)
     assert all(word not in form.json for word in ("guess", "patients"))
+    for text, share in (("5%", 0.05), ("0.5 %", 0.005), ("5", 0.05)):
+        assert form_of({**died, "/features/2/guess": text}).shares == {"died": share}
+    for text in ("5 percent", "0", "100", "many", "%"):
+        form, _ = form_of({**died, "/features/2/guess": text}).checked(check)
+        assert form.errors["/features/2/guess"] == ("write a number between 0 and 100, such as 5",)
 
 
 # --- anything -------------------------------------------------------------------------------------

@@ -227,9 +227,18 @@ class SessionForm:
     @property
     def shares(self) -> dict[str, float]:
         """The guessed share of each outcome, by its name."""
-        typed = {n: self.value(f"/features/{n}/guess") for n in self.features}
-        known = {n: v for n, v in typed.items() if isinstance(v, int | float) and 0 < v < 100}
-        return {str(self.features[n].get("name")): each / 100 for n, each in known.items()}
+        return {str(self.features[n].get("name")): each for n, each in self.guesses.items() if each}
+
+    @property
+    def guesses(self) -> dict[int, float | None]:
+        """The share that was guessed in a row, by its number; None where the text is no share."""
+        found: dict[int, float | None] = {}
+        for n in self.features:
+            if text := self.texts.get(f"/features/{n}/guess"):
+                read = _GUESS.value(text.rstrip("% "))
+                is_share = isinstance(read, int | float) and 0 < read < 100
+                found[n] = read / 100 if is_share else None
+        return found
 
     @property
     def patients(self) -> int | None:
@@ -289,6 +298,9 @@ class SessionForm:
         why = "it looks like {}, which no session may ask for: leave it out, or rename it"
         found: dict[str, tuple[str, ...]]
         found = {f"/features/{n}/name": (why.format(each),) for n, each in held.items() if each}
+        for n, share in self.guesses.items():
+            if share is None:
+                found[f"/features/{n}/guess"] = ("write a number between 0 and 100, such as 5",)
         if "/patients" in self.values and self.patients is None:
             found["/patients"] = ("write a whole number of at least 1",)
         if len(self.rows) > MOST_ROWS:
