@@ -63,8 +63,13 @@ def test_a_check_creates_nothing_and_says_whether_to_ask(run: Run) -> None:
     assert "died: too few points." in said
     assert "21 points would be enough." in said
     assert "Ask once: points" in said
+    assert "warning: No lower or no upper bound: age." in said
     code, said = run(*check, "--json")
     assert json.loads(said)["definition"]["name"] == "heart"
+    assert [each.split(":")[0] for each in json.loads(said)["warnings"]] == [
+        "No lower or no upper bound",
+        "No contact and no ethics approval is given",
+    ]
     code, said = run("session", "list", "--json")
     assert json.loads(said) == []
     code, said = run(*check, "--shares", "died=12")

@@ -22,7 +22,7 @@ from fedclust.cli.session_screen import (
     show_session,
 )
 from fedclust.client.session_request import FieldNames
-from fedclust.definition import unbounded_text
+from fedclust.data.definition_warnings import definition_warnings
 from fedclust.durable_files import write_file
 from fedclust.result.ro_crate import check_license
 from fedclust.result.session_result import SessionResult
@@ -65,7 +65,7 @@ def create(
             return
         info = client.create_session(options.definition(session, client))
     show_session(info, ())
-    if said := unbounded_text(info.definition.features):
+    for said in definition_warnings(info.definition):
         show(err, f"warning: {said}")
     if not o.wants_json():
         show(err, f"next: the sites run `fedclust participate {info.name} --data FILE`;")
@@ -75,9 +75,13 @@ def create(
 def _show_check(found: SessionCreate, worth: WorthOptions) -> None:
     """Print a definition that is complete, what its outcomes cost, and whether to ask."""
     lines = worth_lines(found, persons=worth.persons, shares=worth.guesses())
+    warnings = [*definition_warnings(found)]
     if o.wants_json():
-        print_json({"definition": found.model_dump(mode="json"), "worth_asking": lines})
+        whole = {"definition": found.model_dump(mode="json"), "warnings": warnings}
+        print_json({**whole, "worth_asking": lines})
         return
+    for said in warnings:
+        show(err, f"warning: {said}")
     show(out, f"{found.name}: the definition is complete; nothing was created")
     if cost := asked_of_sites(found):
         show(out, f"outcomes ask {cost}")

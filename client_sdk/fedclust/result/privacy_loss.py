@@ -9,8 +9,6 @@ import math
 
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE
 
-#: What a site gives to a table of persons for ever, unless an approval opens more.
-ALLOWANCE = 100
 #: With this chance the bound of :func:`epsilon` may fail.
 DELTA = 1e-5
 

@@ -13,12 +13,19 @@ from fedclust import rounds
 from fedclust.definition import canonical, plan_of
 from fedclust.numeric.distances import N_CELLS as N_PARTS
 from fedclust.result.dissimilarity import dissimilarity_text
-from fedclust.result.privacy_loss import ALLOWANCE, guesses
+from fedclust.result.privacy_loss import guesses
 from fedclust.result.wording import named_values, outcome_details, variable_text
 from fedclust.rounds import Plan, evidence, resampling
 from fedclust.rounds.record_cells import N_CELLS
 from fedclust.schema.display import counted, first_few
-from fedclust.schema.feature import Declaration, Feature, Outcome, Trajectory, outcomes_of
+from fedclust.schema.feature import (
+    ALLOWANCE,
+    Declaration,
+    Feature,
+    Outcome,
+    Trajectory,
+    outcomes_of,
+)
 from fedclust.schema.task import Disclosure, Phase
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import Definition, OperatorInfo

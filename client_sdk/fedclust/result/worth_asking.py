@@ -15,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedclust.definition import OUTCOME_EDGES
-from fedclust.result.privacy_loss import ALLOWANCE, noise_sd
-from fedclust.schema.feature import POINTS_TIMES_VARIANCE, Outcome, outcomes_of
+from fedclust.result.privacy_loss import noise_sd
+from fedclust.schema.feature import ALLOWANCE, POINTS_TIMES_VARIANCE, Outcome, outcomes_of
 from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import SessionCreate
 

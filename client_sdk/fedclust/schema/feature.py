@@ -18,8 +18,11 @@ Unit = Annotated[
     str, StringConstraints(max_length=_MOST_UNIT, pattern=r"^[^\x00-\x1f\x7f]*$"), Visible
 ]
 #: A person who has another value changes two cells by one, so noise of variance v is zCDP of
-#: rho = 1 / v: points / 250. The allowance of 100 points is rho = .4.
+#: rho = 1 / v: points / 250.
 POINTS_TIMES_VARIANCE = 250
+#: The points that a site gives to a table of persons for ever, unless an approval opens more: rho
+#: is .4.
+ALLOWANCE = 100
 
 
 class Feature(Written):

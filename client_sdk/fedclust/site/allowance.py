@@ -13,8 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-from fedclust.result.privacy_loss import ALLOWANCE
-from fedclust.schema.feature import Outcome
+from fedclust.schema.feature import ALLOWANCE, Outcome
 from fedclust.wire.codec import canonical_json, sha256
 
 History: TypeAlias = Sequence[Mapping[str, Any]]

@@ -199,9 +199,12 @@ def test_outcomes_say_whether_they_are_worth_their_points(place: Place) -> None:
     assert "47 points would be enough." in said
     assert page.value("/features/3/guess") == "10"
     assert "died (outcome, yes/no, 10 points)" in said, "what each site will read"
-    assert "No contact is given" in said
+    assert "No contact and no ethics approval is given: stewards look for that first." in said
     unbounded = place.post(filled(place.form(), "deaths", features__0__upper="", **died))
     assert "No lower or no upper bound: " in " ".join("".join(unbounded.texts).split())
+    dear = place.post(filled(place.form(), "dear", **died, features__3__points="101"))
+    assert "Complete: the session can be created." in "".join(dear.texts)
+    assert "The outcomes ask 101 points, and a site has 100" in "".join(dear.texts)
     place.post(filled(page, "deaths", ("create", "1"), **died), status=303)
     shown = place.ada.open("/ui/sessions/deaths")
     assert "The session asks 10 points of the allowance of each site (died 10)." in shown

@@ -1,14 +1,13 @@
 """The pages with the form that defines a session, or a study."""
 
 import functools
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Final
 
 from starlette.responses import Response
 
 from fedclust.client.session_request import dropped_text, inherit
-from fedclust.definition import unbounded_text
+from fedclust.data.definition_warnings import definition_warnings
 from fedclust.definition.json_text import read_json
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.methods.registry import METHODS
@@ -130,13 +129,6 @@ def _worth(form: SessionForm, made: Any) -> tuple[str, ...]:
     return lines if cost is None else (f"Together: {cost}.", *lines)
 
 
-def _warnings(made: Definition) -> Iterator[str]:
-    """Yield what is right and may still be a mistake."""
-    yield unbounded_text(made.features)
-    if not made.contact:
-        yield "No contact is given: stewards read that, and cannot ask anybody. It is under Expert."
-
-
 def _show(
     page: PageRequest, form: SessionForm, made: Any = None, *, status: int = 200, pasted: str = ""
 ) -> Response:
@@ -163,7 +155,7 @@ def _show(
         refused=status != 200,
         complete=made is not None,
         worth=_worth(form, made),
-        warnings=[*filter(None, _warnings(made))] if isinstance(made, Definition) else (),
+        warnings=[*definition_warnings(made)] if isinstance(made, Definition) else (),
         consent=[each for each in read_by_sites if each[0] not in _NOT_YET],
         methods=METHODS,
         rows=() if page.partial else (*form.rows, max(form.rows, default=-1) + 1),
