@@ -85,6 +85,18 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
     assert form.elsewhere(page.url.partition("/ui/")[0]) == []
 
 
+def test_words_of_other_spreadsheets_are_known(form: Watched) -> None:
+    page = form.page
+    words = ("count", "Integer", "number", "int64", "internal", "intensive care")
+    rows = [f"x{n}\tcovariate\t{word}\ta, b" for n, word in enumerate(words)]
+    rows += ["y\tPredictor\tbinary\t", "z\tvariable\tbinary\t", "d\ttarget\tyes/no\t"]
+    paste(page, "Name\tRole\tType\tCategories\n" + "\n".join(rows))
+    # Features and numbers are what an empty choice stands for.
+    assert texts(page, "role") == ["outcome"]
+    assert texts(page, "kind") == ["internal", "intensive care", "binary", "binary", "binary"]
+    assert texts(page, "levels") == ["a, b"] * len(words)
+
+
 def test_what_is_pasted_is_not_called_missing_and_opens_nothing(form: Watched) -> None:
     page = form.page
     page.get_by_label("Name of the session").fill("heart")

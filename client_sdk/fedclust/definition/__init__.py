@@ -420,12 +420,16 @@ def _feature_faults(feature: Feature | Trajectory) -> _Faults:
         yield from _level_faults(feature)
         return
     if feature.levels is not None:
-        yield "/levels", "levels", "only a categorical feature has levels"
+        message = "only a categorical feature has levels"
+        said = ": the unit says what 1 means, such as 1 = male" * (feature.kind == "binary")
+        yield "/levels", "levels", message + said
     if feature.kind == "binary" and (lower, upper) not in {(None, None), (0, 1)}:
         yield "/kind", "bounds", "a binary feature is 0 or 1: leave its bounds out"
     above = {"log": 0.0, "log1p": -1.0}.get(feature.transform) if number else None
     if above is not None and (lower is None or lower <= above):
-        yield "/lower", "transform", f"{feature.transform} needs a lower bound above {above:g}"
+        message = f"{feature.transform} needs a lower bound above {above:g}"
+        message += ": log1p takes 0" * (feature.transform == "log")
+        yield "/lower", "transform", message
     if lower is not None and upper is not None and lower >= upper:
         yield "/lower", "bounds", "lower must be below upper"
     elif not math.isfinite((upper or 0.0) - (lower or 0.0)):
@@ -463,8 +467,9 @@ def _outcome_faults(outcome: Outcome, read_as: Mapping[str, Feature]) -> _Faults
         if getattr(outcome, name) is not None and kind != of:
             yield f"/{name}", name, f"only a {of} outcome has {name}"
     if kind == "categorical" and not 2 <= len(levels or ()) <= MAX_OUTCOME_LEVELS:
-        message = f"a categorical outcome declares 2 to {MAX_OUTCOME_LEVELS} levels: each is a "
-        yield "/levels", "levels", message + "cell with noise of its own; group rare ones"
+        message = f"a categorical outcome declares 2 to {MAX_OUTCOME_LEVELS} levels, with commas "
+        message += "between them: each is a cell with noise of its own; group rare ones"
+        yield "/levels", "levels", message
     yield from _named_once(levels or (), "/levels/{}", "each level is named once")
     if kind in OUTCOME_EDGES:
         least, most = OUTCOME_EDGES[kind]
@@ -504,10 +509,8 @@ def _level_faults(feature: Feature) -> _Faults:
     levels = feature.levels or ()
     if not 2 <= len(levels) <= MAX_LEVELS:
         message = f"a categorical feature declares 2 to {MAX_LEVELS} levels"
-        if len(levels) == 1:
-            message += "; a single one tells no rows apart"
-        elif levels:
-            message += "; group rare ones"
+        many = len(levels) > MAX_LEVELS
+        message += "; group rare ones" if many else ", with commas between them: never, former"
         yield "/levels", "levels", message
     yield from _named_once(levels, "/levels/{}", "each level is named once")
 

@@ -69,6 +69,8 @@ def field_errors(
     for item in error.errors(include_url=False, include_input=False)[:20]:
         location = list(item["loc"][union:])
         message = _plain_message(item["type"], item["msg"], item.get("ctx", {}))
+        if location[-2:] == ["feature", "kind"]:  # a trajectory has a model of its own
+            message = message.replace(" or ", ", ") + " or 'trajectory'"
         if item["type"] == "extra_forbidden":
             message = message if unknown is None else unknown(location)
             location = location[:-1]

@@ -232,7 +232,7 @@ def test_a_row_that_cannot_be_read_hides_no_message_of_another_row() -> None:
     table |= row(10, name="crp", lower="0", upper="9", transform="log")
     form, _ = form_of({**READY, **table}).checked(check)
     assert form.errors["/features/1/kind"][0].startswith("a number is counted in ranges: choose")
-    assert form.errors["/features/10/lower"] == ("log needs a lower bound above 0",)
+    assert form.errors["/features/10/lower"] == ("log needs a lower bound above 0: log1p takes 0",)
     assert set(form.errors) == {"/features/1/kind", "/features/1/lower", "/features/10/lower"}
 
 
@@ -347,6 +347,39 @@ def test_nothing_that_is_posted_raises() -> None:
         form, definition = form_of(dict.fromkeys(names, text)).checked(check)
         assert definition is None
         assert form.errors or form.general
+
+
+@pytest.mark.parametrize(
+    ("typed", "at", "said"),
+    [
+        (
+            {"kind": "categorical", "levels": "never/former/current"},
+            "levels",
+            "a categorical feature declares 2 to 64 levels, with commas between them: never, former",
+        ),
+        (
+            {"kind": "categorical", "levels": "a/b", "role": "outcome"},
+            "levels",
+            "a categorical outcome declares 2 to 12 levels, with commas between them: each is a",
+        ),
+        (
+            {"kind": "binary", "levels": "male, female"},
+            "levels",
+            "only a categorical feature has levels: the unit says what 1 means, such as 1 = male",
+        ),
+        ({"levels": "a, b"}, "levels", "only a categorical feature has levels"),
+        (
+            {"kind": "odd"},
+            "kind",
+            "it should be 'numeric', 'binary', 'categorical' or 'trajectory'",
+        ),
+        ({"transform": "log1p", "lower": "-1"}, "lower", "log1p needs a lower bound above -1"),
+    ],
+)
+def test_a_message_says_what_to_write(typed: dict[str, str], at: str, said: str) -> None:
+    form, _ = form_of({**READY, **row(0, name="x", **typed)}).checked(check)
+    (message,) = form.errors[f"/features/0/{at}"]
+    assert message == said or message.startswith(f"{said} ") or message.startswith(f"{said},")
 
 
 def test_a_wrong_text_has_its_message_at_its_own_input() -> None:

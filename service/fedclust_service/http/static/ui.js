@@ -91,9 +91,9 @@ const columns = document.getElementById("columns");
 // What spreadsheets call headings, roles and kinds; others are known by their own name.
 const WORDS = {
   name: /^(column|name|variable|feature)s?$/i, kind: /^(kind|type)$/i, lower: /^(lower|min)/i,
-  upper: /^(upper|max)/i, levels: /^(level|code)s$/i, transform: /^(transform|scale)/i,
-  log: /^(log|ln)$/i, feature: /^feat|^input/i, outcome: /^out|^target|^endp/i,
-  numeric: /^num|^int|^float|^real|^contin|^zahl|^ganzzahl|^stetig/i,
+  upper: /^(upper|max)/i, levels: /^(level|code|categorie)s$/i, transform: /^(transform|scale)/i,
+  log: /^(log|ln)$/i, feature: /^feat|^input|^covar|^predict|^variable$/i, outcome: /^out|^target|^endp/i,
+  numeric: /^num|^int(eger|\d*$)|^count$|^float|^real|^contin|^zahl|^ganzzahl|^stetig/i,
   binary: /^bin|^bool|^yes|^ja|^dich/i,
   categorical: /^cat|^kat|^nominal|^factor|^faktor/i, ordered: /^ord|^rang/i,
   time: /^time|^surv|^zeit/i, trajectory: /^traj|^verlauf/i,
