@@ -36,7 +36,7 @@ _LABELS = {
     "max_rounds": "Most rounds of the method",
     "min_group_size": "Least group size, p",
     "missing": "Missing values",
-    "expires": "Joining ends (UTC)",
+    "expires": "Deadline for joining (UTC)",
     "outcomes_k": "Count outcomes at K",
 }
 _NUMBERS = {"integer", "number"}

@@ -141,6 +141,8 @@ class SessionForm:
         found = {each.pointer: each for each in shown if each.pointer not in absent}
         method_field = replace(found["/algorithm"], kind="choice", default=self.usual)
         found["/algorithm"] = replace(method_field, choices=tuple(METHODS))
+        # The input has a calendar: no text with an offset is typed.
+        found["/expires"] = replace(found["/expires"], help="No site joins from then on.")
         # Columns have names, too.
         found["/name"] = replace(found["/name"], label=f"Name of the {self.kind}")
         known = row_fields().values()
