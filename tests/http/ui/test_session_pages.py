@@ -2,11 +2,13 @@
 
 import re
 from collections.abc import Iterator
+from datetime import datetime
 
 import httpx
 import pytest
 
 from fedclust.wire import codec
+from fedclust_service.domain.notification import Body, Channel, Outgoing
 from fedclust_service.http.ui.rendering import listed
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
@@ -16,6 +18,13 @@ from support.timeouts import TIMEOUT_S
 SITES = ["north", "south", "west"]
 MARKUP = "<script>alert(1)</script>\"'{{ 7 * 7 }}"
 HOSTILE = {"title": MARKUP, "purpose": f"אשכולות {MARKUP} {'x' * 200}", "contact": "y" * 200}
+
+
+class Unused:
+    """Sends nothing: a page asks only whether there is a sender."""
+
+    def send(self, body: Body, address: str | None, now: datetime) -> str:
+        raise AssertionError(body)
 
 
 class Place:
@@ -84,11 +93,13 @@ def test_a_session_that_recruits_says_who_is_missing_and_starts(place: Place) ->
     page = place.open("ada", "/spring")
     assert "0 of 4 sites have joined. Waiting for north, south, west and 1 more" not in page
     assert "Waiting for east, north, south and west" in page
+    assert 'id="do-start"' not in page
     assert "0 of the 3 sites" in place.open("ada", "/spring/start")
     refused = place.post("ada", "/spring/start")
     assert (refused.status_code, "0 of the 3 sites" in refused.text) == (409, True)
     for site in SITES:
         place.api.join(site, "spring")
+    assert re.search(r'session-actions"> <a class="button primary" id="do-start"', place.open("ada", "/spring"))
     confirm = place.open("ada", "/spring/start")
     assert "starts with the 3 sites that have joined: north, south and west" in confirm
     assert "east has not joined. The method lets sites join later" in confirm
@@ -96,6 +107,28 @@ def test_a_session_that_recruits_says_who_is_missing_and_starts(place: Place) ->
     assert started.headers["Location"] == "/ui/sessions/spring?notice=session-started"
     assert "The session has started." in place.open("ada", "/spring?notice=session-started")
     assert "Round 1 collects: 0 of 3 sites" in place.open("ada", "/spring")
+
+
+def test_who_must_tell_a_session_to_its_sites_is_said_until_all_have_joined(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.api.define("ada", "told", SITES)
+    place.api.join("north", "told")
+    for path in ("/told?notice=session-created", "/told", "/told/live"):
+        page = place.open("ada", path)
+        part = page[page.index('id="tell"') : page.index("</section>")]
+        assert "Tell south and west" in part
+        assert "The coordinator sends no mails." in part
+        assert 'href="/ui/sessions/told/consent?site=south">What sites read</a>' in part
+        assert "fedclust check told --data TABLE.csv --id-column ID" in part
+        assert "fedclust participate told --data TABLE.csv --id-column ID" in part
+    assert 'id="tell"' not in place.open("south", "/told"), "a site is told what it can do"
+    mails = Outgoing({Channel.EMAIL: Unused()})
+    monkeypatch.setattr(place.local.coordinator, "outgoing", mails)
+    assert "The coordinator has mailed those with an address only." in place.open("ada", "/told")
+    for site in ("south", "west"):
+        place.api.join(site, "told")
+    assert 'id="tell"' not in place.open("ada", "/told")
 
 
 def test_closing_a_round_says_what_happens_to_those_that_have_not_answered(place: Place) -> None:

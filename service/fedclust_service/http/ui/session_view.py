@@ -11,6 +11,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.drawing import inertia_chart
 from fedclust.wire.models import RoundInfo, SessionInfo, SitePresence
 from fedclust_service.domain.access import Actor, Role
+from fedclust_service.domain.notification import Channel, NotificationKind
 from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.usecases import rounds, sessions
 
@@ -26,6 +27,8 @@ class SessionView:
     rounds: tuple[RoundInfo, ...]
     actor: Actor
     now: datetime
+    #: Whether sites with an address are told of their invitation by mail.
+    mails: bool
 
     @property
     def address(self) -> str:
@@ -127,4 +130,6 @@ def load_view(page: PageRequest) -> SessionView:
     if info.round is not None:
         after = str(max(0, info.round - SHOWN_ROUNDS))
         shown = rounds.list_rounds(co, actor, name, SHOWN_ROUNDS, after).items
-    return SessionView(info, shown, actor, co.clock.now())
+    out = co.outgoing
+    mails = Channel.EMAIL in out.senders and NotificationKind.INVITED in out.kinds
+    return SessionView(info, shown, actor, co.clock.now(), mails)
