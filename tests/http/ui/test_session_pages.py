@@ -99,7 +99,9 @@ def test_a_session_that_recruits_says_who_is_missing_and_starts(place: Place) ->
     assert (refused.status_code, "0 of the 3 sites" in refused.text) == (409, True)
     for site in SITES:
         place.api.join(site, "spring")
-    assert re.search(r'session-actions"> <a class="button primary" id="do-start"', place.open("ada", "/spring"))
+    assert re.search(
+        r'session-actions"> <a class="button primary" id="do-start"', place.open("ada", "/spring")
+    )
     confirm = place.open("ada", "/spring/start")
     assert "starts with the 3 sites that have joined: north, south and west" in confirm
     assert "east has not joined. The method lets sites join later" in confirm

@@ -92,8 +92,9 @@ const columns = document.getElementById("columns");
 const WORDS = {
   name: /^(column|name|variable|feature)s?$/i, kind: /^(kind|type)$/i, lower: /^(lower|min)/i,
   upper: /^(upper|max)/i, levels: /^(level|code|categorie)s$/i, transform: /^(transform|scale)/i,
-  log: /^(log|ln)$/i, feature: /^feat|^input|^covar|^predict|^variable$/i, outcome: /^out|^target|^endp/i,
-  numeric: /^num|^int(eger|\d*$)|^count$|^float|^real|^contin|^zahl|^ganzzahl|^stetig/i,
+  log: /^(log|ln)$/i, outcome: /^out|^target|^endp/i,
+  feature: /^feat|^input|^covar|^predict|^variable$/i,
+  numeric: /^num|^int(eger|\d*$)|^count$|^float|^real|^contin|^(ganz)?zahl|^stetig/i,
   binary: /^bin|^bool|^yes|^ja|^dich/i,
   categorical: /^cat|^kat|^nominal|^factor|^faktor/i, ordered: /^ord|^rang/i,
   time: /^time|^surv|^zeit/i, trajectory: /^traj|^verlauf/i,

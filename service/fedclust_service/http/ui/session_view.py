@@ -27,7 +27,7 @@ class SessionView:
     rounds: tuple[RoundInfo, ...]
     actor: Actor
     now: datetime
-    #: Whether sites with an address are told of their invitation by mail.
+    #: Whether an invitation is mailed to the sites that have an address.
     mails: bool
 
     @property
