@@ -206,6 +206,7 @@ def test_the_table_needs_no_script(registered: Registered, browser: Browser) -> 
     page.locator("#f-algorithm").select_option("spectral")
     page.get_by_role("button", name="Check").last.click()
     expect(page.locator("[name='/config/landmarks']")).to_have_count(1)
+    expect(page.get_by_role("heading", name="Not complete yet")).to_be_in_viewport()
     expect(page.locator("[name='/features/1/name']")).to_have_value("bmi")
     context.close()
     signed.close()
