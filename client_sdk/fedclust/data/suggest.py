@@ -830,10 +830,10 @@ class _Writer:
         asked, lines, levels = _code_lines(
             feature, codes, match.column, sure, known, unknown, ColumnMap(), "# "
         )
-        said = [f"# {asked}:"] if asked != "write" else []
+        head = [f"# {asked}:"] if asked != "write" else []
         if levels:
-            said = [*lines, f"[features.{mapping_key(feature.name)}.levels]", *said]
-        self.lines += [*said, *(levels or lines)]
+            head = [*lines, f"[features.{mapping_key(feature.name)}.levels]", *head]
+        self.lines += [*head, *(levels or lines)]
 
 
 def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter[str]:
