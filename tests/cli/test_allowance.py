@@ -61,7 +61,7 @@ def test_a_site_without_a_table_has_nothing_to_show(desk: Desk) -> None:
     assert desk.shown() == ""
     assert "no table yet" in desk.err
     assert json.loads(desk.ran("allowance", "show", "--json").out) == []
-    assert doctor._allowance(desk.state) == "no table yet"
+    assert doctor._allowance(desk.state) == "no table of groups yet: taking part forms one"
 
 
 def test_show_says_what_was_spent_and_what_it_teaches(desk: Desk) -> None:

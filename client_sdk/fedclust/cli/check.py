@@ -144,7 +144,7 @@ def _conclude(done: RowCheck, full: bool) -> None:
     elif done.read:
         if full and isinstance(done.table, ConsentRequest) and done.asked:
             consent_screen(done.table, full=True)
-        done.show()
+        done.show(full=full)
         if isinstance(done.refused, DataError) and done.refused.rule in LISTED:
             message = "this site could not take part yet: edit the mapping file"
             raise DataError(done.found.source, "still-to-do", message)

@@ -219,7 +219,7 @@ def _allowance(state: SiteState, client: Client | None = None) -> str:
         for each in tables
     )
     if not tables:
-        return "no table yet"
+        return "no table of groups yet: taking part forms one"
     for charge in charges.open_charges():
         said += f". {open_text(charge)}"
     if any(each.allowance.doubted for each in tables):

@@ -190,8 +190,8 @@ class RowCheck:
             "unused_mappings": found.unused,
         }
 
-    def show(self) -> None:
-        """Show columns, persons and the table to a person."""
+    def show(self, *, full: bool = False) -> None:
+        """Show columns, persons and the table to a person; ``full``: the table column by column."""
         found, usable, figures = self.found, self.table.persons, self.table.figures
         # Without a column for each feature no row was read.
         read = f", {found.rows} rows" if found.rows or found.refused is None else ""
@@ -227,7 +227,7 @@ class RowCheck:
         for text in self._points_texts():
             _say(text)
         if figures is not None:
-            _show_table_figures(figures)
+            _show_table_figures(figures, full=full)
             _say(
                 "A sensitive trait should be an outcome, not a feature: similar persons show a "
                 "value that they share, and whether it is missing. So should a rare one: "
@@ -508,14 +508,15 @@ def _say(text: str) -> None:
     show(out, textwrap.fill(text, 98, subsequent_indent="  "))
 
 
-def _show_table_figures(figures: TableFigures) -> None:
-    """Show how close the protected table is to the persons behind it, by column."""
+def _show_table_figures(figures: TableFigures, *, full: bool) -> None:
+    """Show how close the protected table is to the persons behind it."""
     smallest, largest = figures.group_sizes
     show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
     if figures.distance_sd is not None:
         near = f"{figures.distance_sd:.2f} sd of their group's record"
         show(out, f"half of the persons are within {near}")
-    show_table(["persons by column", *HEADINGS[1:]], figures.by_column(), right=1)
+    if full:
+        show_table(["persons by column", *HEADINGS[1:]], figures.by_column(), right=1)
     for warning in figures.warnings():
         _say(warning)
 
