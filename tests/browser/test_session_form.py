@@ -88,9 +88,11 @@ def test_a_pasted_table_makes_a_session_after_a_mistake(form: Watched) -> None:
 def test_words_of_other_spreadsheets_are_known(form: Watched) -> None:
     page = form.page
     words = ("count", "Integer", "number", "int64", "internal", "intensive care")
-    rows = [f"x{n}\tcovariate\t{word}\ta, b" for n, word in enumerate(words)]
-    rows += ["y\tPredictor\tbinary\t", "z\tvariable\tbinary\t", "d\ttarget\tyes/no\t"]
-    paste(page, "Name\tRole\tType\tCategories\n" + "\n".join(rows))
+    rows = [f"x{n}\tcovariate\t{word}\ta, b\t1,5" for n, word in enumerate(words)]
+    rows += ["y\tPredictor\tbinary\t\t10,080", "z\tvariable\tbinary\t", "d\ttarget\tyes/no\t"]
+    paste(page, "Name\tRole\tType\tCategories\tMax\n" + "\n".join(rows))
+    # Ten thousand and eighty, or ten: the check asks.
+    assert texts(page, "upper") == [*["1.5"] * len(words), "10,080"]
     # Features and numbers are what an empty choice stands for.
     assert texts(page, "role") == ["outcome"]
     assert texts(page, "kind") == ["internal", "intensive care", "binary", "binary", "binary"]

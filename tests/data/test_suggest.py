@@ -488,8 +488,12 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     table = Dataset(path, mapping=tmp_path / "m.toml")
     np.testing.assert_array_equal(load(table, features[:1]).X[:, 0], [0.15, 35, 1.5, np.nan, 1])
     years = {"age": [f"{30 + i} ans" for i in range(45)]}
-    said = suggest_mapping(features[1:], csv("utf-8", ";", years)(tmp_path)).still_open[0]
-    assert '45 different texts, such as "30 ans"' in said
+    found = suggest_mapping(features[1:], csv("utf-8", ";", years)(tmp_path))
+    assert '45 different texts, such as "30 ans"' in found.still_open[0]
+    assert '\n# values = { "30 ans" = 30.0, "31 ans" = 31.0, ' in found.text
+    assert "missing = " not in found.text
+    years["age"][7] = "8 mois"
+    assert "values" not in suggested(tmp_path, features[1], **years)[0], "two units"
 
 
 def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None:

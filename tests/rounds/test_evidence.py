@@ -258,7 +258,7 @@ def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(fou
 
     shape = "K x K numbers for each of 20 models, for each K"
     assert fields({})["parts.models"] == shape
-    plain = fields({"stability": 0})
+    plain = fields({"stability": 0, "evidence": False})
     assert not any(field.startswith(("cells", "parts.models")) for field in plain)
     assert {"cells.values", "cells.middles"} <= fields({"stability": 0, "evidence": True}).keys()
 

@@ -19,6 +19,9 @@ def definition_warnings(definition: SessionCreate) -> Iterator[str]:
             f"The name does not say what 1 means: {', '.join(unclear)}. Sites may code it "
             "differently, and nothing would show it: give it the unit 1 = male, for example."
         )
+    coded = [each.name for each in asked_of(definition.features) if "=" in str(each.levels)]
+    if coded:
+        yield f"Levels are names, and each site says its codes: {', '.join(coded)} has an = there."
     points = sum(each.points for each in outcomes_of(definition.features))
     if points > ALLOWANCE and definition.policy.protection != "none":
         yield (

@@ -492,7 +492,7 @@ class _Reader:
             if n := int((np.bincount(pairs[0].astype(np.int64)) > 1).sum()):
                 found.append(f"{source.name} ({counted(n, 'person')})")
         said = f"the rows of a person differ in {list_names(found)}: the commonest value counts, "
-        said += "and of equally common ones the one that sorts first; of numbers the mean counts"
+        said += "of equally common ones the code here that sorts first; of numbers the mean counts"
         return [said] if found else []
 
     # --- larger than memory -----------------------------------------------------------------------

@@ -77,9 +77,8 @@ _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 _TEXT: Final = re.compile(r"[^\W\d_]|[<>≤≥]")
-#: A limit of detection, such as ``<0.3`` or ``> 35000 pg/ml``.
-_LIMIT: Final = re.compile(r"([<>≤≥])=?\s*(\d+)(?:([.,])(\d+))?\D*")
-_WITH_UNIT: Final = re.compile(r"[\d.,]+ ?\w{1,6}")
+#: A number with a sign or a unit, such as ``<0.3``, ``> 35000 pg/ml`` or ``74 years``.
+_NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?(\D{0,8})")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -730,7 +729,7 @@ class _Writer:
         for why, each in texts.items():
             said = f"{why}{', read as missing' * taken}: {with_counts(each)}{_limit_advice(each)}"
             self._note(feature, said, mark="uncertain" if taken else "to do")
-        listed = [text for each in texts.values() if not is_free_text(each) for text in each]
+        listed = sum(texts.values(), Counter[str]())
         mark = "" if taken else "# "
         lines = _text_lines(listed, table.written.decimal, ColumnMap())
         self.lines += [mark + line for line in lines]
@@ -838,7 +837,8 @@ class _Writer:
 
 def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter[str]:
     """Count the texts in a column of numbers that are not read; not dates."""
-    known = {*MISSING, *file.missing, *file.features.get(feature, ColumnMap()).missing}
+    own = file.features.get(feature, ColumnMap())
+    known = {*MISSING, *file.missing, *own.missing, *own.values}
     return Counter(
         cell
         for cell in map(str.strip, cells)
@@ -850,11 +850,11 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
 def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str, list[str]]:
     """Return what to write into a mapping file about texts in numbers, and the lines."""
     said = f"text in a number column: {with_counts(texts)}{_limit_advice(texts)}"
-    said += f"; to read it, write below [features.{mapping_key(feature)}], in place of such a line"
-    # Free text may name persons.
-    if is_free_text(texts):
-        return said, ["missing = [...]"]
-    return said, _text_lines(texts, file.decimal, file.features.get(feature, ColumnMap()))
+    lines = _text_lines(texts, file.decimal, file.features.get(feature, ColumnMap()))
+    below = f"below [features.{mapping_key(feature)}]"
+    if not lines:
+        return f"{said}; name {below} what means a missing value (missing)", lines
+    return f"{said}; to read it, write {below}, in place of such a line", lines
 
 
 def _limit_advice(texts: Iterable[str]) -> str:
@@ -867,23 +867,34 @@ def _is_limit(text: str) -> bool:
     return text[:1] in tuple("<>≤≥")
 
 
-def _text_lines(texts: Iterable[str], mark: str, own: ColumnMap) -> list[str]:
-    """Return lines of a mapping file that read texts: a limit as a number, others as missing.
+def _values_of(texts: Iterable[str], mark: str) -> dict[str, float]:
+    """Return the number of each text that is a limit, or a number with the one unit of all.
 
-    ``mark`` is the decimal mark, ``own`` the present section. Half the limit is proposed for values
-    below it, and the limit for values above it.
+    ``mark`` is the decimal mark. It is half the limit of values below it, and the limit of values
+    above it.
     """
-    missing, values = list(own.missing), dict(own.values)
+    found, units = dict[str, float](), set[str]()
     for text in texts:
-        limit = _LIMIT.fullmatch(text)
-        if limit and limit[3] in (None, mark):
-            number = float(f"{limit[2]}.{limit[4] or 0}")
-            values[text] = number / 2 if limit[1] in "<≤" else number
-        elif not _is_limit(text):
-            missing.append(text)
-    pairs = ", ".join(f"{_toml(text)} = {number!r}" for text, number in values.items())
-    lines = [f"missing = {_toml(missing)}"] if len(missing) > len(own.missing) else []
-    return [*lines, f"values = {{ {pairs} }}"] if len(values) > len(own.values) else lines
+        parts = _NUMBER.fullmatch(text)
+        if parts and (parts[1] or parts[5]) and parts[3] in (None, mark):
+            number = float(f"{parts[2]}.{parts[4] or 0}")
+            found[text] = number / 2 if parts[1] in tuple("<≤") else number
+            units |= set() if parts[1] else {parts[5].strip()}
+    return {text: each for text, each in found.items() if _is_limit(text) or len(units) == 1}
+
+
+def _text_lines(texts: Counter[str], mark: str, own: ColumnMap) -> list[str]:
+    """Return lines of a mapping file that read texts; ``own`` is the present section."""
+    values = {**own.values, **_values_of(texts, mark)}
+    others = {text: n for text, n in texts.items() if text not in values and not _is_limit(text)}
+    lines = []
+    # Free text may name persons.
+    if others and not is_free_text(Counter(others)):
+        lines.append(f"missing = {_toml([*own.missing, *others])}")
+    if len(values) > len(own.values):
+        pairs = (f"{_toml(text)} = {number!r}" for text, number in values.items())
+        lines.append(f"values = {{ {', '.join(pairs)} }}")
+    return lines
 
 
 def ask_codes(
@@ -1037,10 +1048,8 @@ def is_free_text(cells: Counter[str]) -> bool:
 def with_counts(cells: Counter[str]) -> str:
     """Return texts with their counts; of free text, which may name persons, at most a number."""
     if is_free_text(cells):
-        shown = next(
-            (f", such as {_toml(cell)}" for cell in cells if _WITH_UNIT.fullmatch(cell)), ""
-        )
-        return f"{len(cells)} different texts{shown}"
+        shown = next((cell for cell in cells if _NUMBER.fullmatch(cell)), "")
+        return f"{len(cells)} different texts{f', such as {_toml(shown)}' if shown else ''}"
     said = [f"{_toml(cell) if cell else 'empty'} {n}" for cell, n in cells.most_common(12)]
     return ", ".join(said) + (f" and {len(cells) - 12} more" if len(cells) > 12 else "")
 

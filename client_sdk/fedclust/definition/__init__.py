@@ -10,7 +10,7 @@ from pydantic import RootModel, ValidationError
 from fedclust.methods.common.options import select_variant_model, takes_several, variant_models
 from fedclust.methods.registry import METHODS
 from fedclust.rounds import VERSION, Plan, sweep
-from fedclust.rounds.plan import check_evidence
+from fedclust.rounds.plan import check_evidence, not_judged
 from fedclust.schema.encoding import columns_of
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import (
@@ -80,7 +80,12 @@ def freeze(request: SessionCreate, seed: int, *, simulated: bool = False) -> Def
     check_definition(request, simulated=simulated)
     method = METHODS[request.algorithm]
     fields = request.model_dump(mode="json")
-    fields["config"] = _options(request.algorithm, request.config).model_dump(mode="json")
+    options = _options(request.algorithm, request.config)
+    fields["config"] = options.model_dump(mode="json")
+    if "evidence" in fields["config"]:
+        # Several K and stability rest on it, too.
+        judged = not_judged(method, request.policy) is None
+        fields["config"]["evidence"] = options.compared_with_cloud and judged
     fields["seed"] = seed if request.seed is None else request.seed
     fields |= {"method_version": method.version, "engine_version": VERSION}
     several = isinstance(fields["config"].get("n_clusters"), list)
@@ -465,7 +470,9 @@ def _outcome_faults(outcome: Outcome, read_as: Mapping[str, Feature]) -> _Faults
     kind, levels, edges = outcome.kind, outcome.levels, outcome.edges
     for name, of in _OUTCOME_FIELDS.items():
         if getattr(outcome, name) is not None and kind != of:
-            yield f"/{name}", name, f"only a {of} outcome has {name}"
+            message = f"only a {of} outcome has {name}"
+            message += ": its name says what 1 means" * ((kind, name) == ("binary", "levels"))
+            yield f"/{name}", name, message
     if kind == "categorical" and not 2 <= len(levels or ()) <= MAX_OUTCOME_LEVELS:
         message = f"a categorical outcome declares 2 to {MAX_OUTCOME_LEVELS} levels, with commas "
         message += "between them: each is a cell with noise of its own; group rare ones"

@@ -362,8 +362,6 @@ def _provenance(facts: Facts, plots: Plots) -> str:
     definition, provenance = facts.definition, facts.provenance
     policy = definition.policy.model_dump(mode="json")
     expires, options = definition.expires, definition.config
-    if "evidence" in options and facts.result.one_cloud is not None:
-        options = {**options, "evidence": True}  # as it took effect
     stated = {
         "title": definition.title,
         "contact": definition.contact,

@@ -249,11 +249,7 @@ class SessionTerms:
                     "What was sent cannot be recalled and may enter the result.",
                 ],
             )
-            # As they take effect: comparing several K also compares with one cloud.
-            effective = (
-                {"evidence": self.plan.sends_cells} if "evidence" in definition.config else {}
-            )
-            yield "options", [named_values({**definition.config, **effective})]
+            yield "options", [named_values(definition.config)]
             of_method = f"{self.plan.max_rounds} of the method, {most} in all"
             yield "policy", [named_values({**policy.model_dump(), "max_rounds": of_method})]
             yield "seed", [str(definition.seed)]

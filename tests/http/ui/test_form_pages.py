@@ -182,7 +182,7 @@ def test_a_check_while_typing_lists_messages_and_sends_no_table(place: Place) ->
     sent = filled(place.form(), "partial", features__0__lower="x")
     typed = {**dict(sent), "csrf": reader.csrf()}
     answer = reader.client.post(PAGE, data=typed, headers={"HX-Request": "true"})
-    assert 'href="#f-features-0-lower">age, lower</a>: it should be a valid number' in answer.text
+    assert 'href="#f-features-0-lower">age, lower</a>: it should be a number such as' in answer.text
     page = PageForm(answer.text)
     assert not [name for name, _ in page.fields if name.startswith("/features")]
 

@@ -312,9 +312,9 @@ def test_guesses_are_of_their_outcome_and_stay_on_the_page() -> None:
     assert all(word not in form.json for word in ("guess", "patients"))
     for text, share in (("5%", 0.05), ("0.5 %", 0.005), ("5", 0.05)):
         assert form_of({**died, "/features/2/guess": text}).shares == {"died": share}
-    for text in ("5 percent", "0", "100", "many", "%"):
+    for text in ("5 percent", "0", "0 %", "0.5", "100", "many", "%"):
         form, _ = form_of({**died, "/features/2/guess": text}).checked(check)
-        assert form.errors["/features/2/guess"] == ("write a number between 0 and 100, such as 5",)
+        assert form.errors["/features/2/guess"] == ("write a percentage: 15 for .15, or 0.5 %",)
 
 
 # --- anything -------------------------------------------------------------------------------------

@@ -168,7 +168,8 @@ function fillRows(row, first, lines) {
       const input = own[all.indexOf(column)];
       const text = cells[place] ?? "";
       if (input === undefined || text === "") return;
-      const decimal = /^[-+]?\d+,\d+$/.test(text) && ["lower", "upper"].includes(column);
+      // 10,080 may be ten thousand: the check asks.
+      const decimal = /^[-+]?\d+,(?!\d{3}$)\d+$/.test(text) && ["lower", "upper"].includes(column);
       const word = known(text, choices(column)) ?? (decimal ? text.replace(",", ".") : text);
       const option = [...(input.options ?? [])].find((each) => each.text === word);
       // A word that no choice has stays: its message says what it may be.

@@ -238,7 +238,9 @@ class SessionForm:
         for n in self.features:
             if text := self.texts.get(f"/features/{n}/guess"):
                 read = _GUESS.value(text.rstrip("% "))
-                is_share = isinstance(read, int | float) and 0 < read < 100
+                # Of .15 nobody knows whether it is a share or a percentage.
+                least = 0 if "%" in text else 1
+                is_share = isinstance(read, int | float) and least <= read < 100 and read > 0
                 found[n] = read / 100 if is_share else None
         return found
 
@@ -297,12 +299,14 @@ class SessionForm:
     def refusals(self) -> dict[str, tuple[str, ...]]:
         """What only the form refuses: names of persons, too many columns, a wrong guess."""
         held = {n: identifies(str(each.get("name", ""))) for n, each in self.features.items()}
-        why = "it looks like {}, which no session may ask for: leave it out, or rename it"
+        why = (
+            "it looks like {}, which no session may ask for: leave it out; rename it if it is none"
+        )
         found: dict[str, tuple[str, ...]]
         found = {f"/features/{n}/name": (why.format(each),) for n, each in held.items() if each}
         for n, share in self.guesses.items():
             if share is None:
-                found[f"/features/{n}/guess"] = ("write a number between 0 and 100, such as 5",)
+                found[f"/features/{n}/guess"] = ("write a percentage: 15 for .15, or 0.5 %",)
         if "/patients" in self.values and self.patients is None:
             found["/patients"] = ("write a whole number of at least 1",)
         if len(self.rows) > MOST_ROWS:
