@@ -173,7 +173,7 @@ def timed(sites: Rows, config: dict[str, Any], room: float, protection: str) -> 
     # The kernel's first call in a process loads or compiles it.
     warm = np.zeros((3, d))
     region = feasible_set.Region(np.full(d, -1.5), np.full(d, 1.5), np.eye(2, d), "none")
-    solve(warm, np.zeros((2, d)), region, solver="branch_and_bound", node_limit=10, start=None)
+    solve(warm, np.zeros((2, d)), region, node_limit=10)
     with (
         mock.patch.object(node_problem, "solve_node", partial(timing, nodes, solve)),
         mock.patch.object(server, "update_multipliers", partial(timing, steps, advance)),
