@@ -2,8 +2,11 @@
 
 import configparser
 import json
+import re
 import tomllib
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
+from io import StringIO
 from pathlib import Path
 
 import yaml
@@ -18,6 +21,8 @@ from docs.page import Page
 
 #: Languages of blocks that only show something.
 SHOWN = {"", "text", "sql", "powershell"}
+#: What a comment says that a line prints, up to a colon or a semicolon.
+_SAID = re.compile(r"print\(.*\)  # ([^:;\n]*)")
 
 
 def parse(path: Path, page: Page) -> Document:
@@ -28,7 +33,10 @@ def parse(path: Path, page: Page) -> Document:
         if page.is_file(whole):
             return
         example.parsed = Lexeme(page.adapted(whole), whole.offset, whole.line_offset)
-        PythonEvaluator()(example)
+        with redirect_stdout(StringIO()) as printed:
+            PythonEvaluator()(example)
+        for said in _SAID.findall(whole):
+            assert _numbers(said) in _numbers(printed.getvalue()), f"{said} of {printed.getvalue()}"
 
     def run_script(example: Example) -> None:
         page.run_script(example.parsed, example.line + 1)
@@ -72,3 +80,8 @@ def parse(path: Path, page: Page) -> Document:
     document = Document.parse(str(path), python_blocks, other_blocks, SkipParser())
     document.namespace = page.names
     return document
+
+
+def _numbers(text: str) -> str:
+    """Return the numbers in a text, written in one way."""
+    return "".join(f" {float(each)};" for each in re.findall(r"-?\d+\.?\d*", text))

@@ -25,6 +25,7 @@ def run(source: str, place: Path, patch: pytest.MonkeyPatch) -> page.Page:
     ("block", "said"),
     [
         ("python\nassert 1 == 2", ""),
+        ("python\nprint(1, 2.50)  # 1 2.4", "1 2.4 of 1 2.5"),
         ("sh\ntrue\nfalse", "page.md:3: this failed"),
         ("sh\nexit 0", "page.md:2: this failed"),
         ("console\n$ echo a\nb", "page.md:2: "),
