@@ -84,9 +84,8 @@ def _solve_node(asked: SiteTask[DualTask], site: SiteSide[Config]) -> DualAnswer
     task, part, options = asked.common, own_part(asked, DualPart), config.options
     iterations = memory.get("iterations", 0) + 1
     if iterations > options.iterations:
-        raise RuleViolation(
-            "task", f"the definition allows {options.iterations} dual rounds", "/phase"
-        )
+        message = f"the coordinator asks for a dual round after the {options.iterations} that the "
+        raise RuleViolation("task", f"{message}definition allows", "/phase")
     if multiplier_digest(part.multipliers) != part.digest:
         raise RuleViolation("task", "the task's multipliers do not have their digest", "/site")
     region = task_region(task, config)
@@ -200,7 +199,7 @@ _SYMMETRY = {
 
 
 def describe(options: Config) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     rule = _RULES[options.update]
     if options.update != "quadratic_bundle":
         step = 0.5 if options.step is None else options.step

@@ -381,7 +381,7 @@ def test_texts_in_numbers_are_listed_with_a_line_to_paste(office: Office) -> Non
     assert "chol [mg/dl] chol refused 23.5% + 29.4% open 100 100 0 100" in text
     assert "1. chol: line 9: a date or time" in text
     assert "; line 10: text in a number column; write decimals with a point" in text
-    assert '; text in a number column: "<5" 3, "lysed" 2; one with < or > is not' in text
+    assert '; text in a number column: "<5" 3, "lysed" 2; to read it' in text
     asked = "write below [features.chol], in place of such a line"
     assert f'{asked} missing = ["old", "lysed"] values = {{ "<5" = 2.5 }}' in text
     assert "Nothing is left" not in text

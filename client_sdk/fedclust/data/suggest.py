@@ -727,7 +727,7 @@ class _Writer:
         }
         taken = all(is_absent_text(text) for each in texts.values() for text in each)
         for why, each in texts.items():
-            said = f"{why}{', read as missing' * taken}: {with_counts(each)}{_limit_advice(each)}"
+            said = f"{why}{', read as missing' * taken}: {with_counts(each)}"
             self._note(feature, said, mark="uncertain" if taken else "to do")
         listed = sum(texts.values(), Counter[str]())
         mark = "" if taken else "# "
@@ -849,18 +849,12 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
 
 def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str, list[str]]:
     """Return what to write into a mapping file about texts in numbers, and the lines."""
-    said = f"text in a number column: {with_counts(texts)}{_limit_advice(texts)}"
+    said = f"text in a number column: {with_counts(texts)}"
     lines = _text_lines(texts, file.decimal, file.features.get(feature, ColumnMap()))
     below = f"below [features.{mapping_key(feature)}]"
     if not lines:
         return f"{said}; name {below} what means a missing value (missing)", lines
     return f"{said}; to read it, write {below}, in place of such a line", lines
-
-
-def _limit_advice(texts: Iterable[str]) -> str:
-    if not any(map(_is_limit, texts)):
-        return ""
-    return "; one with < or > is not missing: values gives it a number"
 
 
 def _is_limit(text: str) -> bool:

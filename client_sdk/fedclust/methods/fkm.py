@@ -465,7 +465,7 @@ def finish(state: State, config: RunConfig[Variants]) -> Result:
 
 
 def describe(options: Variants) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     if isinstance(options, DefaultConfig):
         return (
             "In its default variant, each site first divided its own points into at most K cells "

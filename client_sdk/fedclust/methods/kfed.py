@@ -570,7 +570,7 @@ _PROJECTIONS = {
 
 
 def describe(options: Variants) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     if options.refine:
         further = f"Then {counted(options.refine, 'exact Lloyd round')} over all sites followed."
     else:

@@ -225,7 +225,7 @@ def finish(_state: State, _config: RunConfig) -> Result:
 
 
 def describe(options: Config) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     labels = (
         "Rows of the sites that took part were labelled by the branch of their nearest cell."
         if options.labels == "tree"

@@ -167,7 +167,11 @@ def sole_choice(entries: Sequence[SweepEntry]) -> int | None:
 
 
 def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
-    """Choose by the comparison with one cloud."""
+    """Return the K to show by the comparison with one cloud.
+
+    Of those that are clearer than one cloud it is one whose clusters all stand apart, else the one
+    that gains most. Where none is clear, the first is shown and not recommended.
+    """
     clear = [entry for entry in entries if _is_clear(entry)]
     if not clear:
         text = " ".join(_one_cloud(entries, binary=binary))

@@ -199,9 +199,10 @@ def survived(thread: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def set_apart(thread: str, round_id: int) -> Iterator[None]:
-    """Log a defect of one round, which must not block the others; a failing database does.
+    """Log an error of the code or of unreadable rows in one round: other rounds go on.
 
-    It may stand inside a transaction: the store then repeats what can be repeated.
+    An error of the database is raised. So this may be used inside a transaction: the store sees the
+    errors after which it repeats one.
     """
     try:
         yield

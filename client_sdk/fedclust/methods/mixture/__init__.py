@@ -382,7 +382,7 @@ _WEIGHTS = (
 
 
 def describe(options: Config) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     if options.centroids is not None:
         rows = (", ".join(f"{value:g}" for value in row) for row in options.centroids.tolist())
         start = (

@@ -374,7 +374,7 @@ _GROUPINGS = {
 
 
 def describe(options: Config) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     if options.local_clusters == "silhouette":
         cells = "as many cells, from 2 to K, as gave the best simplified silhouette,"
     else:

@@ -513,7 +513,7 @@ _CANNOT_LINK = {
 
 
 def describe(options: Config) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     most = f"{options.most_cells}" if options.n_clusters is None else "K"
     if options.searches:
         cells = f"as many cells, from 2 to {most}, as gave the best simplified silhouette,"

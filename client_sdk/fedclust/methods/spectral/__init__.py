@@ -758,7 +758,7 @@ def finish(state: State, config: RunConfig[Variants]) -> Result:
 
 
 def describe(options: Variants) -> str:
-    """Return the sentences; see ``Method.describe``."""
+    """Return what a methods section of a paper says of these options."""
     if isinstance(options, LandmarksConfig):
         neighbours = (
             "the number k from 5 to 25 with the most reliable outcome"

@@ -29,6 +29,8 @@ class SessionView:
     now: datetime
     #: Whether an invitation is mailed to the sites that have an address.
     mails: bool
+    #: The address for sites.
+    coordinator: str
 
     @property
     def address(self) -> str:
@@ -132,4 +134,4 @@ def load_view(page: PageRequest) -> SessionView:
         shown = rounds.list_rounds(co, actor, name, SHOWN_ROUNDS, after).items
     out = co.outgoing
     mails = Channel.EMAIL in out.senders and NotificationKind.INVITED in out.kinds
-    return SessionView(info, shown, actor, co.clock.now(), mails)
+    return SessionView(info, shown, actor, co.clock.now(), mails, page.coordinator_url)
