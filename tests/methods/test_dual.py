@@ -413,6 +413,6 @@ def test_more_dual_rounds_than_defined_and_late_cells_are_refused() -> None:
     iterations = plan.options.iterations  # type: ignore[attr-defined]
     for _ in range(iterations):
         _, memory = rounds.local_step(plan, task, points, memory=memory, **step)
-    for late, message in ((task, f"{iterations} dual rounds"), (cells, "is over")):
+    for late, message in ((task, f"after the {iterations} that"), (cells, "is over")):
         with pytest.raises(RuleViolation, match=message):
             rounds.local_step(plan, late, points, memory=memory, **step)
