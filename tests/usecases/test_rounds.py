@@ -65,6 +65,9 @@ def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: Man
     clock.advance(23 * HOUR)
     sweep(direct.co)
     assert direct.calls("sweep.round") == before
+    judged = direct.calls("sweep.judge")
+    sweep(direct.co)
+    assert direct.calls("sweep.judge") == judged, "only time changes it, and not yet"
     # Moving the deadline removes the mark; afterwards the round is looked at again.
     body = SessionPatch(deadline=clock.now() + timedelta(hours=1))
     sessions.patch_session(direct.co, OPERATOR, "heart", body)

@@ -164,6 +164,7 @@ class DueRound(NamedTuple):
 
     id: int
     session_id: int
+    overdue_since: datetime | None
 
 
 class WaitingRound(NamedTuple):
@@ -357,7 +358,7 @@ _ON_TIME = _IN_STATE.where(_R.overdue_since.is_(None))
 _OVERDUE = _IN_STATE.where(_R.overdue_since.is_not(None))
 _HELD = _IN_STATE.where(_R.lease_token == bindparam("_token"))
 _DUE = (
-    select(_R.id, _R.session_id)
+    select(_R.id, _R.session_id, _R.overdue_since)
     .where(_R.state == RoundState.COLLECTING)
     .where(or_(_R.deadline <= bindparam("_now"), _R.overdue_since.is_not(None)))
     .order_by(_R.deadline, _R.id)

@@ -9,6 +9,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Literal
 
 import structlog
@@ -236,6 +237,10 @@ class CoordinatorCore:
         default_factory=threading.Event, init=False, repr=False
     )
     sealing_due: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
+    #: Of overdue rounds that only wait: since when, and when time alone changes them.
+    waits: dict[int, tuple[datetime | None, datetime]] = field(
+        default_factory=dict, init=False, repr=False
+    )
 
     @property
     def operator(self) -> OperatorInfo:

@@ -22,6 +22,7 @@ from fedclust_service.usecases.round_lifecycle import (
     changes_anything,
     decide_stored_round,
     fail_session,
+    rules_of,
     update_round,
 )
 from fedclust_service.usecases.unit_of_work import COORDINATOR, UnitOfWork, commit
@@ -78,26 +79,38 @@ def sweep(co: CoordinatorCore) -> None:
     if co.clock.fault is ClockFault.DATABASE:
         return
     now = co.clock.now()
-    for each in co.store.read("sweep.look", lambda tx: tx.rounds.due(now)):
-        with set_apart("sweeper", each.id):
-            _update_if_due(co, each)
+    due = co.store.read("sweep.look", lambda tx: tx.rounds.due(now))
+    co.waits = {each.id: co.waits[each.id] for each in due if each.id in co.waits}
+    for each in due:
+        since, until = co.waits.get(each.id, (None, now))
+        # Whatever else changes an overdue round decides on it at once.
+        if since is None or since != each.overdue_since or now >= until:
+            with set_apart("sweeper", each.id):
+                _update_if_due(co, each)
     _scrub(co)
 
 
 def _update_if_due(co: CoordinatorCore, due: DueRound) -> None:
     # Most late rounds only wait: they are read, and nothing is written.
-    if co.store.read("sweep.judge", functools.partial(_changes_now, due)):
+    until = co.store.read("sweep.judge", functools.partial(_waits_until, due))
+    if until is None:
         commit(co, "sweep.round", functools.partial(_lock_and_update, due))
+    else:
+        co.waits[due.id] = due.overdue_since, until
 
 
-def _changes_now(due: DueRound, tx: Tx) -> bool:
+def _waits_until(due: DueRound, tx: Tx) -> datetime | None:
+    """Return when time alone changes a round that only waits; None if it changes now."""
     session, current = tx.sessions.get_by_id(due.session_id), tx.rounds.get_by_id(due.id)
     if session is None or current is None or session.state is not SessionState.RUNNING:
-        return False
+        return tx.now
     try:
-        return changes_anything(current, decide_stored_round(tx, session, current))
+        if changes_anything(current, decide_stored_round(tx, session, current)):
+            return None
     except DataDamaged:  # update_round fails the session
-        return True
+        return None
+    since = current.overdue_since
+    return tx.now if since is None else since + rules_of(session, current).fail_after
 
 
 def _lock_and_update(due: DueRound, uow: UnitOfWork) -> None:
