@@ -64,12 +64,13 @@ _MOST_YES_NO: Final = 12
 _MOST_COLUMNS: Final = 200
 #: A column whose values fit is taken if its name is so similar.
 _SIMILAR: Final = 0.55
-#: A column may be a feature if this share of its values is readable and within the bounds; at most
-#: so many are named, those with the most similar names.
+#: A column may be a feature if this share of its values is readable and within the bounds. So many
+#: are named at most, of so many with the most similar names.
 _FITTING: Final = 0.4
 #: Values may have another unit if this share of them is within the bounds in it.
 _NEARLY_ALL: Final = 0.98
 _MOST_NEAR: Final = 4
+_MOST_TRIED: Final = 20
 #: Encodings of Windows in Western Europe, Central Europe and Turkey.
 _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 #: What a column without a name is called, before its letter.
@@ -597,7 +598,8 @@ class _Writer:
         if match is None:
             free = (name for name in self._table.columns if name not in used)
             near = sorted(free, key=lambda name: -similarity(feature.name, name))
-            fit = [each for each in near if _may_be(feature, self._table, each)][:_MOST_NEAR]
+            tried = near[:_MOST_TRIED]
+            fit = [each for each in tried if _may_be(feature, self._table, each)][:_MOST_NEAR]
             why = "no column here is called like it"
             why += f"; may it be {' or '.join(map(_toml, fit))}?" if fit else ""
             self._note(feature, why, '# column = "NAME HERE"', mark="to do")
