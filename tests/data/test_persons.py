@@ -10,6 +10,7 @@ import pytest
 
 from data.stored_rows import stored_as
 from fedclust.data import Dataset, persons
+from fedclust.data.decode import ColumnRule, rule_differences
 from fedclust.data.persons import PersonBlock, SiteColumn, SitePersons, read_persons
 from fedclust.data.table import read_id_map
 from fedclust.schema.feature import Feature
@@ -243,6 +244,13 @@ def test_a_pinned_column_is_not_read_by_another_rule(
     error = _fault(other, pinned=_pinned(first))
     assert (error.rule, error.column) == ("pinned", "age")
     assert f"it was first read with {says}, and released values cannot change" in str(error)
+
+
+def test_another_number_for_a_text_is_another_rule() -> None:
+    plain, half, all_ = (ColumnRule(False, values=each) for each in ({}, {"<5": 2.5}, {"<5": 5.0}))
+    assert rule_differences(half.text(), plain.text()) == "no values of texts"
+    assert rule_differences(all_.text(), half.text()) == "values '<5' = 2.5"
+    assert "values" not in plain.text()
 
 
 def test_a_number_may_be_named_as_a_marker_or_as_a_sentinel() -> None:

@@ -88,8 +88,9 @@ class ColumnRule:
             "missing": sorted(markers),
             "sentinels": sorted(sentinels),
             "decimal": self.decimal_mark,
-            "values": dict(sorted(self.values.items())),
         }
+        if self.values:
+            tree["values"] = dict(sorted(self.values.items()))
         return json.dumps(tree)
 
 
@@ -108,8 +109,9 @@ def rule_differences(now: str, before: str) -> str:
         said.append(f"sentinels {numbers}" if numbers else "no sentinels")
     if new["decimal"] != old["decimal"]:
         said.append(f"decimal mark {old['decimal']!r}")
-    if new["values"] != old["values"]:
-        pairs = ", ".join(f"{text!r} = {number:.15g}" for text, number in old["values"].items())
+    values = old.get("values", {})
+    if new.get("values", {}) != values:
+        pairs = ", ".join(f"{text!r} = {number:.15g}" for text, number in values.items())
         said.append(f"values {pairs}" if pairs else "no values of texts")
     return " and ".join(said)
 
