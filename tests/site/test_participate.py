@@ -159,7 +159,7 @@ def test_consent_is_asked_once_with_all_that_matters_and_recorded(tmp_path: Path
     assert (request.p, request.persons, request.size_band) == (9, 80, "50-199")
     assert request.analyst == "ada"
     assert all(line.meaning for phase in request.phases for line in phase.discloses)
-    assert "groups of at least 9 persons" in request.promise
+    assert "groups of at least 9 similar persons" in dict(request.text())["leaves"]
     assert any("Each row counts as a person" in note for note in request.notes)
     record = journal(fake, tmp_path).record
     assert record.definition_sha256 == fake.sha256

@@ -149,9 +149,8 @@ class SessionTerms:
             )
         counted = self.counted_outcomes != ()
         return (
-            f"Everything{' but counts of outcomes' * counted} is computed from these records of "
-            f"groups of at least {self.p} persons, whoever asks, however often. "
-            "Rows, ids and persons' clusters never leave."
+            f"Everything{' but counts of outcomes' * counted} is computed from these records, "
+            "whoever asks, however often. Rows, ids and persons' clusters never leave."
         )
 
     @property
@@ -222,7 +221,8 @@ class SessionTerms:
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
         most = rounds.most_rounds(self.plan)
         in_rounds = f"at most {most} rounds, each with at least {policy.min_sites} sites"
-        terms = f"{approval}; {sites}, and others that are invited later; {in_rounds}{expires}"
+        later = "and others that are invited later, without asking you"
+        terms = f"{approval}; {sites}, {later}; {in_rounds}{expires}"
         yield "terms", [terms]
         for heading in ("this site", "read as", "rounded to"):
             yield heading, own.get(heading, ())
@@ -323,17 +323,17 @@ class SessionTerms:
         yield f"In each round: numbers computed from {what}."
         last = []
         if evidence.NAME in phases:
-            last = ["sizes of the clusters", "how clear they are"]
+            last = ["sizes and clarity of the clusters"]
         if resampling.NAME in phases:
-            last.append("counts of persons in further clusterings")
+            last.append("counts from further clusterings")
         if evidence.NAME in phases and self.plan.sends_cells:
             what = "rows" if self.protection_none else "records"
             last.append(
-                f"the {what} with their sizes (of more than {N_CELLS}, means and middle values of "
-                f"{N_CELLS} sets)"
+                f"the {what} with their sizes (of more than {N_CELLS}: means and middle values of "
+                f"{N_CELLS} sets; counts of values where these are few)"
             )
         if last:
-            yield f"At the end: {', '.join(last[:-1])} and {last[-1]}."
+            yield f"At the end: {'; '.join(last)}."
         if self.counted_outcomes:
             names = ", ".join(
                 " with ".join(column.name for column in each.columns)
@@ -341,7 +341,7 @@ class SessionTerms:
             )
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
-        yield ("The operator reads all of this, the analyst figures by site, all sites the result.")
+        yield "Operator: all this. Analyst: sizes, outcomes, differences by site. Sites: those of all."
 
     def _declared(self) -> list[Feature | Trajectory]:
         """Return what is clustered by, as declared: a trajectory is one entry."""

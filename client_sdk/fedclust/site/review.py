@@ -22,7 +22,7 @@ _TERMS = {
     "retention_days": "days until the coordinator deletes what was sent",
     "site": "site",
     "session": "session",
-    "definition_sha256": "definition (purpose, contact, columns, sites, method), SHA-256",
+    "definition_sha256": "definition (purpose, contact, columns, first sites, method), SHA-256",
     "min_group_size": "least group size, in persons",
     "features": "columns that this site has",
     "persons_declared": "rows and persons",
