@@ -324,10 +324,14 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (
             CHOL,
             {"chol": comma(CLEAN.chol / 38.67)},
-            "60 of 60 values lie outside the bounds, in mg/dl",
+            "60 of 60 values lie outside the bounds (50 to 700 mg/dl), such as",
         ),
         (CHOL, {"chol": [f"{i}.250" for i in range(60, 90)]}, "do they separate thousands?"),
-        (AGE, {"age": [*range(20, 70), 200]}, "1 of 51 values lie outside the bounds"),
+        (
+            AGE,
+            {"age": [*range(20, 70), 200]},
+            "1 of 51 values lie outside the bounds (18 to 110 years), such as 200 here",
+        ),
         (AGE, {"age": ["40", "2024-03-01"]}, 'a date or time: "2024-03-01" 1'),
         (AGE, {"age": ["ca. 40", "?"]}, "the column has no number"),
         (AGE, {"age": [40, 41], "Age": [50, 51]}, ""),

@@ -73,7 +73,7 @@ def test_of_one_cloud_outcomes_are_a_description() -> None:
             in lines[0]
         )
     assert said[1][0].startswith("No separate clusters were found among 400 persons")
-    assert "clusters as clear as these in about 74 of 100 tries (p = 0.74)." in said[1][0]
+    assert "would give clusters as clear as these about 74 times in 100 (p = 0.74)." in said[1][0]
     assert (
         "Report the clusters below as a description of these persons, not as types." in said[1][0]
     )

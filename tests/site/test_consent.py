@@ -123,7 +123,7 @@ def test_it_says_who_runs_the_coordinator_and_how_long_it_keeps_what_was_sent() 
     asked = request()
     (said,) = dict(asked.sections())["operated by"]
     assert said.startswith("Heart registry, it@registry.example. ")
-    assert f"sent to {asked.coordinator} are deleted 30 days after" in said
+    assert f"sent to {asked.coordinator} 30 days from the session's end" in said
     page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
     assert f"<dt>operated by</dt><dd><p>{escape(said)}</p>" in page.split("Annex")[0]
     silent, flower, longer = (
@@ -136,7 +136,7 @@ def test_it_says_who_runs_the_coordinator_and_how_long_it_keeps_what_was_sent() 
     )
     (said,) = dict(silent.sections())["operated by"]
     assert "has not said who they are" in said
-    assert "deleted 1 day after" in said
+    assert "1 day from the" in said
     assert "deleted" not in str(dict(flower.sections())["operated by"])
     # A definition in a file has no coordinator yet.
     assert "operated by" not in dict(dataclasses.replace(asked, coordinator="").sections())

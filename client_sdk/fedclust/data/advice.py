@@ -19,17 +19,19 @@ CODES_ADVICE: Final = (
 _MOST_NAMES: Final = 10
 
 
+def bounds_text(feature: Feature) -> str:
+    """Return a feature's bounds in brackets; "" where it lacks one."""
+    if feature.lower is None or feature.upper is None:
+        return ""
+    return f" ({feature.lower:g} to {feature.upper:g}{f' {feature.unit}' if feature.unit else ''})"
+
+
 def outside_text(count: int, feature: Feature) -> str:
     """Return how many values are outside the bounds, and what happens to them."""
     what = "It counts as a measurement" if count == 1 else "They count as measurements"
-    bounds = ""
-    if feature.lower is not None and feature.upper is not None:
-        bounds = (
-            f" ({feature.lower:g} to {feature.upper:g}{' ' * bool(feature.unit)}{feature.unit})"
-        )
     return (
-        f"{counted(count, 'value')} outside the session's bounds{bounds}. {what}; only what leaves "
-        "is limited to the bounds."
+        f"{counted(count, 'value')} outside the session's bounds{bounds_text(feature)}. {what}; "
+        "only what leaves is limited to the bounds."
     )
 
 

@@ -12,7 +12,7 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.data.advice import list_names, mapping_key
+from fedclust.data.advice import bounds_text, list_names, mapping_key
 from fedclust.data.chunks import MISSING, is_blank
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.decode import ColumnRule, Decoder, is_value, looks_like_a_value, place_of_header
@@ -757,7 +757,8 @@ class _Writer:
             why = "are outside the bounds, read as missing" if taken else "may mean a missing value"
             line = f"sentinels = [{', '.join([*map(repr, given), *numbers])}]"
             self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
-        self._judge_bounds(feature, values[~absent], counts[~absent], said_unit=said_unit)
+        kept = ~absent
+        self._judge_bounds(feature, own[kept], values[kept], counts[kept], said_unit=said_unit)
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
@@ -787,17 +788,20 @@ class _Writer:
     def _judge_bounds(
         self,
         feature: Feature,
+        own: NDArray[np.float64],
         values: NDArray[np.float64],
         counts: NDArray[np.int64],
         *,
         said_unit: bool,
     ) -> None:
         """Mark values that are outside the bounds or very low in them, or may have another unit."""
-        total, outside = int(counts.sum()), int(counts[_outside(feature, values)].sum())
+        beyond = _outside(feature, values)
+        total, outside = int(counts.sum()), int(counts[beyond].sum())
         others = _other_units(feature, values, counts)
         if outside:
-            unit = feature.unit or "the unit of the session"
-            why = f"{outside} of {total} values lie outside the bounds, in {unit}"
+            shown = ", ".join(f"{value:.15g}" for value in own[beyond][:3].tolist())
+            why = f"{outside} of {total} values lie outside the bounds{bounds_text(feature)}, "
+            why += f"such as {shown} here"
         elif total and _is_low(feature, values):
             why = "all values lie in the lowest twentieth of the bounds: which unit?"
         elif others and not said_unit:

@@ -58,7 +58,7 @@ def answer(facts: Facts) -> list[str]:
     if p is not None and p > CLEAR:
         said = (
             f"No separate clusters were found among {who}: artificial patients without clusters "
-            f"give clusters as clear as these in about {100 * p:.0f} of 100 tries "
+            f"would give clusters as clear as these about {100 * p:.0f} times in 100 "
             f"({p_text(p)}). Report the clusters below as a description of these persons, not as "
             "types."
         )

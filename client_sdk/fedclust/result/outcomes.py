@@ -383,7 +383,8 @@ def outcome_sentences(facts: Facts) -> tuple[str, ...]:
         lines.append(
             "The counts come from the rows of each site. Cluster sizes come from groups of similar "
             "persons. The two differ, as a person can be nearer to another cluster than the group, "
-            "and the counts of each outcome have noise of their own."
+            "and the counts of each outcome have noise of their own: two outcomes about one event "
+            "can differ."
         )
     lines.append(
         f"Every cluster is compared with cluster {facts.labels[found.reference]}, the largest one, "

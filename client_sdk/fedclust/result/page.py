@@ -417,8 +417,10 @@ def _rounds(facts: Facts, plots: Plots) -> str:
         }
         for each in facts.result.history
     ]
+    gaps = bool(rows) and facts.result.history[-1].round > len(rows)
+    said = "Rounds that closed" + ", but those of resampled data" * gaps
     table = html_records(
-        f"Every round that closed. {facts.result.n_rounds} rounds of the method, which stopped "
+        f"{said}. {facts.result.n_rounds} rounds of the method, which stopped "
         f"because: {facts.result.stopped_because or 'unknown'}.",
         rows,
         text=(1,),

@@ -263,8 +263,8 @@ class SessionTerms:
             return f"{who}. Coordinator: {self.coordinator}"
         days = counted(operator.retention_days, "day")
         return (
-            f"{who}. Data sent to {self.coordinator} are deleted {days} after the session's end; "
-            "results and the audit trail stay for good, backups as the operator decides."
+            f"{who}. It keeps data sent to {self.coordinator} {days} from the session's end, "
+            "results and audit trail for good, backups as it decides."
         )
 
     @property
@@ -341,7 +341,7 @@ class SessionTerms:
             )
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
-        yield "Operator: all this. Analyst: sizes, outcomes, differences by site. Sites: those of all."
+        yield "The operator reads all, the analyst sizes and outcomes by site, sites those of all."
 
     def _declared(self) -> list[Feature | Trajectory]:
         """Return what is clustered by, as declared: a trajectory is one entry."""
