@@ -284,7 +284,7 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 
 
 def test_what_joining_tells_of_the_table_is_said() -> None:
-    said = "The coordinator learns how many persons take part, and may learn the whole table of"
+    said = "The operator learns how many persons take part, and may learn every group's record"
     asked = request()
     other = SessionTerms(asked.coordinator, "zurich", *WHO, asked.definition, 5)
     for terms in (asked, other):
@@ -342,7 +342,7 @@ def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
 
 
 def test_the_text_says_that_an_outcome_of_few_sites_uses_points() -> None:
-    said = "even if the result omits the outcome because fewer than 3 sites have it."
+    said = "even if fewer than 3 sites have the outcome and the result omits it."
     assert said in points_said(asking({"died": 10}))
     assert said not in points_said(asking({"died": 10}, left=5))
 

@@ -55,9 +55,9 @@ TECHNICAL = {
 }
 
 COORDINATOR_LEARNS = (
-    "The coordinator learns how many persons take part, and may learn the whole table of groups "
-    "and when it changes. It may recognise persons in small tables. Whoever knows all but one of a "
-    "group may learn that one's values."
+    "The operator learns how many persons take part, and may learn every group's record and each "
+    "change. It may recognise persons in small tables. Whoever knows all but one of a group may "
+    "learn that one's values."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -247,6 +247,7 @@ class SessionTerms:
                 [
                     f"To stop for good: {stop} {self.session} --withdraw --name NAME.",
                     "What was sent cannot be recalled and may enter the result.",
+                    "If a patient withdraws: leave, and run fedclust cohort withdraw.",
                 ],
             )
             yield "options", [named_values(definition.config)]
@@ -330,7 +331,7 @@ class SessionTerms:
             what = "rows" if self.protection_none else "records"
             last.append(
                 f"the {what} with their sizes (of more than {N_CELLS}: means and middle values of "
-                f"{N_CELLS} sets; counts of values where these are few)"
+                f"{N_CELLS} sets, often single groups; counts of values where few)"
             )
         if last:
             yield f"At the end: {'; '.join(last)}."
@@ -341,7 +342,9 @@ class SessionTerms:
             )
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
-        yield "The operator reads all, the analyst sizes and outcomes by site, sites those of all."
+        yield (
+            "The operator reads all, the analyst sizes and outcomes by site, sites means and sums."
+        )
 
     def _declared(self) -> list[Feature | Trajectory]:
         """Return what is clustered by, as declared: a trajectory is one entry."""

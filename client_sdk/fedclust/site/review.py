@@ -148,8 +148,7 @@ def _covered(request: ConsentRequest) -> str:
     table = html_facts(
         "An approval covers what stands here. If any of it changes, the approval ends. Otherwise "
         "it holds until the session ends, also for patients who are added to the same source and "
-        "sites that are invited later. It does not replace a patient's consent: if one withdraws, "
-        "leave a session that is running, and run fedclust cohort withdraw.",
+        "sites that are invited later. It does not replace a patient's consent.",
         rows,
     )
     return f"<h2>What an approval covers</h2>{table}"
