@@ -48,8 +48,9 @@ def test_a_sex_of_which_nobody_knows_the_one_is_named_once() -> None:
 def test_codes_among_levels_are_named() -> None:
     levels = {"name": "smoking", "kind": "categorical", "levels": ["0=never", "1=former"]}
     assert warned(levels) == [
-        "Levels are names, and each site says its codes: smoking has an = there."
+        "Name the levels without codes, which each site has its own: smoking."
     ]
+    assert warned({**levels, "levels": ["<65", ">=65"]}) == []
 
 
 def test_more_points_than_a_site_has_lose_the_outcomes() -> None:

@@ -58,6 +58,28 @@ def test_a_definition_without_a_study_does_not_name_one() -> None:
     assert canonical(freeze(explicit, seed=7)) == canonical(freeze(request(), seed=7))
 
 
+@pytest.mark.parametrize(
+    ("changes", "evidence"),
+    [
+        ({"config": {"n_clusters": 3}}, False),
+        ({"config": {"n_clusters": [2, 3]}}, True),
+        ({"config": {"n_clusters": 3, "stability": 20}}, True),
+        (
+            {
+                "config": {"n_clusters": [2, 3]},
+                "policy": {"dissimilarity": "gower", "scaling": "bounds"},
+            },
+            False,
+        ),
+    ],
+)
+def test_a_frozen_definition_says_whether_clusters_are_compared_with_one_cloud(
+    changes: dict[str, Any], evidence: bool
+) -> None:
+    """As it takes effect, also where it was not asked for."""
+    assert freeze(request(**changes), seed=7).config["evidence"] is evidence
+
+
 def test_sites_consent_to_the_study_too() -> None:
     definition = freeze(request(study="hearts"), seed=7)
     assert b'"study":"hearts"' in canonical(definition)

@@ -287,7 +287,7 @@ class RowCheck:
             if column.unknown_codes and column.kind == "numeric":
                 texts, file = Counter(column.unknown_codes), self.options.resolved()
                 asked, lines = ask_texts(name, texts, file)
-                optional = "missing = [...]", "outside the session's bounds ("
+                optional = "missing = [...]", "only what leaves is limited to the bounds"
                 others = [text for text in says if not any(part in text for part in optional)]
                 # What ends in lines to paste is an edit of its own.
                 yield from (f"{name}: {text}" for text in others if "\n" in text)

@@ -203,7 +203,7 @@ class Decoder:
         return Decoded(values, wrong)
 
     def _decode_each(self, cells: list[Any]) -> Decoded:
-        if self._textual and not self.rule.coded and all(isinstance(cell, str) for cell in cells):
+        if self._textual and not self.rule.coded:
             quick = self._decode_plain(cells)
             if quick is not None:
                 return quick
@@ -225,11 +225,13 @@ class Decoder:
 
     def _decode_plain(self, cells: list[str]) -> Decoded | None:
         """Read a chunk of plain numbers at once; None if there is anything else."""
-        if self.rule.decimal_mark != "." or not _PLAIN_NUMBER.issuperset("".join(cells)):
+        if self.rule.decimal_mark != ".":
             return None
         try:
+            if not _PLAIN_NUMBER.issuperset("".join(cells)):
+                return None
             values = np.array([float(cell) for cell in cells], dtype=np.float64)
-        except ValueError:
+        except (TypeError, ValueError):  # a workbook has cells of other types, too
             return None
         return self._numeric(values) if np.isfinite(values).all() else None
 

@@ -1,11 +1,16 @@
 """What is right in a definition and may still be a mistake; analysts read it at each check."""
 
+import re
 from collections.abc import Iterator
+from typing import Final
 
 from fedclust.data.known_names import is_sex
 from fedclust.definition import unbounded_text
 from fedclust.schema.feature import ALLOWANCE, asked_of, outcomes_of
 from fedclust.wire.models import SessionCreate
+
+#: A code and what it means, such as ``0=never``; ``>=65`` is a level.
+_CODE: Final = re.compile(r"\w ?= ?\w")
 
 
 def definition_warnings(definition: SessionCreate) -> Iterator[str]:
@@ -19,9 +24,9 @@ def definition_warnings(definition: SessionCreate) -> Iterator[str]:
             f"The name does not say what 1 means: {', '.join(unclear)}. Sites may code it "
             "differently, and nothing would show it: give it the unit 1 = male, for example."
         )
-    coded = [each.name for each in asked_of(definition.features) if "=" in str(each.levels)]
-    if coded:
-        yield f"Levels are names, and each site says its codes: {', '.join(coded)} has an = there."
+    declared = {each.name: ", ".join(each.levels or ()) for each in asked_of(definition.features)}
+    if coded := [name for name, levels in declared.items() if _CODE.search(levels)]:
+        yield f"Name the levels without codes, which each site has its own: {', '.join(coded)}."
     points = sum(each.points for each in outcomes_of(definition.features))
     if points > ALLOWANCE and definition.policy.protection != "none":
         yield (

@@ -331,7 +331,7 @@ class SessionTerms:
             what = "rows" if self.protection_none else "records"
             last.append(
                 f"the {what} with their sizes (of more than {N_CELLS}: means and middle values of "
-                f"{N_CELLS} sets, often single groups; counts of values where few)"
+                f"{N_CELLS} sets, perhaps single ones; counts of values where few)"
             )
         if last:
             yield f"At the end: {'; '.join(last)}."

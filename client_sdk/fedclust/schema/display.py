@@ -81,10 +81,10 @@ def cut(text: str, most: int) -> str:
     return line if len(line) <= most else line[: most - 1] + "…"
 
 
-def first_few(names: Sequence[str], most: int, what: str = "more") -> str:
-    """Return at most so many names, and how many ``what`` are left out."""
+def first_few(names: Sequence[str], most: int) -> str:
+    """Return at most so many names, and how many are left out."""
     left = len(names) - most
-    return ", ".join(names[:most]) + (f" and {left} {what}" if left > 0 else "")
+    return ", ".join(names[:most]) + (f" and {left} more" if left > 0 else "")
 
 
 def counted(number: int, thing: str) -> str:

@@ -102,7 +102,7 @@ def _plain_message(rule: str, message: str, context: dict[str, Any]) -> str:
         return "this is no e-mail address; use one such as it@hospital.example"
     message = message.replace("a valid integer", "a whole number")
     valid = "a number such as 10080 or 10.08, without a mark between thousands"
-    message = message.replace("a valid number", valid)
+    message = re.sub("a valid number(, unable to parse.*)?", valid, message)
     message = re.sub(r" after validation, not \d+$", "", message)
     return re.sub(r"^\w+ should ", "it should ", message)
 
