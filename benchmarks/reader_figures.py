@@ -45,12 +45,15 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=4)
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--support", action="store_true", help="SUPPORT too")
+    parser.add_argument("--only", default="", help="data whose name has this text")
     options = parser.parse_args()
     found: dict[tuple[str, float], list[dict[str, list[float]]]] = defaultdict(list)
     for seed in range(options.first, options.first + options.seeds):
         tables = [(kind, *_drawn(kind, *size, seed)[:2]) for kind in DRAWN for size in SIZES]
         tables += [(name, sites, {}) for name, sites in _real(seed, support=options.support)]
         for name, sites, feature in tables:
+            if options.only not in name:
+                continue
             for missing in MISSING:
                 measured = _measure(sites, feature, missing, seed)
                 found[name, missing].append(measured)

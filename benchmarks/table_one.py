@@ -55,15 +55,17 @@ def main() -> None:
     parser.add_argument("--first", type=int, default=0, help="first seed")
     parser.add_argument("--p", type=int, default=5, help="least number of persons of a group")
     parser.add_argument("--support", action="store_true", help="SUPPORT too")
+    parser.add_argument("--only", default="", help="data whose name has this text")
     options = parser.parse_args()
     lines, real = list[tuple[dict[str, Any], dict[str, Any]]](), dict[str, list[Drawn]]()
-    for kind in KINDS:
+    for kind in (name for name in KINDS if options.only in name):
         seeds = range(options.first, options.first + options.seeds)
         drawn = [_drawn(kind, *size, seed) for size in SIZES for seed in seeds]
         lines += [_line(kind, drawn, missing, options.p) for missing in MISSING]
     for seed in range(options.first, options.first + options.seeds):
         for name, found in _real(seed, support=options.support):
-            real.setdefault(name, []).append((found, {}, seed))
+            if options.only in name:
+                real.setdefault(name, []).append((found, {}, seed))
     lines += [
         _line(name, found, missing, options.p)
         for name, found in real.items()

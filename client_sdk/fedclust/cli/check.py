@@ -19,7 +19,7 @@ from fedclust.cli.console import (
     show,
     show_table,
 )
-from fedclust.cli.row_check import LISTED, RowCheck, SourceRows, examine
+from fedclust.cli.row_check import RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
 from fedclust.data.suggest import suggest_mapping
@@ -145,7 +145,7 @@ def _conclude(done: RowCheck, full: bool) -> None:
         if full and isinstance(done.table, ConsentRequest) and done.asked:
             consent_screen(done.table, full=True)
         done.show(full=full)
-        if isinstance(done.refused, DataError) and done.refused.rule in LISTED:
+        if done.to_edit:
             message = "this site could not take part yet: edit the mapping file"
             raise DataError(done.found.source, "still-to-do", message)
     if done.refused is not None:

@@ -35,7 +35,7 @@ from fedclust.wire.errors import DataError, DisclosureError, FedclustError
 from fedclust.wire.models import SessionCreate
 
 #: Rules of refusals that the list of what is still to do says.
-LISTED = ("missing-column", "unit", "mapping", "not-a-number", "too-large", "unknown-level")
+_LISTED = ("missing-column", "unit", "mapping", "not-a-number", "too-large", "unknown-level")
 
 
 @dataclass(frozen=True)
@@ -112,6 +112,11 @@ class RowCheck:
     def refused(self) -> FedclustError | None:
         """Why taking part would be refused."""
         return self.found.refused
+
+    @property
+    def to_edit(self) -> bool:
+        """Whether an edit of the mapping file may solve why taking part would be refused."""
+        return isinstance(self.refused, DataError) and self.refused.rule in _LISTED
 
     @property
     def enough(self) -> bool:
@@ -196,9 +201,11 @@ class RowCheck:
         # Without a column for each feature no row was read.
         read = f", {found.rows} rows" if found.rows or found.refused is None else ""
         show(out, f"{found.source}: {self.matched}{read}", "bold")
+        # While the mapping file is edited, only what is open: the last check shows every column.
+        columns = [each for each in found.columns if not self.to_edit or each.state != "ok"]
         headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
-        show_table(headings, map(_column_row, found.columns), right=3)
-        for column in found.columns:
+        show_table(headings, map(_column_row, columns), right=3)
+        for column in columns:
             for line in _column_lines(column):
                 text, *lines = line.split("\n")
                 if self.suggested:  # the file has the lines
@@ -212,7 +219,7 @@ class RowCheck:
             show(
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
             )
-        if found.ignored:
+        if found.ignored and not self.suggested:  # the file names them
             n_ignored = len(found.ignored)
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
         show(out, "These figures are of rows and stay here; check sends nothing about the rows.")
