@@ -144,6 +144,11 @@ def rare_class() -> tuple[FloatArray, IntArray, list[dict[str, Any]]]:
     return answers(13, (0.92, 0.08), np.array([[0.08] * 8, [0.55] * 8]), 2400, 0.0)
 
 
+def small_sites_answers(*shares: float) -> tuple[FloatArray, IntArray, list[dict[str, Any]]]:
+    """Return 600 persons of two classes in ten yes/no columns of these two shares."""
+    return answers(16, (0.6, 0.4), np.array([[share] * 10 for share in shares]), 600, 0.0)
+
+
 def uneven() -> tuple[FloatArray, IntArray, list[dict[str, Any]]]:
     """Return four classes of 60, 25, 10 and 5 % of different spread; two columns are noise."""
     centres = np.array([[0.0, 0, 0, 0, 0], [4, 0, 0, 0, 0], [0, 4, 4, 0, 0], [5, 5, 0, 0, 0]])
@@ -160,7 +165,7 @@ def levels_alone() -> tuple[FloatArray, IntArray, list[dict[str, Any]]]:
     return drawn.sum(axis=2).astype(np.float64), y, features
 
 
-#: Data, and their number of sites. The last five came last.
+#: Data, and their number of sites. The last seven came last.
 DATA: dict[str, tuple[Callable[[], tuple[FloatArray, IntArray, list[dict[str, Any]]]], int]] = {
     "breast cancer": (lambda: published(load_breast_cancer), 4),
     "dim032": (dim032, 3),
@@ -177,6 +182,8 @@ DATA: dict[str, tuple[Callable[[], tuple[FloatArray, IntArray, list[dict[str, An
     "a class of 8 %, 8 yes/no": (rare_class, 4),
     "classes of 60 to 5 %": (uneven, 5),
     "8 columns of levels": (levels_alone, 4),
+    "10 yes/no of 3 and 30 %, small sites": (lambda: small_sites_answers(0.03, 0.3), 10),
+    "10 yes/no of 25 and 60 %, small sites": (lambda: small_sites_answers(0.25, 0.6), 10),
 }
 
 
