@@ -94,11 +94,15 @@ def test_with_persons_the_least_share_is_said() -> None:
 
 def test_with_guesses_points_are_proposed() -> None:
     shares = {"died": 0.9, "ward": 0.02, "relapse": 0.9}
-    died, ward, _, relapse, _ = worth_lines(session(), persons=800, shares=shares)
+    died, ward, stay, relapse, _ = worth_lines(session(), persons=800, shares=shares)
     assert died.startswith("died: too few points.")
     assert died.endswith("16 points would be enough.")
     assert ward.startswith("ward: not worth asking: no allowance of 100 points is enough.")
     assert relapse.startswith("relapse: worth asking.")
+    # Of an ordered outcome nothing is guessed.
+    assert "worth asking. Each of two clusters needs 46 persons over all sites; about 400" in stay
+    stay = worth_lines(session(), persons=80)[2]
+    assert "too few points. Each of two clusters needs 46 persons over all sites; about 40" in stay
 
 
 @pytest.mark.parametrize("shape", [1.0, 0.5])

@@ -260,7 +260,10 @@ def _said(
     n_clusters: int | None,
     share: float | None,
 ) -> str:
-    if share is not None and outcome.kind != "time":
+    ordered, time = outcome.kind == "ordered", outcome.kind == "time"
+    if ordered:
+        share = 0.5  # a mean needs twice as many persons as a ratio needs with the event
+    elif share is not None and not time:
         share = min(share, 1 - share)
     found = worth_asking(
         outcome.points,
@@ -268,26 +271,28 @@ def _said(
         persons=persons,
         n_clusters=n_clusters,
         share=share,
-        n_intervals=len(outcome.edges or ()) if outcome.kind == "time" else 1,
+        n_intervals=len(outcome.edges or ()) if time else 1,
     )
     noise = f"{outcome.points} points give noise with a standard deviation of "
     noise += f"{noise_sd(outcome.points):.2g}"
-    if outcome.kind == "ordered":
-        return f"{noise}. Each of two clusters needs {2 * found.needed} persons over all sites."
-    events = {"binary": "yes", "categorical": "the level", "time": "the event"}[outcome.kind]
-    rule = f"Each of two clusters needs {found.needed} persons with {events} over all sites"
-    rule += "" if outcome.kind == "time" else ", and as many without"
+    events = {"binary": " with yes", "categorical": " with the level", "time": " with the event"}
+    counted = 1 + ordered
+    rule = f"Each of two clusters needs {counted * found.needed} persons"
+    rule += f"{events.get(outcome.kind, '')} over all sites"
+    rule += ", and as many without" * (not (ordered or time))
     if found.expected is None:
-        most = 1.0 if outcome.kind == "time" else 0.5
-        return f"{noise}. {rule}.{_from_share(found, persons, n_clusters, most)}"
-    likely = f"about {found.expected:.0f} are likely in {n_clusters} clusters of one size"
+        most = 1.0 if time else 0.5
+        from_share = "" if ordered else _from_share(found, persons, n_clusters, most)
+        return f"{noise}. {rule}.{from_share}"
+    likely = f"about {counted * found.expected:.0f} are likely in {n_clusters} clusters of one size"
     if found.likely:
         return f"worth asking. {rule}; {likely}."
     if found.affordable:
         return f"too few points. {rule}; {likely}. {found.points} points would be enough."
+    instead = "" if ordered else "about a commoner outcome, or "
     return (
         f"not worth asking: no allowance of {ALLOWANCE} points is enough. {rule}; {likely}. Ask "
-        "about a commoner outcome, or with fewer clusters or more persons."
+        f"{instead}with fewer clusters or more persons."
     )
 
 
