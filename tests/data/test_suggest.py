@@ -380,7 +380,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (LOS, {"los": [0, *range(18, 90), 0]}, 'may mean a missing value: "0" 2'),
         (LOS, {"los": [0, 0, 0, 0, *range(1, 60)]}, ""),
         (AGE, {"age": [0, *range(18, 90)]}, 'outside the bounds, read as missing: "0" 1'),
-        (SMOKER, {"Sigara": ["E", "H", "?"]}, 'not known: "?" 1'),
+        (SMOKER, {"Sigara": ["E", "H", "?"]}, 'codes, read as missing: "?" 1'),
         (FEMALE, {"Cinsiyet__(E/K)": ["E", "K"]}, ""),
         (FEMALE, {"cinsiyet": ["E", "H", "K"]}, 'not known: "E" 1'),
         (TSH, {"tsh": [*range(60, 100)]}, "40 of 40 values lie outside the bounds"),
@@ -446,6 +446,7 @@ def test_what_is_uncertain_is_marked(
             {"Kön (man=1, kvinna=2)": [1, 2], "Rökning (0=aldrig, 1=tidigare, 2=rökare)": [2, 0]},
             [[0, 0, 0, 1], [1, 1, 0, 0]],
         ),
+        ((SMOKING,), {"Palenie": ["nie", "były", "tak"]}, np.eye(3).tolist()),
         # A status of yes and no needs another of former.
         ((SMOKING,), {"Fumatore": ["mai", "ex", "sì"]}, np.eye(3).tolist()),
     ],
@@ -494,10 +495,19 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     years = {"age": [f"{30 + i} ans" for i in range(45)]}
     found = suggest_mapping(features[1:], csv("utf-8", ";", years)(tmp_path))
     assert '45 different texts, such as "30 ans"' in found.still_open[0]
-    assert '\n# values = { "30 ans" = 30.0, "31 ans" = 31.0, ' in found.text
+    assert '\n# suffix = "ans"\n' in found.text
     assert "missing = " not in found.text
+    # The session's unit is certain, and marked.
+    of_unit = Feature(name="age", unit="years", lower=0, upper=120)
+    found = suggest_mapping([of_unit], csv("utf-8", ";", years)(tmp_path))
+    assert found.still_open == ('age: cells such as "30 ans" are read as numbers',)
+    (tmp_path / "n.toml").write_text(found.text, "utf-8")
+    table = Dataset(tmp_path / "table.csv", mapping=tmp_path / "n.toml")
+    np.testing.assert_array_equal(load(table, [of_unit]).X[:, 0], 30.0 + np.arange(45))
     years["age"][7] = "8 mois"
-    assert "values" not in suggested(tmp_path, features[1], **years)[0], "two units"
+    assert "suffix" not in suggested(tmp_path, features[1], **years)[0], "two units"
+    remark = suggested(tmp_path, features[0], crp=["1,5", "<1", "2,5 (repeat)", "3,5", "4,5"])[0]
+    assert 'values = { "<1" = 0.5, "2,5 (repeat)" = 2.5 }' in remark
 
 
 def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None:
@@ -550,7 +560,7 @@ def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_p
         (LOS, {"los": [*range(30), "k. A."]}, 'missing = ["k. A."]'),
         (LOS, {"los": [*range(30), "home"]}, '# missing = ["home"]'),
         (LOS, {"los": [*range(30), "k. A.", "home"]}, '# missing = ["k. A.", "home"]'),
-        (SMOKER, {"smoker": ["ja", "nein", "k. A."]}, '# missing = ["k. A."]'),
+        (SMOKER, {"smoker": ["ja", "nein", "k. A."]}, 'missing = ["k. A."]'),
         (SMOKER, {"smoker": [0, 1, 9]}, '# missing = ["9"]'),
     ],
 )

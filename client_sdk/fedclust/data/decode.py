@@ -63,6 +63,8 @@ class ColumnRule:
         The decimal mark of numbers in text.
     values : mapping of str to float
         The numbers of texts such as ``<5``.
+    suffix : str
+        Text behind a number that is not read, such as ``kg``.
     """
 
     coded: bool
@@ -70,6 +72,7 @@ class ColumnRule:
     sentinels: frozenset[float] = frozenset()
     decimal_mark: str = "."
     values: Mapping[str, float] = field(default_factory=dict)
+    suffix: str = ""
 
     def text(self) -> str:
         """Return this rule as JSON. Rules that read each cell in the same way give the same text.
@@ -91,6 +94,8 @@ class ColumnRule:
         }
         if self.values:
             tree["values"] = dict(sorted(self.values.items()))
+        if self.suffix:
+            tree["suffix"] = self.suffix
         return json.dumps(tree)
 
 
@@ -113,6 +118,9 @@ def rule_differences(now: str, before: str) -> str:
     if new.get("values", {}) != values:
         pairs = ", ".join(f"{text!r} = {number:.15g}" for text, number in values.items())
         said.append(f"values {pairs}" if pairs else "no values of texts")
+    suffix = old.get("suffix", "")
+    if new.get("suffix", "") != suffix:
+        said.append(f"suffix {suffix!r}" if suffix else "no suffix")
     return " and ".join(said)
 
 
@@ -242,6 +250,8 @@ class Decoder:
             return self.rule.values[text]
         if text.casefold() in SHEET_ERRORS:
             return _error_cell(text)
+        if self.rule.suffix:
+            text = text.removesuffix(self.rule.suffix).rstrip()
         value = self._parsed(text)
         if value is not None and value in self._is_sentinel:
             return math.nan

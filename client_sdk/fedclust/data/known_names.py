@@ -68,7 +68,7 @@ _SCALES: Final[dict[str, dict[str, float]]] = _WORDS["scales"] | _ALONE
 
 
 def _parts(name: str) -> tuple[str, ...]:
-    apart = re.sub(r"(?<=[a-z])(?=[A-Z])", " ", name)
+    apart = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", " ", name)  # not mRS
     return tuple(re.findall(r"[^\W_]+", folded(apart)))
 
 
@@ -259,16 +259,19 @@ def likeness(feature: str, header: str) -> int:
     own, other = _parts(feature), _parts(name)
     if "".join(own) in ("".join(other), "".join(_parts(header))):
         return 3
-    spans = [_without_span(parts)[1] for parts in (own, _parts(header))]
-    if all(spans) and not _same_span(*spans):
-        return 0  # death within 30 days and within a year
+    (rest, span), (rest_here, span_here) = map(_without_span, (own, _parts(header)))
+    if span and span_here:
+        if not _same_span(span, span_here):
+            return 0  # death within 30 days and within a year
+        if rest == rest_here:
+            return 3
     sure, groups = _measured(feature)
     found, guessed = _measured(name, within=True)
     if not guessed:  # what seems to be a unit may be a word of the name, as in ICU days
         found, guessed = _measured(header, within=True)
     if sex_counted(feature):
         sure, groups = sure | {"sex"}, groups | {"sex"}
-    if sure & found and bool(spans[0]) == bool(spans[1]):
+    if sure & found and bool(span) == bool(span_here):
         return 2
     if is_death(feature) and _ALIVE.intersection(other):
         return 1

@@ -404,6 +404,7 @@ class RowSource:
             sentinels=frozenset(own.sentinels),
             decimal_mark=self.file.decimal,
             values={text.strip(): number for text, number in own.values.items()},
+            suffix=own.suffix.strip(),
         )
         # How a column was read first does not change: then codes are no way out.
         advice = CODES_ADVICE if feature.kind == "binary" and not pinned else ""

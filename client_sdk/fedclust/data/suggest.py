@@ -78,8 +78,8 @@ _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 _TEXT: Final = re.compile(r"[^\W\d_]|[<>≤≥]")
-#: A number with a sign or a unit, such as ``<0.3``, ``> 35000 pg/ml`` or ``74 years``.
-_NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?(\D{0,8})")
+#: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``74 years``, ``172 (lying)``.
+_NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|\D{0,8})")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -486,7 +486,8 @@ def _may_be(feature: Feature, table: _Table, name: str) -> bool:
     # Few codes alone say nothing: wards have few names, too.
     codes, _ = _codes(feature, table.columns[name])
     numbers = len(codes) <= _MOST_YES_NO and all(code.isdecimal() for code in codes)
-    return numbers or _fit(feature, table, name) > 0.5
+    as_many = len(codes) == len(feature.levels or ())
+    return numbers or as_many or _fit(feature, table, name) > 0.5
 
 
 def _is_missing(cell: Any) -> bool:
@@ -494,11 +495,12 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _numbers(
-    cells: Counter[Any], mark: str, textual: bool
+    cells: Counter[Any], mark: str, textual: bool, suffix: str = ""
 ) -> tuple[list[tuple[float, int]], dict[tuple[str, str], list[Any]]]:
     """Return a column's numbers with their counts, and its other cells by what is wrong."""
     distinct = list(cells)
-    decoder = Decoder(ColumnRule(coded=False, decimal_mark=mark), textual=textual)
+    rule = ColumnRule(coded=False, decimal_mark=mark, suffix=suffix)
+    decoder = Decoder(rule, textual=textual)
     decoded = decoder(distinct)
     values = [
         (value, cells[cell])
@@ -715,14 +717,21 @@ class _Writer:
 
     def _add_number(self, feature: Feature, column: str, cells: Counter[Any]) -> None:
         table = self._table
-        found, wrong = _numbers(cells, table.written.decimal, table.textual)
+        mark = table.written.decimal
+        found, wrong = _numbers(cells, mark, table.textual)
+        self._add_missing(_codes(feature, cells)[1])
+        factor, offset = self._add_unit(feature, column)
+        unit = split_unit(column)[1]
+        suffix = _values_of((str(cell) for each in wrong.values() for cell in each), mark)[1]
+        if suffix and same_measure(suffix, unit or feature.unit):
+            shown = next(c for each in wrong.values() for c in each if _has_unit(str(c), suffix))
+            self._note(feature, f"cells such as {_toml(str(shown))} are read as numbers")
+            self.lines.append(f"suffix = {_toml(suffix)}")
+            found, wrong = _numbers(cells, mark, table.textual, suffix)
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
         if given:
             self.lines.append(f"sentinels = [{', '.join(map(repr, given))}]")
             found = [(value, n) for value, n in found if value not in given]
-        self._add_missing(_codes(feature, cells)[1])
-        factor, offset = self._add_unit(feature, column)
-        said_unit = bool(split_unit(column)[1])
         texts = {
             why.partition(";")[0]: Counter({str(cell): cells[cell] for cell in others})
             for (_, why), others in wrong.items()
@@ -732,15 +741,14 @@ class _Writer:
             said = f"{why}{', read as missing' * taken}: {with_counts(each)}"
             self._note(feature, said, mark="uncertain" if taken else "to do")
         listed = sum(texts.values(), Counter[str]())
-        mark = "" if taken else "# "
-        lines = _text_lines(listed, table.written.decimal, ColumnMap())
-        self.lines += [mark + line for line in lines]
+        lines = _text_lines(listed, mark, ColumnMap())
+        self.lines += ["# " * (not taken) + line for line in lines]
         if not found:
             self._note(feature, "the column has no number")
             return
         spelled = [cell for cell in cells if isinstance(cell, str) and _POINTED.fullmatch(cell)]
         threes = [*filter(_THREE_DIGITS.fullmatch, spelled)]
-        read, _ = _numbers(Counter(threes), table.written.decimal, textual=True)
+        read, _ = _numbers(Counter(threes), mark, textual=True)
         # As 1.234 among 850.5 and 2.345: far below the others, if these are decimals.
         largest = max((abs(value) for value, _ in read), default=np.inf)
         far_below = largest < np.median(np.abs([value for value, _ in found])) / 10
@@ -758,7 +766,7 @@ class _Writer:
             line = f"sentinels = [{', '.join([*map(repr, given), *numbers])}]"
             self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
         kept = ~absent
-        self._judge_bounds(feature, own[kept], values[kept], counts[kept], said_unit=said_unit)
+        self._judge_bounds(feature, own[kept], values[kept], counts[kept], said_unit=bool(unit))
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
@@ -820,6 +828,8 @@ class _Writer:
         if any(text.casefold() == "none" for text in missing):
             self._note(feature, '"None" is read as missing: does it mean no?')
         sure, known, unknown = _sort_codes(feature, codes, match)
+        taken = match.score >= 0 and 0 < len(unknown) < len(codes)
+        taken = taken and all(map(is_absent_text, unknown))
         if known:
             self.lines.append(f"# codes of the session: {with_counts(known)}")
         if feature.kind == "binary" and missing and len(codes) == 1 and not unknown:
@@ -829,11 +839,13 @@ class _Writer:
         if feature.kind == "binary" and is_contrary(feature.name, match.column):
             why = f"{_toml(match.column)} may say the opposite of it: {with_counts(codes)}"
             self._note(feature, why, mark="to do")
+        elif taken:
+            self._note(feature, f"codes, read as missing: {with_counts(unknown)}")
         elif unknown:
             said = f"codes that are not known: {with_counts(unknown)}"
             self._note(feature, said, mark="to do")
         asked, lines, levels = _code_lines(
-            feature, codes, match.column, sure, known, unknown, ColumnMap(), "# "
+            feature, codes, match.column, sure, known, unknown, ColumnMap(), "# " * (not taken)
         )
         head = [f"# {asked}:"] if asked != "write" else []
         if levels:
@@ -849,7 +861,7 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
         cell
         for cell in map(str.strip, cells)
         if _TEXT.search(cell) and not {cell, cell.casefold()} & known
-        if not looks_like_a_value(cell)
+        if not (looks_like_a_value(cell) or _has_unit(cell, own.suffix))
     )
 
 
@@ -867,26 +879,33 @@ def _is_limit(text: str) -> bool:
     return text[:1] in tuple("<>≤≥")
 
 
-def _values_of(texts: Iterable[str], mark: str) -> dict[str, float]:
-    """Return the number of each text that is a limit, or a number with the one unit of all.
+def _values_of(texts: Iterable[str], mark: str) -> tuple[dict[str, float], str]:
+    """Return the number of each text that is a limit or has a remark, and the one unit of others.
 
-    ``mark`` is the decimal mark. It is half the limit of values below it, and the limit of values
-    above it.
+    ``mark`` is the decimal mark. The number is half the limit of values below it, and the limit of
+    values above it.
     """
     found, units = dict[str, float](), set[str]()
     for text in texts:
         parts = _NUMBER.fullmatch(text)
-        if parts and (parts[1] or parts[5]) and parts[3] in (None, mark):
+        if parts and parts[3] in (None, mark):
             number = float(f"{parts[2]}.{parts[4] or 0}")
-            found[text] = number / 2 if parts[1] in tuple("<≤") else number
-            units |= set() if parts[1] else {parts[5].strip()}
-    return {text: each for text, each in found.items() if _is_limit(text) or len(units) == 1}
+            if parts[1] or parts[5].startswith("("):
+                found[text] = number / 2 if parts[1] in tuple("<≤") else number
+            else:
+                units.add(parts[5].strip())
+    return found, units.pop() if len(units) == 1 else ""
 
 
 def _text_lines(texts: Counter[str], mark: str, own: ColumnMap) -> list[str]:
     """Return lines of a mapping file that read texts; ``own`` is the present section."""
-    values = {**own.values, **_values_of(texts, mark)}
-    others = {text: n for text, n in texts.items() if text not in values and not _is_limit(text)}
+    found, unit = _values_of(texts, mark)
+    values, suffix = {**own.values, **found}, own.suffix or unit
+    others = {
+        text: n
+        for text, n in texts.items()
+        if not (text in values or _is_limit(text) or _has_unit(text, suffix))
+    }
     lines = []
     # Free text may name persons.
     if others and not is_free_text(Counter(others)):
@@ -894,7 +913,14 @@ def _text_lines(texts: Counter[str], mark: str, own: ColumnMap) -> list[str]:
     if len(values) > len(own.values):
         pairs = (f"{_toml(text)} = {number!r}" for text, number in values.items())
         lines.append(f"values = {{ {', '.join(pairs)} }}")
+    if suffix != own.suffix:
+        lines.append(f"suffix = {_toml(suffix)}")
     return lines
+
+
+def _has_unit(text: str, unit: str) -> bool:
+    """Return whether a text is a number with this unit."""
+    return bool(unit) and text.endswith(unit) and _NUMBER.fullmatch(text) is not None
 
 
 def ask_codes(
