@@ -123,7 +123,7 @@ def test_it_says_who_runs_the_coordinator_and_how_long_it_keeps_what_was_sent() 
     asked = request()
     (said,) = dict(asked.sections())["operated by"]
     assert said.startswith("Heart registry, it@registry.example. ")
-    assert f"sent to {asked.coordinator} 30 days from the session's end" in said
+    assert f"deletes what was sent to {asked.coordinator} 30 days after the session ends" in said
     page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
     assert f"<dt>operated by</dt><dd><p>{escape(said)}</p>" in page.split("Annex")[0]
     silent, flower, longer = (
@@ -136,7 +136,7 @@ def test_it_says_who_runs_the_coordinator_and_how_long_it_keeps_what_was_sent() 
     )
     (said,) = dict(silent.sections())["operated by"]
     assert "has not said who they are" in said
-    assert "1 day from the" in said
+    assert "1 day after the" in said
     assert "deleted" not in str(dict(flower.sections())["operated by"])
     # A definition in a file has no coordinator yet.
     assert "operated by" not in dict(dataclasses.replace(asked, coordinator="").sections())
@@ -284,7 +284,7 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 
 
 def test_what_joining_tells_of_the_table_is_said() -> None:
-    said = "The operator learns how many persons take part, and may learn every group's record"
+    said = "The operator learns the number of persons, may learn every group's record"
     asked = request()
     other = SessionTerms(asked.coordinator, "zurich", *WHO, asked.definition, 5)
     for terms in (asked, other):

@@ -135,7 +135,7 @@ def test_a_site_with_too_few_persons_has_no_figures_of_groups(tmp_path: Path) ->
     request = FakeCoordinator(OTHERS).site(tmp_path).check("heart", MINE[:3])
     page = text_of(review_page(request, NOW))
     assert "sends only empty submissions" in page
-    assert "persons of a group" not in page
+    assert "half of the persons are nearer" not in page
 
 
 def test_the_ledger_keeps_the_hash_of_the_page(tmp_path: Path) -> None:

@@ -55,9 +55,9 @@ TECHNICAL = {
 }
 
 COORDINATOR_LEARNS = (
-    "The operator learns how many persons take part, and may learn every group's record and each "
-    "change. It may recognise persons in small tables. Whoever knows all but one of a group may "
-    "learn that one's values."
+    "The operator learns the number of persons, may learn every group's record and its changes, "
+    "and may recognise persons in small tables. Whoever knows all but one of a group may learn "
+    "that one's values."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -67,7 +67,7 @@ _CODES = (
 )
 
 #: What a record holds of numbers, and of yes/no and categorical columns.
-_IN_A_RECORD = {True: "middle value (one person's, rounded)", False: "commonest category"}
+_IN_A_RECORD = {True: "middle value of its persons, rounded", False: "commonest category"}
 #: What a field can identify without protection; what methods say of it is about groups.
 _EXACT = "Single persons: a number about few rows shows their values."
 
@@ -221,7 +221,7 @@ class SessionTerms:
         sites = f"{len(definition.sites)} sites ({', '.join(definition.sites)})"
         most = rounds.most_rounds(self.plan)
         in_rounds = f"at most {most} rounds, each with at least {policy.min_sites} sites"
-        later = "and others that are invited later, without asking you"
+        later = "later others, without asking you"
         terms = f"{approval}; {sites}, {later}; {in_rounds}{expires}"
         yield "terms", [terms]
         for heading in ("this site", "read as", "rounded to"):
@@ -241,7 +241,7 @@ class SessionTerms:
         yield "protection", [self.promise]
         yield "remains", self.notes
         if full:
-            stop = f"fedclust leave {self.session}. To pause: fedclust approve"
+            stop = f"fedclust leave {self.session}. To pause, withdraw: fedclust approve"
             yield (
                 "afterwards",
                 [
@@ -264,8 +264,8 @@ class SessionTerms:
             return f"{who}. Coordinator: {self.coordinator}"
         days = counted(operator.retention_days, "day")
         return (
-            f"{who}. It keeps data sent to {self.coordinator} {days} from the session's end, "
-            "results and audit trail for good, backups as it decides."
+            f"{who}. It deletes what was sent to {self.coordinator} {days} after the session ends. "
+            "Results (with sizes and outcomes by site) and audit trail stay, backups as it decides."
         )
 
     @property
@@ -317,8 +317,8 @@ class SessionTerms:
             kinds = {each.kind == "numeric" for each in self.plan.features}
             values = " or ".join(_IN_A_RECORD[numeric] for numeric in sorted(kinds, reverse=True))
             yield (
-                f"The site forms groups of at least {self.p} similar persons. A group's record is "
-                f"the {values} of {self._names()}."
+                f"The site forms groups of at least {self.p} similar persons. A group's record has "
+                f"the {values}, for each of {self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"
         yield f"In each round: numbers computed from {what}."
@@ -326,7 +326,7 @@ class SessionTerms:
         if evidence.NAME in phases:
             last = ["sizes and clarity of the clusters"]
         if resampling.NAME in phases:
-            last.append("counts from further clusterings")
+            last.append("counts from repeated clusterings")
         if evidence.NAME in phases and self.plan.sends_cells:
             what = "rows" if self.protection_none else "records"
             last.append(
@@ -337,7 +337,7 @@ class SessionTerms:
             yield f"At the end: {'; '.join(last)}."
         if self.counted_outcomes:
             names = ", ".join(
-                " with ".join(column.name for column in each.columns)
+                " and ".join(column.name for column in each.columns)
                 for each in self.counted_outcomes
             )
             noise = "exactly" if self.protection_none else "each with random noise"

@@ -195,7 +195,7 @@ class ConsentRequest(SessionTerms):
         listed = [f"{name} {share:.1%}" for name, share in shares if share >= _LEAST_SHARE]
         if listed:
             yield (
-                "Whoever knows a person's group knows, for this share of persons: "
+                "Share of persons whose value follows from their group: "
                 f"{first_few(listed, _MOST_COLUMNS)}."
             )
 

@@ -51,8 +51,8 @@ def review_page(request: ConsentRequest, now: datetime) -> str:
     """Return the consent screen in full, the site's own figures, and lines to sign, as HTML."""
     definition, code = request.definition, request.approval_code
     written = (
-        f"What session {request.session} asks of {request.site}. Written {now:%Y-%m-%d %H:%M} "
-        "UTC; nothing was sent."
+        f"Session {request.session} at {request.site}. Written {now:%Y-%m-%d %H:%M} UTC; nothing "
+        "was sent."
     )
     body = "".join(
         [
