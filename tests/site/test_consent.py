@@ -284,7 +284,7 @@ def test_a_request_shows_itself_on_one_screen_and_as_a_table() -> None:
 
 
 def test_what_joining_tells_of_the_table_is_said() -> None:
-    said = "The operator learns the number of persons, may learn every group's record"
+    said = "The operator may learn every group's record"
     asked = request()
     other = SessionTerms(asked.coordinator, "zurich", *WHO, asked.definition, 5)
     for terms in (asked, other):

@@ -55,9 +55,9 @@ TECHNICAL = {
 }
 
 COORDINATOR_LEARNS = (
-    "The operator learns the number of persons, may learn every group's record and its changes, "
-    "and may recognise persons in small tables. Whoever knows all but one of a group may learn "
-    "that one's values."
+    "The operator may learn every group's record and its changes, and guess who is in a small "
+    "table. Whoever knows all but one of a group may learn that one's "
+    "values."
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -250,6 +250,19 @@ class SessionTerms:
                     "If a patient withdraws: leave, and run fedclust cohort withdraw.",
                 ],
             )
+            yield (
+                "more on that",
+                [
+                    "A site that leaves before it has answered the outcomes gets their points "
+                    "back. After "
+                    "a pause a new approval is needed; until then the others wait for this site "
+                    "up to the deadline of each round.",
+                    "A patient who withdraws: nobody uses the group of this patient again, so its "
+                    "other persons take no part in later sessions of the table either. Others may "
+                    "notice that the group is missing. Delete the patient's rows afterwards. To "
+                    "keep labels of an ended session, write them before.",
+                ],
+            )
             yield "options", [named_values(definition.config)]
             of_method = f"{self.plan.max_rounds} of the method, {most} in all"
             yield "policy", [named_values({**policy.model_dump(), "max_rounds": of_method})]
@@ -343,7 +356,7 @@ class SessionTerms:
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "The operator reads all, the analyst sizes and outcomes by site, sites means and sums."
+            "The operator can read all, the analyst sizes and outcomes by site, sites means and sums."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:

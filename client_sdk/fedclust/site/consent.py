@@ -215,8 +215,8 @@ class ConsentRequest(SessionTerms):
             return
         yield question_text(self.question, self.balance)
         yield (
-            f"Points never come back, even if fewer than {self.definition.policy.min_sites} sites "
-            "have the outcome and the result omits it."
+            "Once the site has answered, points never come back, even if fewer than "
+            f"{self.definition.policy.min_sites} sites have the outcome and the result omits it."
         )
         for name in self.also_features:
             yield (

@@ -146,7 +146,8 @@ def _covered(request: ConsentRequest) -> str:
         if value is not None and (name, value) != ("protection_none", False)
     ]
     table = html_facts(
-        "An approval covers what stands here. If any of it changes, the approval ends. Otherwise "
+        "An approval covers what stands here. If any of it has changed when the site's program "
+        "starts, the approval has ended. Otherwise "
         "it holds until the session ends, also for patients who are added to the same source and "
         "sites that are invited later. It does not replace a patient's consent.",
         rows,
