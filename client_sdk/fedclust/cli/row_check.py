@@ -17,7 +17,16 @@ from fedclust.data.chunks import MISSING
 from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
 from fedclust.data.mapping import ColumnMap, ReadOptions, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
-from fedclust.data.profile import FAR, Absence, ColumnProfile, RowsFarOut, SourceProfile, profile
+from fedclust.data.profile import (
+    FAR,
+    LACKING,
+    NO_COLUMN,
+    Absence,
+    ColumnProfile,
+    RowsFarOut,
+    SourceProfile,
+    profile,
+)
 from fedclust.data.suggest import ask_codes, ask_texts, find_texts
 from fedclust.data.table import likely_ids, read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
@@ -307,6 +316,9 @@ class RowCheck:
                 asked, lines = ask_codes(features[name], codes, column.column, own, contact)
                 yield "\n".join([f"{name}: {asked}", *lines])
             elif column.state == "refused":
+                if says == [LACKING] or (says == [NO_COLUMN] and self.options.mapping is not None):
+                    who = self.body.contact or "the analyst"
+                    says.append(f"if this hospital has none, ask {who} for a session without it")
                 yield f"{name}: {'; '.join(says)}"
 
     def _points_texts(self) -> Iterator[str]:

@@ -186,8 +186,8 @@ class CsvReader(Reader):
             message = f"this is not {self._encoding.removesuffix('-sig').upper()}"
             if self._encoding.startswith("utf-8"):
                 message += (
-                    "; older Windows programs write --encoding cp1252 (encoding=), and fedclust "
-                    "check --write-mapping guesses which"
+                    "; older Windows programs write cp1252 or cp1250 (--encoding, encoding=), and "
+                    "fedclust check --write-mapping guesses which"
                 )
             else:
                 message += (

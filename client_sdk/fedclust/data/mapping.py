@@ -413,7 +413,8 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
     for text in rule.values:
         # A number for a number would be a conversion of single cells.
         if number_or_none(text.replace(",", ".")) is not None:
-            raise refuse(f"values are for text such as '<5', and {text!r} is a number")
+            said = f"values are for text such as '<5', and {text!r} is a number: correct it in "
+            raise refuse(f"{said}the table, or name it as missing (sentinels)")
     known_codes: dict[str, str | bool | int] = {}
     for code, value in rule.levels.items():
         if known_codes.setdefault(canonical_code(code), value) != value:

@@ -31,6 +31,9 @@ State = Literal["ok", "warning", "lacking", "refused"]
 _MOSTLY: Final = 0.9
 #: At most about this many numbers outside the bounds are distinguished.
 _MOST_OUTSIDE: Final = 10_000
+#: Why a feature is refused that has no column.
+NO_COLUMN: Final = "there is no column for it here"
+LACKING: Final = "the mapping says that this site lacks it, and the session needs it"
 
 
 @dataclass(frozen=True)
@@ -306,11 +309,11 @@ def _column_profile(
     says += rows.opposite_texts(feature.name) if here else ()
     state: State = "warning" if says else "ok"
     if here is None:
-        state, says = "lacking" if lacking else "refused", ["there is no column for it here"]
+        state, says = "lacking" if lacking else "refused", [NO_COLUMN]
         if wrong is not None:
             state, says = "refused", [str(wrong)]
         elif rows.rules[feature.name].lacking:
-            says = ["the mapping says that this site lacks it"]
+            says = [LACKING]
     elif faults:
         state = "refused"
     elif share < rows.min_present or (lacking and not column.n):

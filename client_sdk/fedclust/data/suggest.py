@@ -78,7 +78,7 @@ _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 _TEXT: Final = re.compile(r"[^\W\d_]|[<>≤≥]")
-#: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``74 years``, ``172 (lying)``.
+#: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``.
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|\D{0,8})")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
@@ -482,7 +482,9 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
 def _may_be(feature: Feature, table: _Table, name: str) -> bool:
     """Return whether a column's values do not exclude that it is a feature."""
     if feature.kind == "numeric":
-        return _fit(feature, table, name) > _FITTING
+        unit = split_unit(name)[1]
+        other = is_unit(unit) and feature.unit and _conversion(feature, name) is None
+        return not other and _fit(feature, table, name) > _FITTING
     # Few codes alone say nothing: wards have few names, too.
     codes, _ = _codes(feature, table.columns[name])
     numbers = len(codes) <= _MOST_YES_NO and all(code.isdecimal() for code in codes)
@@ -712,7 +714,7 @@ class _Writer:
         return f" Its values: {min(values):g} to {max(values):g}" if values else ""
 
     def _add_missing(self, missing: Counter[str]) -> None:
-        if missing:
+        if any(missing):  # more than empty cells
             self.lines.append(f"# read as missing: {with_counts(missing)}")
 
     def _add_number(self, feature: Feature, column: str, cells: Counter[Any]) -> None:
@@ -762,7 +764,7 @@ class _Writer:
             numbers = [f"{value:.15g}" for value in own[absent].tolist()]
             said = with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
             taken = no_values and not given
-            why = "are outside the bounds, read as missing" if taken else "may mean a missing value"
+            why = "may mean a missing value" if not taken else "seem to be codes, read as missing"
             line = f"sentinels = [{', '.join([*map(repr, given), *numbers])}]"
             self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
         kept = ~absent
@@ -807,7 +809,7 @@ class _Writer:
         total, outside = int(counts.sum()), int(counts[beyond].sum())
         others = _other_units(feature, values, counts)
         if outside:
-            shown = ", ".join(f"{value:.15g}" for value in own[beyond][:3].tolist())
+            shown = ", ".join(f"{value:.15g}" for value in own[beyond][:5].tolist())
             why = f"{outside} of {total} values lie outside the bounds{bounds_text(feature)}, "
             why += f"such as {shown} here"
         elif total and _is_low(feature, values):
@@ -872,7 +874,9 @@ def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str
     below = f"below [features.{mapping_key(feature)}]"
     if not lines:
         return f"{said}; name {below} what means a missing value (missing)", lines
-    return f"{said}; to read it, write {below}, in place of such a line", lines
+    own = file.features.get(feature, ColumnMap())
+    instead = ", in place of such a line" * bool(own.missing or own.values or own.suffix)
+    return f"{said}; to read it, write {below}{instead}", lines
 
 
 def _is_limit(text: str) -> bool:
@@ -1046,7 +1050,7 @@ def _absent(
     They are usual ones or 0, and outside the bounds, or beyond all others and far from these or
     more frequent, or negative among others that are not, or far more frequent than any. A 0 must be
     far below all others, as among ages: 0 is a usual count. None can be a value if all are outside
-    the bounds and most others are not.
+    the bounds and most others are not; nor, if a single number is negative.
     """
     zero = own == 0
     usual: NDArray[np.bool_] = zero | [looks_missing(f"{value:.15g}") for value in own.tolist()]
@@ -1062,7 +1066,8 @@ def _absent(
     step = np.median(np.diff(np.unique(others))) if len(others) > 1 else np.inf
     apart[zero] = others.min() > max(2 * step, np.median(others) / 5)
     absent = np.asarray(usual & (outside | apart))
-    return absent, bool(outside[absent].all())
+    certain = outside | (negative & (negative[usual].sum() == 1))
+    return absent, bool(certain[absent].all())
 
 
 def is_free_text(cells: Counter[str]) -> bool:

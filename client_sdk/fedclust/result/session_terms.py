@@ -60,6 +60,15 @@ COORDINATOR_LEARNS = (
     "values."
 )
 
+#: What stopping and withdrawing mean.
+_AFTERWARDS = (
+    "A site that leaves before it has answered the outcomes gets their points back.",
+    "After a pause a new approval is needed. The others wait for this site up to each deadline.",
+    "Nobody uses the group of a patient who withdraws again, so its other persons take no part in "
+    + "later sessions of the table either. Others may notice that the group is missing.",
+    "Delete the patient's rows afterwards. Write labels of ended sessions before.",
+)
+
 #: What the sums of a round are where centroids hold medians.
 _CODES = (
     f"The sum of each column over these. A number is {N_PARTS} columns: how many of these lie "
@@ -250,19 +259,7 @@ class SessionTerms:
                     "If a patient withdraws: leave, and run fedclust cohort withdraw.",
                 ],
             )
-            yield (
-                "more on that",
-                [
-                    "A site that leaves before it has answered the outcomes gets their points "
-                    "back. After "
-                    "a pause a new approval is needed; until then the others wait for this site "
-                    "up to the deadline of each round.",
-                    "A patient who withdraws: nobody uses the group of this patient again, so its "
-                    "other persons take no part in later sessions of the table either. Others may "
-                    "notice that the group is missing. Delete the patient's rows afterwards. To "
-                    "keep labels of an ended session, write them before.",
-                ],
-            )
+            yield "more on that", _AFTERWARDS
             yield "options", [named_values(definition.config)]
             of_method = f"{self.plan.max_rounds} of the method, {most} in all"
             yield "policy", [named_values({**policy.model_dump(), "max_rounds": of_method})]
@@ -356,7 +353,8 @@ class SessionTerms:
             noise = "exactly" if self.protection_none else "each with random noise"
             yield f"Once: counts of {names} by cluster, {noise}."
         yield (
-            "The operator can read all, the analyst sizes and outcomes by site, sites means and sums."
+            "The operator can read all, the analyst sizes and outcomes by site, sites means and "
+            "sums."
         )
 
     def _declared(self) -> list[Feature | Trajectory]:
