@@ -64,8 +64,8 @@ COORDINATOR_LEARNS = (
 _AFTERWARDS = (
     "A site that leaves before it has answered the outcomes gets their points back.",
     "After a pause a new approval is needed. The others wait for this site up to each deadline.",
-    "Nobody uses the group of a patient who withdraws again, so its other persons take no part in "
-    + "later sessions of the table either. Others may notice that the group is missing.",
+    "The group of a patient who withdraws is not used again, nor its other persons in this table.",
+    "Others may notice that this group is missing.",
     "Delete the patient's rows afterwards. Write labels of ended sessions before.",
 )
 
