@@ -556,8 +556,7 @@ def test_an_impossible_value_names_the_option_and_the_lines_of_the_mapping(desk:
     ) in said.text
     advice = "--sentinel chol=0 (sentinels=), or in the mapping file (mapping=, --mapping)"
     assert f"{advice}, in this section: [features.chol] sentinels = [0]" in said.text
-    # A warning may be logged: it names no value.
-    assert "--sentinel chol=NUMBER" in said.err
+    assert said.err == ""  # what may be logged repeats nothing of it
     (desk.place / "zero.toml").write_text("[features.chol]\nsentinels = [0]\n", "utf-8")
     for option in ("--sentinel chol=0", "--mapping zero.toml"):
         said = desk.run("ada", f"check --definition heart.json {data} {option}")

@@ -1,5 +1,6 @@
 """``fedclust review`` and ``fedclust approve``: two people at a hospital decide on a session."""
 
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,6 +10,7 @@ import typer
 from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
+from fedclust.data import DataWarning
 from fedclust.schema.display import counted
 from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
 from fedclust.site.journal import has_joined
@@ -41,7 +43,8 @@ def review(
     source = how.source(data, persons)
     check_outputs(((out_path, is_review),), source.files)
     line = ProgressLine(at_once=False)
-    with connection.site() as site, line:
+    with connection.site() as site, line, warnings.catch_warnings():
+        warnings.simplefilter("ignore", DataWarning)  # the page has them
         rows = source.rows(line.read)
         found = site.review(session, rows, out_path, **persons.given(source))
     said = (

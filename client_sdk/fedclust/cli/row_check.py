@@ -3,6 +3,7 @@
 import dataclasses
 import shlex
 import textwrap
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ from typing import Any, TypeAlias
 from rich.console import Console
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
-from fedclust.data import Dataset
+from fedclust.data import Dataset, DataWarning
 from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.chunks import MISSING
 from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
 from fedclust.data.mapping import ColumnMap, ReadOptions, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
+from fedclust.data.persons import ROWS_DIFFER
 from fedclust.data.profile import (
     FAR,
     LACKING,
@@ -80,6 +82,7 @@ class NoTable:
     """
 
     persons: int
+    warnings: tuple[str, ...] = ()
     features: tuple[str, ...] = ()
     figures: TableFigures | None = None
     recognition: Recognition | None = None
@@ -244,17 +247,15 @@ class RowCheck:
             _say(text)
         if figures is not None:
             _show_table_figures(figures, full=full)
-            _say(
-                "A sensitive trait should be an outcome, not a feature: similar persons show a "
-                "value that they share, and whether it is missing. So should a rare one: "
-                f"groups hardly show a trait that fewer than {self.p} persons here have"
-            )
         if self.features_unreleased:
             said = f"takes part without {', '.join(self.features_unreleased)}: "
             said += "too few persons are in groups that release a value"
             _say(said)
         for text in self._repeated_texts():
             _say(text)
+        for text in self.table.warnings:
+            if text.startswith(ROWS_DIFFER):  # the columns' own are shown above
+                _say(text)
         self._show_to_do()
 
     def _show_to_do(self) -> None:
@@ -416,7 +417,8 @@ def examine(
     if found.refused is None:
         # A profile does not check everything.
         try:
-            with rows.line:
+            with rows.line, warnings.catch_warnings():
+                warnings.simplefilter("ignore", DataWarning)  # they are shown with the columns
                 table = form_table(p)
         except (DataError, DisclosureError) as error:
             found = dataclasses.replace(found, refused=error)
@@ -548,6 +550,8 @@ def _column_row(column: ColumnProfile) -> list[str]:
     if column.column is None:
         return cells + [""] * 5
     numbers = (column.minimum, column.mean, column.sd, column.maximum)
+    if column.kind == "binary":  # its levels say it
+        numbers = (None,) * 4
     shown = ["" if value is None else f"{value:.5g}" for value in numbers]
     is_open = f" + {1 - column.present - column.missing:.1%} open" * (column.unknown > 0)
     return [*cells, f"{column.missing:.1%}{is_open}", *shown]
@@ -582,7 +586,7 @@ def _column_facts(column: ColumnProfile) -> dict[str, Any]:
 def _column_lines(column: ColumnProfile) -> list[str]:
     refused = column.state == "refused"
     lines = [] if refused else [f"{column.feature}: {text}" for text in column.says]
-    if column.levels and column.n:
+    if column.levels and column.n and not refused:
         own = {name: [c for c, to in column.mapped.items() if to == name] for name in column.levels}
         shares = (
             f"{name}{f' ({list_names(own[name])})' if own[name] else ''} {count / column.n:.1%}"

@@ -12,10 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust import rounds
-from fedclust.data.advice import list_names
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.rounds import Plan
-from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.model import Memory
@@ -99,25 +97,15 @@ def cells_of_persons(outcomes: Sequence[Outcome], cells: CellArray, persons: Int
 
 def differing_outcomes(
     outcomes: Sequence[Outcome], cells: CellArray, persons: IntArray
-) -> list[str]:
-    """Return a sentence for each outcome in which rows of a person differ; not of times."""
+) -> list[tuple[str, int]]:
+    """Return the outcomes in which rows of a person differ, and for how many; not of times."""
     found = []
     for outcome, own in zip(outcomes, cells.T, strict=True):
         known = own < len(outcome.cells) - 1
         pairs = np.unique(np.stack([persons[known], own[known]]), axis=1)
         differing = int((np.bincount(pairs[0].astype(np.int64)) > 1).sum())
         if differing and outcome.kind != "time":
-            said = (
-                f"outcome {outcome.name!r}: the rows of {counted(differing, 'person')} differ; the "
-            )
-            said += "commonest value counts, and of equally common ones "
-            if outcome.kind == "binary":
-                said += (
-                    "yes. If one yes is enough, as of a death, write it into all rows of the person"
-                )
-            else:
-                said += f"the first of {list_names(outcome.cells[:-1])}"
-            found.append(said)
+            found.append((outcome.name, differing))
     return found
 
 

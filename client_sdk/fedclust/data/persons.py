@@ -33,6 +33,8 @@ from fedclust.wire.errors import DataError
 
 #: A column with more codes than this is text, not levels.
 _MOST_CODES: Final = 1_000
+#: The beginning of what is said of such rows.
+ROWS_DIFFER: Final = "the rows of a person differ"
 #: Least number of persons in a block of a source larger than memory: just above the number up to
 #: which groups are formed by Ward's tree, which takes longer.
 _PERSONS: Final = 51_200
@@ -368,6 +370,14 @@ def _person_text(value: Any) -> str:
     return "" if key == "NaT" and not isinstance(value, str) else key
 
 
+def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
+    named = [f"{name} ({counted(n, 'person')})" for name, n in found]
+    said = f"{ROWS_DIFFER} in {list_names(named)}: the commonest value counts, of equally common "
+    said += "ones yes of an outcome, else the first in order; of numbers the mean. Leave out rows "
+    said += "that should not count, such as later admissions, or give the person one value"
+    return (said,) if found else ()
+
+
 def _repeated_message(column: str | None, n_ids: int, n_rows: int) -> str:
     """Return what to do about ids that occur several times."""
     message = f"{repeated_text(n_ids, n_rows)}, and an id column names each row once; if they are "
@@ -420,7 +430,7 @@ class _Reader:
         self.readings = rows.readings[: rows.n_features]
         self.places = [j for j, each in enumerate(self.readings) if each.column is not None]
         self.warnings: tuple[str, ...] = ()
-        self._differing: list[str] = []
+        self._differing: list[tuple[str, int]] = []
 
     # --- in memory --------------------------------------------------------------------------------
 
@@ -444,7 +454,7 @@ class _Reader:
         if self.given is not None or self.named is not None:
             keys = person_names(origin, n, self.given if self.given is not None else keys)
         found = self._persons(columns, values, np.concatenate(cells), keys or None, origin)
-        self.warnings = row_warnings.warn(self._differing)
+        self.warnings = row_warnings.warn(_differing_texts(self._differing))
         people = found.n, found.sources, lambda: iter([found])
         return SitePersons(self.rows, columns, self.readings, n, *people, self.warnings)
 
@@ -478,8 +488,8 @@ class _Reader:
 
     def _differing_levels(
         self, columns: Sequence[SiteColumn], sources: Sequence[SourceColumn], persons: IntArray
-    ) -> list[str]:
-        """Return a sentence on yes/no columns and levels in which rows of a person differ."""
+    ) -> list[tuple[str, int]]:
+        """Return yes/no columns and levels in which rows of a person differ, and for how many."""
         found = []
         readings = (self.readings[place] for place in self.places)
         for column, reading, source in zip(columns, readings, sources, strict=True):
@@ -490,10 +500,8 @@ class _Reader:
             known = ~np.isnan(source.values) & ~np.isin(source.values, absent)
             pairs = np.unique(np.stack([persons[known], source.values[known]]), axis=1)
             if n := int((np.bincount(pairs[0].astype(np.int64)) > 1).sum()):
-                found.append(f"{source.name} ({counted(n, 'person')})")
-        said = f"the rows of a person differ in {list_names(found)}: the commonest value counts, "
-        said += "of equally common ones the code here that sorts first; of numbers the mean counts"
-        return [said] if found else []
+                found.append((source.name, n))
+        return found
 
     # --- larger than memory -----------------------------------------------------------------------
 

@@ -604,6 +604,9 @@ class _Writer:
             near = sorted(free, key=lambda name: -similarity(feature.name, name))
             tried = near[:_MOST_TRIED]
             fit = [each for each in tried if _may_be(feature, self._table, each)][:_MOST_NEAR]
+            if fit and feature.kind != "numeric":
+                match = _Match(fit[0], -1, tuple(fit[1:]))
+        if match is None:
             why = "no column here is called like it"
             why += f"; may it be {' or '.join(map(_toml, fit))}?" if fit else ""
             self._note(feature, why, '# column = "NAME HERE"', mark="to do")
