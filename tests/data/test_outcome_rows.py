@@ -140,11 +140,11 @@ def _last_cell(times: list[float], died: list[float]) -> str:
     return "no value"
 
 
-def test_the_commonest_cell_of_a_person_counts_of_equally_common_ones_yes_or_the_first() -> None:
+def test_the_commonest_cell_of_a_person_counts_of_equally_common_ones_the_last() -> None:
     cells = cells_of_rows(STAY, np.array([9.0, 3.0, 4.0, NAN, 9.0, 1.0, NAN]))[:, None]
     persons = np.array([0, 0, 0, 1, 2, 2, 2])
     found = cells_of_persons((STAY,), cells, persons)[:, 0]
-    assert [STAY.cells[cell] for cell in found] == ["2 to below 5", "no value", "below 2"]
+    assert [STAY.cells[cell] for cell in found] == ["2 to below 5", "no value", "5 and more"]
 
 
 # --- reading --------------------------------------------------------------------------------------

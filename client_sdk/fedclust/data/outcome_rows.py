@@ -73,7 +73,7 @@ def cells_of_persons(outcomes: Sequence[Outcome], cells: CellArray, persons: Int
     """Return each person's cell of each outcome, given those (n, q) of rows and their persons (n,).
 
     Rows without a value do not count. Of a time the last row counts, else the commonest cell. Of
-    equally common ones yes counts, as of a death that only the last row has, else the first.
+    equally common ones the last counts: yes, as of a death that only one row has, or the highest.
     """
     n_persons = int(persons.max(initial=-1)) + 1
     found = np.empty((n_persons, len(outcomes)), dtype=np.int8)
@@ -88,8 +88,7 @@ def cells_of_persons(outcomes: Sequence[Outcome], cells: CellArray, persons: Int
             most = np.zeros(n_persons, dtype=np.int64)
             for cell in range(missing):
                 rows = np.bincount(persons[own == cell], minlength=n_persons)
-                more = rows >= np.maximum(most, 1) if outcome.kind == "binary" else rows > most
-                chosen[more] = cell
+                chosen[rows >= np.maximum(most, 1)] = cell
                 np.maximum(most, rows, out=most)
         found[:, j] = chosen
     return found

@@ -373,8 +373,8 @@ def _person_text(value: Any) -> str:
 def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     named = [f"{name} ({counted(n, 'person')})" for name, n in found]
     said = f"{ROWS_DIFFER} in {list_names(named)}: the commonest value counts, of equally common "
-    said += "ones yes of an outcome, else the first in order; of numbers the mean. Leave out rows "
-    said += "that should not count, such as later admissions, or give the person one value"
+    said += "ones the first, of an outcome the last (yes, the highest); of numbers the mean. Leave "
+    said += "out rows that should not count, such as later admissions, or give them one value"
     return (said,) if found else ()
 
 
