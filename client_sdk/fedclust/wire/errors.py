@@ -43,44 +43,9 @@ from fedclust.schema.field_names import FieldError as FieldError
 
 CONTENT_TYPE = "application/problem+json"
 PREFIX = "urn:fedclust:problem:"
-
-#: slug -> (status, title). The slug is the stable part; ``detail`` says what to do next.
-CATALOGUE: dict[str, tuple[int, str]] = {
-    "malformed-request": (400, "The request cannot be read"),
-    "unauthenticated": (401, "A valid token is needed"),
-    "forbidden": (403, "This token's role may not do this"),
-    "not-addressed": (403, "This round does not address this site"),
-    "not-found": (404, "Not found"),
-    "method-not-allowed": (405, "This path does not take that method"),
-    "not-acceptable": (406, "No representation that the client accepts"),
-    "request-timeout": (408, "The request took too long to arrive"),
-    "name-taken": (409, "The name is in use with other contents"),
-    "wrong-state": (409, "The session's state does not allow this"),
-    "consent-mismatch": (409, "The consent is for another definition"),
-    "consent-needed": (409, "A consent that this session needs is missing"),
-    "session-expired": (409, "The session takes no more sites"),
-    "table-changed": (409, "The site took part with another protected table"),
-    "table-heads-needed": (409, "Earlier heads of the site's protected table are needed"),
-    "version-unsupported": (409, "The version of the session is not supported"),
-    "late-joining-refused": (409, "The session's method takes no site after its start"),
-    "sites-unsuitable": (409, "These sites cannot serve the session's method"),
-    "quorum-missing": (409, "Too few sites for this"),
-    "needs-all-sites": (409, "This phase waits for all its sites"),
-    "submission-differs": (409, "Another submission of this site is stored for this round"),
-    "task-mismatch": (409, "The submission answers another task"),
-    "last-operator-token": (409, "No valid operator token would be left"),
-    "result-not-ready": (409, "The session has no result"),
-    "round-closed": (410, "The round takes no more submissions"),
-    "body-too-large": (413, "The body is larger than this coordinator takes"),
-    "unsupported-media-type": (415, "The body's media type or encoding is not supported"),
-    "invalid": (422, "The request's contents are not valid"),
-    "disclosure-refused": (422, "The submission would disclose too much"),
-    "too-many-requests": (429, "This token has too many requests open"),
-    "headers-too-large": (431, "The request's headers are larger than this coordinator takes"),
-    "internal": (500, "The coordinator failed"),
-    "stored-data-damaged": (500, "Stored data is damaged"),
-    "unavailable": (503, "The coordinator cannot answer now"),
-}
+#: slug -> (status, title), of the subclasses of CoordinatorError. The slug is the stable part;
+#: ``detail`` says what to do next.
+CATALOGUE: dict[str, tuple[int, str]] = {}
 
 
 class Problem(BaseModel):
@@ -301,6 +266,9 @@ class ProtocolError(TransportError):
 # --- from the coordinator -------------------------------------------------------------------------
 
 
+BY_SLUG: dict[str, type["CoordinatorError"]] = {}
+
+
 class CoordinatorError(FedclustError):
     """The coordinator refused a request.
 
@@ -319,9 +287,10 @@ class CoordinatorError(FedclustError):
 
     slug: ClassVar[str] = ""
 
-    def __init_subclass__(cls, slug: str) -> None:
+    def __init_subclass__(cls, slug: str, status: int) -> None:
+        title = str(cls.__doc__).removesuffix(".")
         cls.slug = slug
-        status, title = CATALOGUE[slug]
+        CATALOGUE[slug], BY_SLUG[slug] = (status, title), cls
         cls.__doc__ = f"{title}: problem type ``{slug}``, status {status}."
 
     def __init__(self, problem: Problem) -> None:
@@ -335,111 +304,143 @@ class CoordinatorError(FedclustError):
         self.request_id = problem.request_id
 
 
-class MalformedRequest(CoordinatorError, slug="malformed-request"): ...
+# The first line of each docstring is the problem's title.
 
 
-class Unauthenticated(CoordinatorError, slug="unauthenticated"): ...
+class MalformedRequest(CoordinatorError, slug="malformed-request", status=400):
+    """The request cannot be read."""
 
 
-class Forbidden(CoordinatorError, slug="forbidden"): ...
+class Unauthenticated(CoordinatorError, slug="unauthenticated", status=401):
+    """A valid token is needed."""
 
 
-class NotAddressed(CoordinatorError, slug="not-addressed"): ...
+class Forbidden(CoordinatorError, slug="forbidden", status=403):
+    """This token's role may not do this."""
 
 
-class NotFound(CoordinatorError, slug="not-found"): ...
+class NotAddressed(CoordinatorError, slug="not-addressed", status=403):
+    """This round does not address this site."""
 
 
-class MethodNotAllowed(CoordinatorError, slug="method-not-allowed"): ...
+class NotFound(CoordinatorError, slug="not-found", status=404):
+    """Not found."""
 
 
-class NotAcceptable(CoordinatorError, slug="not-acceptable"): ...
+class MethodNotAllowed(CoordinatorError, slug="method-not-allowed", status=405):
+    """This path does not take that method."""
 
 
-class RequestTimeout(CoordinatorError, slug="request-timeout"): ...
+class NotAcceptable(CoordinatorError, slug="not-acceptable", status=406):
+    """No representation that the client accepts."""
 
 
-class NameTaken(CoordinatorError, slug="name-taken"): ...
+class RequestTimeout(CoordinatorError, slug="request-timeout", status=408):
+    """The request took too long to arrive."""
 
 
-class WrongState(CoordinatorError, slug="wrong-state"): ...
+class NameTaken(CoordinatorError, slug="name-taken", status=409):
+    """The name is in use with other contents."""
 
 
-class ConsentMismatch(CoordinatorError, slug="consent-mismatch"): ...
+class WrongState(CoordinatorError, slug="wrong-state", status=409):
+    """The session's state does not allow this."""
 
 
-class ConsentMissing(CoordinatorError, slug="consent-needed"): ...
+class ConsentMismatch(CoordinatorError, slug="consent-mismatch", status=409):
+    """The consent is for another definition."""
 
 
-class SessionExpired(CoordinatorError, slug="session-expired"): ...
+class ConsentMissing(CoordinatorError, slug="consent-needed", status=409):
+    """A consent that this session needs is missing."""
 
 
-class TableChanged(CoordinatorError, slug="table-changed"): ...
+class SessionExpired(CoordinatorError, slug="session-expired", status=409):
+    """The session takes no more sites."""
 
 
-class TableHeadsNeeded(CoordinatorError, slug="table-heads-needed"): ...
+class TableChanged(CoordinatorError, slug="table-changed", status=409):
+    """The site took part with another protected table."""
 
 
-class VersionUnsupported(CoordinatorError, slug="version-unsupported"): ...
+class TableHeadsNeeded(CoordinatorError, slug="table-heads-needed", status=409):
+    """Earlier heads of the site's protected table are needed."""
 
 
-class LateJoiningRefused(CoordinatorError, slug="late-joining-refused"): ...
+class VersionUnsupported(CoordinatorError, slug="version-unsupported", status=409):
+    """The version of the session is not supported."""
 
 
-class SitesUnsuitable(CoordinatorError, slug="sites-unsuitable"): ...
+class LateJoiningRefused(CoordinatorError, slug="late-joining-refused", status=409):
+    """The session's method takes no site after its start."""
 
 
-class TooManyRequests(CoordinatorError, slug="too-many-requests"): ...
+class SitesUnsuitable(CoordinatorError, slug="sites-unsuitable", status=409):
+    """These sites cannot serve the session's method."""
 
 
-class QuorumMissing(CoordinatorError, slug="quorum-missing"): ...
+class QuorumMissing(CoordinatorError, slug="quorum-missing", status=409):
+    """Too few sites for this."""
 
 
-class NeedsAllSites(CoordinatorError, slug="needs-all-sites"): ...
+class NeedsAllSites(CoordinatorError, slug="needs-all-sites", status=409):
+    """This phase waits for all its sites."""
 
 
-class SubmissionDiffers(CoordinatorError, slug="submission-differs"): ...
+class SubmissionDiffers(CoordinatorError, slug="submission-differs", status=409):
+    """Another submission of this site is stored for this round."""
 
 
-class TaskMismatch(CoordinatorError, slug="task-mismatch"): ...
+class TaskMismatch(CoordinatorError, slug="task-mismatch", status=409):
+    """The submission answers another task."""
 
 
-class LastOperatorToken(CoordinatorError, slug="last-operator-token"): ...
+class LastOperatorToken(CoordinatorError, slug="last-operator-token", status=409):
+    """No valid operator token would be left."""
 
 
-class ResultNotReady(CoordinatorError, slug="result-not-ready"): ...
+class ResultNotReady(CoordinatorError, slug="result-not-ready", status=409):
+    """The session has no result."""
 
 
-class RoundClosed(CoordinatorError, slug="round-closed"): ...
+class RoundClosed(CoordinatorError, slug="round-closed", status=410):
+    """The round takes no more submissions."""
 
 
-class BodyTooLarge(CoordinatorError, slug="body-too-large"): ...
+class BodyTooLarge(CoordinatorError, slug="body-too-large", status=413):
+    """The body is larger than this coordinator takes."""
 
 
-class UnsupportedMediaType(CoordinatorError, slug="unsupported-media-type"): ...
+class UnsupportedMediaType(CoordinatorError, slug="unsupported-media-type", status=415):
+    """The body's media type or encoding is not supported."""
 
 
-class Invalid(CoordinatorError, slug="invalid"): ...
+class Invalid(CoordinatorError, slug="invalid", status=422):
+    """The request's contents are not valid."""
 
 
-class DisclosureRefused(CoordinatorError, slug="disclosure-refused"): ...
+class DisclosureRefused(CoordinatorError, slug="disclosure-refused", status=422):
+    """The submission would disclose too much."""
 
 
-class HeadersTooLarge(CoordinatorError, slug="headers-too-large"): ...
+class TooManyRequests(CoordinatorError, slug="too-many-requests", status=429):
+    """This token has too many requests open."""
 
 
-class Internal(CoordinatorError, slug="internal"): ...
+class HeadersTooLarge(CoordinatorError, slug="headers-too-large", status=431):
+    """The request's headers are larger than this coordinator takes."""
 
 
-class StoredDataDamaged(CoordinatorError, slug="stored-data-damaged"): ...
+class Internal(CoordinatorError, slug="internal", status=500):
+    """The coordinator failed."""
 
 
-class Unavailable(CoordinatorError, slug="unavailable"): ...
+class StoredDataDamaged(CoordinatorError, slug="stored-data-damaged", status=500):
+    """Stored data is damaged."""
 
 
-BY_SLUG: dict[str, type[CoordinatorError]] = {
-    kind.slug: kind for kind in CoordinatorError.__subclasses__()
-}
+class Unavailable(CoordinatorError, slug="unavailable", status=503):
+    """The coordinator cannot answer now."""
 
 
 def from_problem(problem: Problem) -> CoordinatorError:
