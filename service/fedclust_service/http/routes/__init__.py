@@ -1,4 +1,4 @@
-"""The routes of version 1, one module for each thing they are about."""
+"""The routes of version 1."""
 
 from fastapi import APIRouter
 from fastapi.routing import APIRoute
@@ -11,25 +11,21 @@ from fedclust_service.http.routes import (
     participation,
     principals,
     results,
-    rounds,
     sessions,
     site_tables,
-    studies,
-    submissions,
-    tasks,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
     # First what is asked in every round: routes are tried in this order.
-    tasks.router,
-    submissions.router,
+    participation.tasks_router,
+    participation.submissions_router,
     about.router,
     *principals.routers,
     site_tables.router,
-    studies.router,
+    sessions.studies_router,
     sessions.router,
     participation.router,
-    rounds.router,
+    sessions.rounds_router,
     results.router,
     events.router,
     admin.router,

@@ -1,11 +1,11 @@
-"""Sessions: defined, read, started, cancelled."""
+"""Studies, sessions and their rounds: defined, read, started, cancelled, deleted."""
 
 from typing import Annotated
 
 from starlette.responses import Response
 
-from fedclust.definition.study import SessionRequest
-from fedclust.wire.models import Page, SessionEntry, SessionInfo, SessionPatch
+from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
+from fedclust.wire.models import Page, RoundInfo, SessionEntry, SessionInfo, SessionPatch
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
@@ -13,12 +13,71 @@ from fedclust_service.http.dependencies import (
     CoordinatorOf,
     CursorOf,
     LimitOf,
+    RoundNumber,
     SessionName,
     StateOf,
+    StudyName,
     StudyOf,
     allowed,
 )
-from fedclust_service.usecases import sessions
+from fedclust_service.usecases import rounds, sessions, studies
+
+studies_router = api_router(prefix="/v1/studies", tags=["studies"])
+
+
+@studies_router.post(
+    "",
+    summary="Define a study",
+    status_code=201,
+    responses=same_before(StudyInfo),
+    openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged"),
+)
+def create_study(
+    actor: Annotated[Actor, allowed("study.create")],
+    co: CoordinatorOf,
+    body: StudyCreate,
+    response: Response,
+) -> StudyInfo:
+    """Analysts and operators. What several sessions of the same sites have in common. It never
+    changes. The same body by the same creator again gives the existing study.
+    """
+    info, created = studies.create_study(co, actor, body)
+    locate(response, f"/v1/studies/{info.name}", created=created)
+    return info
+
+
+@studies_router.get("", summary="List studies")
+def list_studies(
+    actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
+) -> Page[StudyInfo]:
+    """Operators see all studies, analysts those they created, sites those that name them. Newest
+    first. Damaged ones are left out.
+    """
+    return studies.list_studies(co, actor, limit, cursor)
+
+
+@studies_router.get(
+    "/{study}", summary="Read a study", openapi_extra=refusals("stored-data-damaged")
+)
+def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
+    """What its sessions have in common, and the names of those that the token may see. For a site
+    `approval`, `expires`, `sites`, `features` and `defaults` are null.
+    """
+    return studies.get_study(co, actor, study)
+
+
+@studies_router.delete(
+    "/{study}",
+    summary="Delete a study without sessions",
+    **NO_CONTENT,
+    openapi_extra=refusals("forbidden", "wrong-state"),
+)
+def delete_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> None:
+    """Its analyst and operators. Afterwards its name can be used again. While it has sessions it
+    stays (409 `wrong-state`). The same person may repeat the request.
+    """
+    studies.delete_study(co, actor, study)
+
 
 router = api_router(prefix="/v1/sessions", tags=["sessions"])
 
@@ -100,9 +159,7 @@ def change_session(
     **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def delete_session(
-    actor: Annotated[Actor, allowed("session.manage")], co: CoordinatorOf, session: SessionName
-) -> None:
+def delete_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
     """Its analyst and operators. Afterwards its name can be used again. A session that a site ever
     joined stays (409 `wrong-state`): cancel it instead. The same person may repeat the request.
     """
@@ -133,9 +190,7 @@ def start_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Se
         "forbidden", "wrong-state", "stored-data-damaged", "version-unsupported"
     ),
 )
-def retry_session(
-    actor: Annotated[Actor, allowed("session.retry")], co: CoordinatorOf, session: SessionName
-) -> SessionInfo:
+def retry_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
     """Operators. A session is held when the process that aggregates one of its rounds has died too
     often. The round is aggregated again, from the answers that are stored. Idempotent.
     """
@@ -150,3 +205,42 @@ def retry_session(
 def cancel_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionEntry:
     """Its analyst and operators. What was stored stays until its retention ends. Idempotent."""
     return sessions.cancel_session(co, actor, session)
+
+
+rounds_router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
+
+
+@rounds_router.get("", summary="List a session's rounds")
+def list_rounds(
+    actor: ActorOf,
+    co: CoordinatorOf,
+    session: SessionName,
+    limit: LimitOf = 50,
+    cursor: CursorOf = None,
+) -> Page[RoundInfo]:
+    """Its analyst, operators and its sites. Of other sites, a site reads only the names and whether
+    they answered.
+    """
+    return rounds.list_rounds(co, actor, session, limit, cursor)
+
+
+@rounds_router.get("/{number}", summary="Read a round")
+def get_round(
+    actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
+) -> RoundInfo:
+    """State, phase, deadline, who answered, metrics and timings."""
+    return rounds.get_round(co, actor, session, number)
+
+
+@rounds_router.post(
+    "/{number}/close",
+    summary="Close a round before its deadline",
+    openapi_extra=refusals("forbidden", "wrong-state", "quorum-missing", "needs-all-sites"),
+)
+def close_round(
+    actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
+) -> RoundInfo:
+    """Its analyst and operators; the quorum must have answered, and a phase that needs all its
+    sites refuses. Idempotent.
+    """
+    return rounds.close_round(co, actor, session, number)
