@@ -54,7 +54,7 @@ def test_every_reader_gets_the_sealed_entry_of_the_completion(direct: DirectApi)
     assert heads[0] is not None
     assert heads[1:] == heads[:2]
     # The number is that of the session's last event, and any token may ask for its hash.
-    last = events.read_events(direct.co, lambda _: site("south"), "heart", 0).events[-1]
+    last = events.read_events(direct.co, site("south"), "heart", 0).events[-1]
     assert (last.action, last.number) == ("session.completed", heads[0].number)
     assert audit.head_at(direct.co, ANALYST, last.number) == heads[0]
     # Later entries do not change it.

@@ -27,8 +27,7 @@ def issue(direct: DirectApi, name: str = "ada", days: int = 365) -> str:
 def refused(direct: DirectApi, cookie: str) -> str:
     found = refusal(use.signed_in, direct.co, cookie)
     assert found.slug == "unauthenticated"
-    again = lambda tx: use.signed_in_again(direct.co, tx, cookie)  # noqa: E731
-    assert refusal(direct.store.read, "test", again).detail == found.detail
+    assert refusal(use.signed_in, direct.co, cookie, used=False).detail == found.detail
     assert not any(part and part in found.detail for part in cookie.split("."))
     return found.detail
 
@@ -44,10 +43,7 @@ def test_a_cookie_speaks_for_the_owner_of_the_token(direct: DirectApi) -> None:
         )
         == signed.actor
     )
-    assert (
-        direct.store.read("test", lambda tx: use.signed_in_again(direct.co, tx, cookie))
-        == signed.actor
-    )
+    assert use.signed_in(direct.co, cookie, used=False).actor == signed.actor
     assert (signed.idle_until - signed.created_at).total_seconds() == 30 * MINUTE
     assert (signed.ends_at - signed.created_at).total_seconds() == 12 * HOUR
     assert signed.sent_form(signed.csrf)
@@ -182,7 +178,7 @@ def test_a_stream_of_events_ends_with_the_sign_in(direct: DirectApi) -> None:
 
     def read() -> EventBatch:
         return read_events(
-            direct.co, lambda tx: use.signed_in_again(direct.co, tx, cookie), "heart", 0
+            direct.co, use.signed_in(direct.co, cookie, used=False).actor, "heart", 0
         )
 
     # The trail says how somebody acted; a session's readers do not learn it.

@@ -241,7 +241,7 @@ def test_events_begin_with_the_session_that_is_there(direct: DirectApi, clock: M
     seal = direct.co.sealer.run_once
 
     def read(after: int = 0) -> events.EventBatch:
-        return events.read_events(direct.co, lambda _: ANALYST, "heart", after)
+        return events.read_events(direct.co, ANALYST, "heart", after)
 
     direct.define()
     sessions.cancel_session(direct.co, ANALYST, "heart")

@@ -1,13 +1,13 @@
 """A session's events: sealed audit entries, limited to what the reader may see."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from fedclust_service.domain.access import Actor, AuditEntry, Role, require
+from fedclust_service.domain.access import Actor, AuditEntry, Role
 from fedclust_service.store import Tx
 from fedclust_service.usecases.access_queries import session_for
 from fedclust_service.usecases.coordinator import Coordinator
+from fedclust_service.usecases.unit_of_work import reads
 
 Value: TypeAlias = str | int | float | bool | None
 
@@ -66,41 +66,29 @@ class EventBatch:
     ended: bool
 
 
+@reads("event.read", "events.read")
 def read_events(
-    co: Coordinator,
-    authenticate: Callable[[Tx], Actor],
-    session: str,
-    after: int,
-    wanted: frozenset[str] = FOR_ALL,
+    tx: Tx, actor: Actor, session: str, after: int, wanted: frozenset[str] = FOR_ALL
 ) -> EventBatch:
     """Return a session's ``wanted`` events after number ``after``, at most :data:`PAGE`.
 
-    They end with the session, unless its end is not wanted. Every call authenticates, because a
-    stream may live longer than its token or sign-in. Refusal ``unauthenticated``, or ``not-found``
-    for a session that the reader may not see.
+    They end with the session, unless its end is not wanted. Refusal ``not-found`` for a session
+    that the reader may not see.
     """
-
-    def look(tx: Tx) -> EventBatch:
-        actor = authenticate(tx)
-        require(actor, "event.read")
-        found, _ = session_for(tx, actor, session)
-        known = tx.chain.last_of(found.name, (END & wanted) | {_DELETED})
-        begun = known.pop(_DELETED, 0)
-        if begun is None:  # nothing of this session is sealed yet
-            return EventBatch((), after, more=False, ended=False)
-        end = max((n for n in known.values() if n is not None and n > begun), default=None)
-        if end is not None and after >= end:
-            return EventBatch((), after, more=False, ended=True)
-        rows = tx.chain.about(found.name, max(after, begun), PAGE)
-        kept = [row for row in rows if end is None or (row.number or 0) <= end]
-        last = kept[-1].number or after if kept else after
-        kept = [row for row in kept if row.action in wanted]
-        shown = tuple(event for row in kept if (event := _event_of(actor, row)) is not None)
-        return EventBatch(
-            shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end
-        )
-
-    return co.store.read("events.read", look)
+    found, _ = session_for(tx, actor, session)
+    known = tx.chain.last_of(found.name, (END & wanted) | {_DELETED})
+    begun = known.pop(_DELETED, 0)
+    if begun is None:  # nothing of this session is sealed yet
+        return EventBatch((), after, more=False, ended=False)
+    end = max((n for n in known.values() if n is not None and n > begun), default=None)
+    if end is not None and after >= end:
+        return EventBatch((), after, more=False, ended=True)
+    rows = tx.chain.about(found.name, max(after, begun), PAGE)
+    kept = [row for row in rows if end is None or (row.number or 0) <= end]
+    last = kept[-1].number or after if kept else after
+    kept = [row for row in kept if row.action in wanted]
+    shown = tuple(event for row in kept if (event := _event_of(actor, row)) is not None)
+    return EventBatch(shown, last, more=len(rows) == PAGE, ended=end is not None and last >= end)
 
 
 def newest_number(co: Coordinator) -> int:

@@ -57,12 +57,16 @@ def _token_advice(role: Role) -> str:
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-def authenticate(co: Coordinator, token: str) -> Actor:
-    """Return the owner of a bearer token; Refusal ``unauthenticated``."""
+def authenticate(co: Coordinator, token: str, *, recorded: bool = True) -> Actor:
+    """Return the owner of a bearer token; Refusal ``unauthenticated``.
+
+    ``recorded``: whether this counts as a use of the token.
+    """
     text, now = _parsed(token), co.clock.now()
     found = co.store.read("token.check", lambda tx: tx.tokens.with_owner(text.id))
     row, principal = _valid(co, text, found, now)
-    _touch(co, row, principal, now)
+    if recorded:
+        _touch(co, row, principal, now)
     return _actor(row, principal)
 
 
@@ -92,12 +96,6 @@ def read_as_site(
     if recorded:
         _touch(co, row, principal, now)
     return value
-
-
-def authenticate_again(co: Coordinator, tx: Tx, token: str) -> Actor:
-    """Authenticate inside a transaction; this use of the token is not recorded."""
-    text = _parsed(token)
-    return _actor(*_valid(co, text, tx.tokens.with_owner(text.id), co.clock.now()))
 
 
 def _actor(row: Token, principal: Principal) -> Actor:

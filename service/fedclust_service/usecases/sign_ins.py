@@ -90,13 +90,6 @@ def signed_in(co: Coordinator, cookie: str, *, used: bool = True) -> SignedIn:
     return _signed_in(co, text, replace(row, last_used_at=now), _actor(token, principal))
 
 
-def signed_in_again(co: Coordinator, tx: Tx, cookie: str) -> Actor:
-    """Authenticate a cookie inside a transaction; this use is not recorded."""
-    text, now = _parsed(cookie), co.clock.now()
-    row, token, principal = _valid(co, text, tx.sign_ins.with_owner(text.id), now)
-    return _signed_in(co, text, row, _actor(token, principal)).actor
-
-
 def sign_out(co: Coordinator, cookie: str) -> None:
     """End the sign-in of a cookie. Idempotent; a cookie that nobody knows is no error."""
     text = parse_cookie(cookie)

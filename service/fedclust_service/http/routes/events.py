@@ -23,7 +23,7 @@ from fedclust_service.http.dependencies import (
 from fedclust_service.usecases import audit
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.events import Event, EventBatch, read_events
-from fedclust_service.usecases.principals import authenticate_again
+from fedclust_service.usecases.principals import authenticate
 
 router = api_router(tags=["events"])
 STREAM = "text/event-stream"
@@ -68,8 +68,9 @@ async def watch_events(
     """
     token = bearer_token(request)
 
+    # A stream may live longer than its token.
     def read(after: int) -> EventBatch:
-        return read_events(co, lambda tx: authenticate_again(co, tx, token), session, after)
+        return read_events(co, authenticate(co, token, recorded=False), session, after)
 
     async def lines(batches: Batches) -> AsyncIterator[bytes]:
         async for each in batches:

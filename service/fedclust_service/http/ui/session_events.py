@@ -16,7 +16,7 @@ from fedclust_service.http.routes.events import NOTHING, Batches, read_number, s
 from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.http.ui.page_request import open_route
 from fedclust_service.usecases.events import FOR_ALL, EventBatch, read_events
-from fedclust_service.usecases.sign_ins import signed_in_again
+from fedclust_service.usecases.sign_ins import signed_in
 
 #: Many sites that answer at once make a page load one or two times.
 LEAST_PAUSE_SECONDS = 1.0
@@ -33,8 +33,9 @@ async def _events(wanted: frozenset[str], request: Request) -> Response:
     session = str(request.path_params["session"])
     known = request.headers.get("Last-Event-ID") or request.query_params.get("after")
 
+    # A stream may live longer than its sign-in.
     def read(after: int) -> EventBatch:
-        return read_events(co, lambda tx: signed_in_again(co, tx, cookie), session, after, wanted)
+        return read_events(co, signed_in(co, cookie, used=False).actor, session, after, wanted)
 
     async def changes(batches: Batches) -> AsyncIterator[bytes]:
         last = read_number(known)
