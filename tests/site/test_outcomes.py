@@ -271,9 +271,9 @@ def test_a_preview_shows_shapes_and_noise_and_draws_nothing(
         assert (preview.phase, preview.body) == ("outcomes", None)
         assert preview.fields == {"cells[0]": "int64[4, 3]", "cells[1]": "int64[4, 4]"}
         assert "sd of died 5, stay 2.5" in preview.note
-    assert draws == []
+    assert not any(draws)
     take_part(fake, tmp_path)
-    assert len(draws) == 2
+    assert len([*filter(None, draws)]) == 2
 
 
 def _stop_at_outcomes(fake: FakeCoordinator) -> Callable[[httpx.Request], None]:

@@ -142,45 +142,32 @@ def compute_answer(
     return ComputedAnswer(task.phase, body, fields, smallest, after)
 
 
-def count_persons(request: ConsentRequest, persons: Callable[[], Iterator[OutcomeBlock]]) -> Count:
-    """Return what counts the outcomes of a site's persons: each call draws noise."""
+def count_persons(
+    request: ConsentRequest, persons: Callable[[], Iterator[OutcomeBlock]] | None
+) -> Count:
+    """Return what counts the outcomes of a site's persons: each call draws noise.
+
+    Without ``persons`` it gives tables of the right shapes, and neither reads rows nor draws noise.
+    """
+    exact = persons is None or request.protection_none
 
     def count(model: Result, memory: Memory) -> outcomes.OutcomesPayload:
+        blocks = persons() if persons else ()
         clusters, cells = label_persons(
-            request.plan, model, persons(), memory, request.site, request.mask
+            request.plan, model, blocks, memory, request.site, request.mask
         )
 
-        def table(place: int, outcome: Outcome) -> IntArray:
-            variance = Fraction(0) if request.protection_none else outcome.variance
+        def table(place: int, outcome: Outcome) -> IntArray | None:
+            if outcome.name not in request.features:
+                return None
+            variance = Fraction(0) if exact else outcome.variance
             k, n_cells = len(model.centroids), len(outcome.cells)
             return count_outcomes(clusters, cells[:, place], k, n_cells, variance)
 
-        return _tables(request, table)
+        tables = (table(place, outcome) for place, outcome in enumerate(request.plan.outcomes))
+        return outcomes.OutcomesPayload(cells=tuple(tables))
 
     return count
-
-
-def count_nobody(request: ConsentRequest) -> Count:
-    """Return what gives tables of the right shapes, and neither reads rows nor draws noise."""
-
-    def count(model: Result, memory: Memory) -> outcomes.OutcomesPayload:
-        del memory
-        k = len(model.centroids)
-        return _tables(request, lambda _, outcome: np.zeros((k + 1, len(outcome.cells)), np.int64))
-
-    return count
-
-
-def _tables(
-    request: ConsentRequest, table: Callable[[int, Outcome], IntArray]
-) -> outcomes.OutcomesPayload:
-    """Return the table of each outcome that the site answers."""
-    return outcomes.OutcomesPayload(
-        cells=tuple(
-            table(place, outcome) if outcome.name in request.features else None
-            for place, outcome in enumerate(request.plan.outcomes)
-        )
-    )
 
 
 def summary(payload: Any) -> tuple[dict[str, str], int | None]:

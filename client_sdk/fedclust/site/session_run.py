@@ -30,7 +30,6 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import (
     accepted_plan,
     compute_answer,
-    count_nobody,
     count_persons,
     first_task,
     refuse_foreign,
@@ -594,7 +593,7 @@ class SessionRun(SessionAnswers):
         """Return the shapes of the counts that would be sent: their noise is drawn only once."""
         if not self.may_draw():
             return as_preview(self.compute(number, document))
-        answer = self.compute(number, document, count_nobody(self.request))
+        answer = self.compute(number, document, count_persons(self.request, None))
         return without_counts(answer, self.request)
 
 
