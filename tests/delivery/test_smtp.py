@@ -2,15 +2,15 @@
 
 import ssl
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from fedclust_service.delivery import smtp
-from fedclust_service.delivery.smtp import MailServer as Configured
 from fedclust_service.delivery.smtp import SmtpSender, mail
 from fedclust_service.domain.notification import DeliveryFailed
+from fedclust_service.settings import Settings
 from support.certificates import Authority
 from support.clock import BEGIN
 from support.mail_server import MailServer, dripping, mail_server
@@ -32,17 +32,16 @@ def server(authority: Authority) -> Iterator[MailServer]:
         yield running
 
 
-def sender(server: MailServer, authority: Authority | None, **changes: Any) -> SmtpSender:
+def sender(server: MailServer, authority: Authority | None) -> SmtpSender:
     context = ssl.create_default_context(cafile=str(authority.bundle) if authority else None)
-    configured = Configured(
-        host="localhost",
-        port=server.port,
-        security="starttls",
-        sender="fedclust@hospital.example",
-        user="fedclust",
-        password=PASSWORD,
+    settings = Settings(
+        smtp_host="localhost",
+        smtp_port=server.port,
+        smtp_from="fedclust@hospital.example",
+        smtp_user="fedclust",
+        smtp_password=SecretStr(PASSWORD),
     )
-    return SmtpSender(replace(configured, **changes), context)
+    return SmtpSender(settings, context)
 
 
 def test_a_mail_arrives_over_starttls_after_login(server: MailServer, authority: Authority) -> None:
@@ -126,7 +125,12 @@ def test_a_server_that_drips_ends_at_one_deadline(
     """Each byte comes soon after the one before, the greeting or the next answer never ends."""
     monkeypatch.setattr(smtp, "DEADLINE_S", 0.3)
     with dripping(sent, b"x") as port:
-        server = Configured("127.0.0.1", port, "none", "me@x.example")
+        server = Settings(
+            smtp_host="127.0.0.1",
+            smtp_port=port,
+            smtp_security="none",
+            smtp_from="me@hospital.example",
+        )
         with pytest.raises(DeliveryFailed, match=r"has not taken a mail in 0\.3 s"):
             SmtpSender(server, ssl.create_default_context()).send(BODY, OPS, BEGIN)
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from fedclust.schema.notification_texts import with_address
 from fedclust.schema.times import write_time
-from fedclust_service.delivery.smtp import MailServer, SmtpSender
+from fedclust_service.delivery.smtp import SmtpSender
 from fedclust_service.delivery.webhook import WebhookSender
 from fedclust_service.domain.notification import Body, Channel, DeliveryFailed, Outgoing, Sender
 from fedclust_service.exit_codes import SettingsError
@@ -20,18 +20,7 @@ def outgoing(settings: Settings) -> Outgoing:
     if settings.smtp_host is not None or settings.webhook_url is not None:
         context = _client_context(settings)
     if settings.smtp_host is not None:
-        password = settings.smtp_password
-        senders[Channel.EMAIL] = SmtpSender(
-            MailServer(
-                host=settings.smtp_host,
-                port=settings.mail_port,
-                security=settings.smtp_security,
-                user=settings.smtp_user,
-                password=None if password is None else password.get_secret_value(),
-                sender=settings.smtp_from or "",
-            ),
-            context,
-        )
+        senders[Channel.EMAIL] = SmtpSender(settings, context)
     if settings.webhook_url is not None and settings.webhook_secret is not None:
         senders[Channel.WEBHOOK] = WebhookSender(
             settings.webhook_url.get_secret_value(),

@@ -6,14 +6,13 @@ import socket
 import ssl
 import threading
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from datetime import datetime
 from email import policy
 from email.message import EmailMessage
 from email.utils import format_datetime
-from typing import Literal
 
 from fedclust_service.domain.notification import Body, DeliveryFailed
+from fedclust_service.settings import Settings
 
 #: Longest wait for a part of an answer, and longest time for a whole mail, however slowly the
 #: server answers. Some servers wait for 20 s before they greet, against senders of spam.
@@ -24,34 +23,22 @@ _POLICY = policy.SMTP.clone(max_line_length=990)
 #: The code of a server that takes mail only after a login.
 _LOGIN_NEEDED = 530
 _READY = 220
-Security = Literal["starttls", "tls", "none"]
-
-
-@dataclass(frozen=True)
-class MailServer:
-    """An SMTP server, and the address that mail comes from."""
-
-    host: str
-    port: int
-    security: Security
-    sender: str
-    user: str | None = None
-    password: str | None = field(default=None, repr=False)
 
 
 class SmtpSender:
     """Sends one mail for each notification, over a connection of its own."""
 
-    def __init__(self, server: MailServer, context: ssl.SSLContext) -> None:
-        self._server = server
-        self._context = context
+    def __init__(self, settings: Settings, context: ssl.SSLContext) -> None:
+        self._settings, self._context = settings, context
+        self._sender, self._host = settings.smtp_from or "", settings.smtp_host or ""
+        self._place = f"{self._host} port {settings.mail_port}"
 
     def send(self, body: Body, address: str | None, now: datetime) -> str:
         """Send a notification to an address; DeliveryFailed if it was not accepted."""
         assert address is not None, "a mail has a recipient"  # noqa: S101
-        message = mail(self._server.sender, body, address, now)
-        with _explained(self._server), self._connection() as smtp:
-            smtp.send_message(message, self._server.sender, [address])
+        message = mail(self._sender, body, address, now)
+        with _explained(self._place), self._connection() as smtp:
+            smtp.send_message(message, self._sender, [address])
             # The server has accepted the mail: a failure of QUIT must not send it again.
             with contextlib.suppress(smtplib.SMTPException, OSError):
                 smtp.quit()
@@ -60,7 +47,7 @@ class SmtpSender:
     @contextlib.contextmanager
     def _connection(self) -> Iterator[smtplib.SMTP]:
         """Connect; DeliveryFailed if the connection is still used at the deadline."""
-        server, late = self._server, threading.Event()
+        late = threading.Event()
 
         def cut() -> None:
             late.set()
@@ -69,18 +56,18 @@ class SmtpSender:
                 with contextlib.suppress(OSError):
                     socket.socket.shutdown(smtp.sock, socket.SHUT_RDWR)
 
-        if server.security == "tls":
+        if self._settings.smtp_security == "tls":
             smtp: smtplib.SMTP = smtplib.SMTP_SSL(timeout=TIMEOUT_S, context=self._context)
         else:
             smtp = smtplib.SMTP(timeout=TIMEOUT_S)
         # The name that the certificate has to have. The constructor would set it and connect, and
         # nobody could cut the connection before it returns.
-        smtp._host = server.host  # type: ignore[attr-defined]
+        smtp._host = self._host  # type: ignore[attr-defined]
         timer = threading.Timer(DEADLINE_S, cut)
         timer.daemon = True
         timer.start()
         try:
-            code, message = smtp.connect(server.host, server.port)
+            code, message = smtp.connect(self._host, self._settings.mail_port)
             if code != _READY:
                 raise smtplib.SMTPConnectError(code, message)
             self._sign_in(smtp)
@@ -88,8 +75,7 @@ class SmtpSender:
         except (smtplib.SMTPException, OSError):
             if late.is_set():
                 raise DeliveryFailed(
-                    f"smtp_host, smtp_port: {_server_address(server)} has not taken a mail in "
-                    f"{DEADLINE_S:g} s"
+                    f"smtp_host, smtp_port: {self._place} has not taken a mail in {DEADLINE_S:g} s"
                 ) from None
             raise
         finally:
@@ -97,20 +83,20 @@ class SmtpSender:
             smtp.close()
 
     def _sign_in(self, smtp: smtplib.SMTP) -> None:
-        server = self._server
+        settings = self._settings
         smtp.ehlo_or_helo_if_needed()
-        if server.security == "starttls":
+        if settings.smtp_security == "starttls":
             if not smtp.has_extn("starttls"):
                 raise DeliveryFailed(
-                    f"smtp_security: {_server_address(server)} offers no STARTTLS: "
+                    f"smtp_security: {self._place} offers no STARTTLS: "
                     "set tls, or none for a server on this machine"
                 )
             smtp.starttls(context=self._context)
             smtp.ehlo_or_helo_if_needed()
-        if server.user is not None:
+        if settings.smtp_user is not None and settings.smtp_password is not None:
             if not smtp.has_extn("auth"):
-                raise DeliveryFailed(f"smtp_user: {_server_address(server)} offers no login")
-            smtp.login(server.user, server.password or "")
+                raise DeliveryFailed(f"smtp_user: {self._place} offers no login")
+            smtp.login(settings.smtp_user, settings.smtp_password.get_secret_value())
 
 
 def mail(sender: str, body: Body, address: str, now: datetime) -> EmailMessage:
@@ -130,9 +116,8 @@ def mail(sender: str, body: Body, address: str, now: datetime) -> EmailMessage:
 
 
 @contextlib.contextmanager
-def _explained(server: MailServer) -> Iterator[None]:
+def _explained(place: str) -> Iterator[None]:
     """Turn every failure into DeliveryFailed with the setting to look at, without server text."""
-    place = _server_address(server)
     try:
         yield
     except smtplib.SMTPRecipientsRefused as error:
@@ -164,10 +149,6 @@ def _refused(code: int, to: str, advice: str, *, final: bool = False) -> Deliver
             f"smtp_user, smtp_password: the mail server asks for a login ({code}); set both"
         )
     return DeliveryFailed(f"the mail server refuses the {advice}", final=final)
-
-
-def _server_address(server: MailServer) -> str:
-    return f"{server.host} port {server.port}"
 
 
 def _connection_fault(place: str, error: OSError) -> str:
