@@ -15,7 +15,7 @@ import os
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -34,6 +34,7 @@ from fedclust.wire.errors import (
     TLSError,
     TransportError,
     UsageError,
+    causes,
     from_problem,
 )
 
@@ -241,7 +242,7 @@ class Http:
 
     def _classified(self, error: httpx.TransportError) -> TransportError | _Retry:
         """Return an error to retry, or one that waiting cannot fix."""
-        tls = next((each for each in _causes(error) if isinstance(each, ssl.SSLError)), None)
+        tls = next((each for each in causes(error) if isinstance(each, ssl.SSLError)), None)
         if tls is not None and not isinstance(tls, _TRANSIENT_TLS):
             return tls_failure(self.url, tls)
         if isinstance(error, httpx.ProxyError) and "407" in str(error):
@@ -258,7 +259,7 @@ class Http:
             what = f"the connection is closed without an answer: {hint}"
             return _Retry(kind(f"{self.url}: {what}"), what)
         # The operating system's, such as an unknown host name.
-        reasons = (each.strerror for each in _causes(error) if isinstance(each, OSError))
+        reasons = (each.strerror for each in causes(error) if isinstance(each, OSError))
         reason = next(filter(None, reasons), None)
         message = f"{self.url} cannot be reached ({reason or what})"
         if unsent:
@@ -337,14 +338,6 @@ def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
         ) from None
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
-
-
-def _causes(error: BaseException) -> Iterator[BaseException]:
-    """Yield an error and what led to it."""
-    cause: BaseException | None = error
-    while cause is not None:
-        yield cause
-        cause = cause.__cause__ or cause.__context__
 
 
 def _problem_of(status: int, body: bytes) -> Problem:

@@ -96,6 +96,14 @@ class UsageError(FedclustError, ValueError):
     """An address, option, certificate or token file that cannot be used as given."""
 
 
+def causes(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and what led to it."""
+    cause: BaseException | None = error
+    while cause is not None:
+        yield cause
+        cause = cause.__cause__ or cause.__context__
+
+
 @contextmanager
 def writing(path: object) -> Iterator[None]:
     """Turn an error while a file is written into a UsageError that names the file."""

@@ -9,6 +9,7 @@ from datetime import datetime
 import httpx
 
 from fedclust.wire.codec import canonical_json
+from fedclust.wire.errors import causes
 from fedclust_service.domain.notification import Body, DeliveryFailed
 
 #: Longest time for a whole delivery, however slowly its answer drips.
@@ -40,7 +41,7 @@ class WebhookSender:
                 f"webhook_url: no answer from {place} in {TIMEOUT_S:g} s"
             ) from None
         except httpx.ConnectError as error:
-            if _by_tls(error):
+            if any(isinstance(each, ssl.SSLError) for each in causes(error)):
                 raise DeliveryFailed(
                     f"notify_ca: no TLS with {place}, or its certificate is not trusted"
                 ) from None
@@ -67,15 +68,6 @@ class WebhookSender:
             client.stream("POST", self._url, content=content, headers=headers) as reply,
         ):
             return reply.status_code
-
-
-def _by_tls(error: BaseException | None) -> bool:
-    """Whether TLS caused an error of the connection."""
-    while error is not None:
-        if isinstance(error, ssl.SSLError):
-            return True
-        error = error.__cause__ or error.__context__
-    return False
 
 
 def signature(secret: bytes, timestamp: str, content: bytes) -> str:
