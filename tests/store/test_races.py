@@ -11,7 +11,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.site_table import SiteTable
-from fedclust_service.store import AlreadyExists, Store, Tx
+from fedclust_service.store import Store, StoreError, Tx
 from support.clock import ManualClock
 from support.store_rows import (
     SITES,
@@ -105,7 +105,7 @@ def test_one_of_many_opens_the_next_round_or_creates_the_session(two: list[Store
     def create(store: Store, number: int) -> bool:
         try:
             store.run_tx("create", lambda tx: add_session(tx, created_by=f"a{number}"))
-        except AlreadyExists:
+        except StoreError:
             return False
         return True
 
@@ -117,7 +117,7 @@ def test_one_of_many_opens_the_next_round_or_creates_the_session(two: list[Store
     def opens(store: Store, _: int) -> bool:
         try:
             store.run_tx("open", lambda tx: tx.rounds.add(new_round(session), addressees()))
-        except AlreadyExists:
+        except StoreError:
             return False
         return True
 

@@ -7,8 +7,6 @@ dataclasses of `fedclust_service.domain`. Tables, engines and migrations are pri
 
 from fedclust_service.store._sql import Ending
 from fedclust_service.store.errors import (
-    AlreadyExists,
-    ConstraintViolated,
     DatabaseDamaged,
     DataDamaged,
     NotOurDatabase,

@@ -19,12 +19,11 @@ from sqlalchemy import (
     Table,
     delete,
     func,
+    insert,
     select,
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.elements import NamedColumn
-
-from fedclust_service.store.errors import AlreadyExists
 
 S = TypeVar("S", bound=StrEnum)
 T = TypeVar("T")
@@ -100,19 +99,15 @@ class Repository:
         statement = _insert_statement(self._connection.dialect.name, table, key)
         return self._connection.execute(statement, values).rowcount == 1
 
-    def _insert(self, table: Table, values: Mapping[str, Any], key: tuple[str, ...]) -> None:
-        """Insert a row; AlreadyExists if its ``key`` exists."""
-        if not self._insert_unless_there(table, values, key):
-            raise AlreadyExists(table.name, key)
+    def _insert(self, table: Table, values: Mapping[str, Any]) -> None:
+        """Insert a row; StoreError if its key exists."""
+        # Inline: SQLAlchemy does not read the new row's key.
+        self._all(insert(table).inline(), **values)
 
-    def _added(self, table: Table, values: Mapping[str, Any], key: tuple[str, ...]) -> int:
+    def _added(self, table: Table, values: Mapping[str, Any]) -> int:
         """Insert a row as `_insert` does, without the ``id`` in ``values``; return its new id."""
-        statement = _insert_and_return_id(self._connection.dialect.name, table, key)
         given = {name: value for name, value in values.items() if name != "id"}
-        found: int | None = self._connection.execute(statement, given).scalar_one_or_none()
-        if found is None:
-            raise AlreadyExists(table.name, key)
-        return found
+        return int(self._all(insert(table).returning(table.c.id), **given).scalar_one())
 
     def _by_state(self, state: Column[Any], kind: type[S]) -> dict[S, int]:
         """Return how many rows are in each state."""
@@ -140,11 +135,6 @@ def _insert_statement(dialect: str, table: Table, key: tuple[str, ...]) -> Inser
     statement = build(table).on_conflict_do_nothing(index_elements=list(key)).inline()
     # SQLAlchemy keeps the row count of an INSERT only with this option.
     return statement.execution_options(preserve_rowcount=True)
-
-
-@functools.cache
-def _insert_and_return_id(dialect: str, table: Table, key: tuple[str, ...]) -> Executable:
-    return _insert_statement(dialect, table, key).returning(table.c.id)
 
 
 def unindexed(column: ColumnElement[str]) -> ColumnElement[str]:

@@ -113,17 +113,6 @@ class DataDamaged(StoreError):
         self.site = site
 
 
-class ConstraintViolated(StoreError):
-    """A rule of the schema refused a row."""
-
-
-class AlreadyExists(ConstraintViolated):
-    """The record to add exists already. The transaction continues."""
-
-    def __init__(self, table: str, key: tuple[str, ...]) -> None:
-        super().__init__(f"{table} has a row with this {' and '.join(key)}")
-
-
 class SchemaProblem(StoreError):
     """The tables are not those of this program."""
 
@@ -218,12 +207,5 @@ def translate(error: Exception, name: str) -> StoreError:
         return DataDamaged("row")
     if is_connection_lost(error):
         return StoreUnavailable(f"{name}: the database cannot be reached")
-    if code == sqlite3.SQLITE_CONSTRAINT:
-        # SQLite names columns and constraints here, never values.
-        return ConstraintViolated(f"{name}: {error.orig if isinstance(error, DBAPIError) else ''}")
-    if state is not None and state.startswith("23"):
-        diagnosis = getattr(getattr(error, "orig", None), "diag", None)
-        constraint = getattr(diagnosis, "constraint_name", None)
-        return ConstraintViolated(f"{name}: constraint {constraint} ({state})")
     original = getattr(error, "orig", None) or error
     return StoreError(f"{name}: {type(original).__name__} ({state or code or 'no code'})")

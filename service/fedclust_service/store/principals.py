@@ -24,10 +24,10 @@ class Principals(Repository):
     """Operators, analysts and sites, by role and name. They are never deleted."""
 
     def add(self, role: Role, name: str, title: str, email: str | None = None) -> Principal:
-        """Register a principal, enabled; AlreadyExists when the role has one of that name."""
+        """Register a principal, enabled; StoreError when the role has one of that name."""
         now = self._pending.now
         new = Principal(0, role, name, title, disabled=False, created_at=now, email=email)
-        return replace(new, id=self._added(tables.principals, vars(new), ("role", "name")))
+        return replace(new, id=self._added(tables.principals, vars(new)))
 
     def get(self, role: Role, name: str) -> Principal | None:
         """Return the principal of a role by its name."""
@@ -90,8 +90,8 @@ class Tokens(Repository):
     """Tokens, by their id: the public part."""
 
     def add(self, token: Token) -> None:
-        """Store a token; AlreadyExists when the id is taken."""
-        self._insert(tables.tokens, vars(token), ("id",))
+        """Store a token; StoreError when the id is taken."""
+        self._insert(tables.tokens, vars(token))
 
     def get(self, token_id: str) -> Token | None:
         """Return a token by its id, even a revoked or expired one."""
@@ -178,8 +178,8 @@ class SignIns(Ending):
     ended = _S.ends_at
 
     def add(self, new: SignIn) -> None:
-        """Store a sign-in; AlreadyExists when the id is taken."""
-        self._insert(tables.sign_ins, vars(new), ("id",))
+        """Store a sign-in; StoreError when the id is taken."""
+        self._insert(tables.sign_ins, vars(new))
 
     def with_owner(self, sign_in_id: str) -> tuple[SignIn, Token, Principal] | None:
         """Return a sign-in, even one that has ended, with its token and principal."""

@@ -35,14 +35,14 @@ class States(Repository):
     """Engine states, one for each round."""
 
     def put(self, session_id: int, round_number: int, state: bytes) -> None:
-        """Store the state after a round; AlreadyExists if that round has one."""
+        """Store the state after a round; StoreError if that round has one."""
         values = {
             "session_id": session_id,
             "round_number": round_number,
             "state": state,
             "sha256": codec.sha256(state),
         }
-        self._insert(tables.states, values, ("session_id", "round_number"))
+        self._insert(tables.states, values)
 
     def get(self, session_id: int, round_number: int) -> bytes | None:
         """Return the state after one round; None once scrubbed. DataDamaged if its hash differs."""
@@ -58,7 +58,7 @@ class Results(Repository):
     def put(
         self, session_id: int, result: bytes, provenance: bytes, completed_at: datetime
     ) -> None:
-        """Store a result; AlreadyExists if the session has one."""
+        """Store a result; StoreError if the session has one."""
         values = {
             "session_id": session_id,
             "result": result,
@@ -66,7 +66,7 @@ class Results(Repository):
             "completed_at": completed_at,
             "sha256": codec.sha256(result + provenance),
         }
-        self._insert(tables.results, values, ("session_id",))
+        self._insert(tables.results, values)
 
     def name_clusters(self, session_id: int, names: dict[str, list[str]]) -> None:
         """Store the names of clusters, by K."""

@@ -60,7 +60,7 @@ class Submissions(Repository):
     def insert(self, submission: Submission) -> bool:
         """Store an answer; return False and write nothing if the site has one in that round.
 
-        ConstraintViolated if the round does not address the site.
+        StoreError if the round does not address the site.
         """
         values = {**vars(submission), "payload_sha256": _hash_of(submission.payload)}
         return self._insert_unless_there(tables.submissions, values, ("round_id", "site"))
@@ -180,13 +180,12 @@ class Rounds(Repository):
     """Rounds of sessions."""
 
     def add(self, new: Round, addressees: Sequence[Addressee]) -> Round:
-        """Store a round for the sites it addresses; AlreadyExists if the number is taken.
+        """Store a round for the sites it addresses; StoreError if the number is taken.
 
         The database gives the ids: ``id`` and ``round_id`` of the parameters are ignored. Returns
         the round with its id.
         """
-        key = ("session_id", "number")
-        added = replace(new, id=self._added(tables.rounds, vars(new), key))
+        added = replace(new, id=self._added(tables.rounds, vars(new)))
         if addressees:
             self._connection.execute(
                 insert(tables.addressees),

@@ -29,8 +29,8 @@ class Studies(Repository):
     """Studies, by name."""
 
     def add(self, new: Study, sites: Collection[str]) -> Study:
-        """Store a study and return it with the database's id; AlreadyExists for a taken name."""
-        added = replace(new, id=self._added(tables.studies, vars(new), ("name",)))
+        """Store a study and return it with the database's id; StoreError for a taken name."""
+        added = replace(new, id=self._added(tables.studies, vars(new)))
         rows = [{"study_id": added.id, "site": site} for site in sorted(sites)]
         self._connection.execute(insert(tables.study_sites), rows)
         return added
@@ -88,7 +88,7 @@ class Studies(Repository):
         return counts
 
     def delete(self, study_id: int) -> None:
-        """Delete a study; ConstraintViolated if a session belongs to it."""
+        """Delete a study; StoreError if a session belongs to it."""
         self._all(delete(tables.study_sites).where(_N.study_id == study_id))
         self._all(delete(tables.studies).where(_T.id == study_id))
 
@@ -122,8 +122,8 @@ class Sessions(Repository):
     """Sessions, by name."""
 
     def add(self, new: Session) -> Session:
-        """Store a session and return it with the database's id; AlreadyExists for a taken name."""
-        return replace(new, id=self._added(tables.sessions, vars(new), ("name",)))
+        """Store a session and return it with the database's id; StoreError for a taken name."""
+        return replace(new, id=self._added(tables.sessions, vars(new)))
 
     def get(self, name: str, *, lock: bool = False) -> Session | None:
         """Return a session by name; ``lock`` locks it until this transaction ends.
@@ -162,7 +162,7 @@ class Sessions(Repository):
     def delete(self, session_id: int) -> None:
         """Delete a session and its participations; waiters wake after the commit.
 
-        ConstraintViolated if the session has rounds.
+        StoreError if the session has rounds.
         """
         self.touch(session_id)
         self._all(delete(tables.participations).where(_P.session_id == session_id))
@@ -263,8 +263,8 @@ class Participations(Repository):
     """Sites in sessions."""
 
     def add(self, participation: Participation) -> None:
-        """Store a new participation; AlreadyExists when the site has one in the session."""
-        self._insert(tables.participations, vars(participation), ("session_id", "site"))
+        """Store a new participation; StoreError when the site has one in the session."""
+        self._insert(tables.participations, vars(participation))
 
     def get(self, session_id: int, site: str) -> Participation | None:
         """Return one site's participation."""
