@@ -211,11 +211,10 @@ class Driver(BackgroundThread):
     def __init__(self, co: CoordinatorCore) -> None:
         super().__init__("fedclust-driver")
         self._co = co
-        self._lock = threading.Lock()
         self._waiting = WaitingRounds(co)
         self._pool = AggregationPool(co.clock.now)
-        #: The rounds taken; None while one is being taken.
-        self._taken_rounds: dict[int, _Work | None] = {}
+        #: The rounds taken, by id. One thread adds them, others remove them.
+        self._taken: dict[int, _Work] = {}
         self._working: set[threading.Thread] = set()
         #: Whether rounds may wait that nobody has taken, so that one that ends makes a place.
         self._crowded = False
@@ -235,7 +234,7 @@ class Driver(BackgroundThread):
         """
         super().ask_to_stop()
         self._co.aggregation_due.set()
-        for work in self._taken():
+        for work in self._taken.copy().values():
             self._end(work)
 
     def join(self, timeout_s: float) -> None:
@@ -244,14 +243,10 @@ class Driver(BackgroundThread):
         super().join(timeout_s)
         for thread in tuple(self._working):
             thread.join(max(0.0, until - time.monotonic()))
-        for work in self._taken():
+        for work in self._taken.copy().values():
             self._end(work)
             self._give_back(work)
         self._pool.end_idle(timedelta(0))
-
-    def _taken(self) -> list[_Work]:
-        with self._lock:
-            return [each for each in self._taken_rounds.values() if each is not None]
 
     def _give_back(self, work: _Work) -> None:
         """End a lease early. Its holder can write no more, and no driver has to wait for it."""
@@ -294,7 +289,7 @@ class Driver(BackgroundThread):
         return self._crowded
 
     def _has_place(self, pooled: bool) -> bool:
-        taken = self._taken()
+        taken = self._taken.copy().values()
         if pooled:
             count = sum(each.pooled is not None for each in taken)
             return count < self._co.limits.aggregation_processes
@@ -346,8 +341,7 @@ class Driver(BackgroundThread):
 
     def _forget(self, work: _Work) -> None:
         """Let the round be taken again once its lease has run out."""
-        with self._lock:
-            self._taken_rounds.pop(work.round.id, None)
+        self._taken.pop(work.round.id, None)
 
     def _take(self, has_place: Callable[[bool], bool]) -> _Work | None:
         if self._co.clock.fault is ClockFault.DATABASE:
@@ -360,27 +354,15 @@ class Driver(BackgroundThread):
         # Before the places are counted: a round that ends meanwhile then wakes the thread.
         self._crowded = bool(waiting)
         for each, pooled in waiting:
-            if not has_place(pooled):
+            if each.id in self._taken or not has_place(pooled):
                 continue
-            with self._lock:
-                if each.id in self._taken_rounds:
-                    continue
-                self._taken_rounds[each.id] = None
-            work: _Work | None = None
-            try:
-                with set_apart("driver", each.id):
-                    work = commit(
-                        self._co, "driver.take", functools.partial(self._lease, each, pooled)
-                    )
-            finally:
-                with self._lock:
-                    if work is None:
-                        self._taken_rounds.pop(each.id, None)
-                    else:
-                        self._taken_rounds[each.id] = work
-            if work is not None:
-                self._crowded = len(waiting) > 1
-                return work
+            with set_apart("driver", each.id):
+                lease = functools.partial(self._lease, each, pooled)
+                work = commit(self._co, "driver.take", lease)
+                if work is not None:
+                    self._taken[each.id] = work
+                    self._crowded = len(waiting) > 1
+                    return work
         return None
 
     def _lease(self, seen: WaitingRound, pooled: bool, uow: UnitOfWork) -> _Work | None:
