@@ -3,9 +3,10 @@
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import Any
 
 import structlog
-from sqlalchemy import Select, bindparam, delete, func, insert, select, update
+from sqlalchemy import Executable, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
 from fedclust_service.domain.session import (
@@ -143,20 +144,16 @@ class Sessions(Repository):
         values = {name: getattr(session, name) for name in _CHANGING}
         self._all(_UPDATE.values(values), session_id=session.id)
 
-    def touch(self, session_id: int) -> int:
-        """Increase the session's version by one and return it; waiters wake after the commit.
-
-        KeyError if there is no such session.
-        """
-        row = self._all(_TOUCH, session_id=session_id).one_or_none()
-        if row is None:
-            raise KeyError(session_id)
-        self._pending.touched[row.name] = row.version
-        return int(row.version)
+    def touch(self, session_id: int) -> None:
+        """Increase the session's version by one; waiters wake after the commit."""
+        self._touch(_TOUCH, session_id=session_id)
 
     def touch_open(self, site: str) -> None:
         """Touch the sessions with a site that have not ended: its waiting requests end."""
-        for row in self._all(_TOUCH_OPEN, of_site=site).all():
+        self._touch(_TOUCH_OPEN, of_site=site)
+
+    def _touch(self, statement: Executable, **asked: Any) -> None:
+        for row in self._all(statement, **asked).all():
             self._pending.touched[row.name] = row.version
 
     def delete(self, session_id: int) -> None:
