@@ -172,9 +172,7 @@ class _ScrapeCollector(Collector):
             for key, text in texts.items()
         }
         for name, each in sorted(self._co.store.metrics().items()):
-            # A call that got no connection had no attempt.
-            repeated = max(0, each.attempts - each.calls)
-            values = (each.calls, repeated, each.failures, each.seconds)
+            values = (each.calls, each.attempts - each.calls, each.failures, each.seconds)
             for key, value in zip(texts, values, strict=True):
                 families[key].add_metric([name], value)
         yield from families.values()

@@ -29,7 +29,6 @@ from fedclust_service.store.engine import serving_lock
 from fedclust_service.store.errors import (
     DatabaseDamaged,
     SchemaMissing,
-    StoreBusy,
     StoreError,
     StoreFault,
     StoreUnavailable,
@@ -129,7 +128,6 @@ class Store:
         self._lock = lock
         self._url = url
         self._pause = pause
-        self._writing = threading.Lock() if made.file else None
         self._active = threading.local()
         self._callbacks: list[TouchCallback] = []
         self._metrics: dict[str, TxMetrics] = {}
@@ -229,13 +227,12 @@ class Store:
         started = time.perf_counter()
         self._health.refuse_damaged()
         with self._entered(name):
-            with self._exclusively(name):
-                try:
-                    tx, value = self._repeat(name, self._engines.write, fn, started)
-                except Unwritable as error:
-                    self._health.write_ended(error.fault)
-                    raise
-                self._health.write_ended()
+            try:
+                tx, value = self._repeat(name, self._engines.write, fn, started)
+            except Unwritable as error:
+                self._health.write_ended(error.fault)
+                raise
+            self._health.write_ended()
             self._after_commit(tx)
         return value
 
@@ -334,23 +331,6 @@ class Store:
             yield
         finally:
             self._active.name = None
-
-    @contextlib.contextmanager
-    def _exclusively(self, name: str) -> Iterator[None]:
-        """Let one thread of this process write at a time on SQLite.
-
-        Threads that wait here wake at their turn; in SQLite's busy handler they would sleep on.
-        """
-        if self._writing is None:
-            yield
-            return
-        if not self._writing.acquire(timeout=engines.POOL_TIMEOUT_S):
-            self._count(name, 0, True, engines.POOL_TIMEOUT_S)
-            raise StoreBusy(f"{name}: the database is busy; ask again")
-        try:
-            yield
-        finally:
-            self._writing.release()
 
     def _repeat(
         self, name: str, engine: Engine, fn: Callable[[Tx], T], started: float
