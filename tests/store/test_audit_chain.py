@@ -4,7 +4,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import cast
 
@@ -20,7 +20,6 @@ from support.clock import ManualClock
 from support.databases import in_turn
 from support.timeouts import TIMEOUT_S
 
-LEASE = timedelta(seconds=5)
 OPERATOR = Actor(Role.OPERATOR, "root", "token", datetime(2040, 1, 1, tzinfo=UTC))
 
 
@@ -32,10 +31,8 @@ def write(store: Store, clock: ManualClock, number: int, subject: str = "heart")
     )
 
 
-def seal(store: Store, clock: ManualClock, holder: str = "me", limit: int = 500) -> Head | None:
-    now = clock.now()
-    made = store.run_tx("seal", lambda tx: tx.chain.seal(holder, now, now + LEASE, limit))
-    return None if made is None else made.head
+def seal(store: Store, limit: int = 500) -> Head:
+    return store.run_tx("seal", lambda tx: tx.chain.seal(limit)).head
 
 
 def sql(store: Store, statement: str, **values: object) -> None:
@@ -59,7 +56,7 @@ def sealed(store: Store, clock: ManualClock) -> Store:
     """Return a store whose trail has twelve sealed entries."""
     for number in range(1, 13):
         write(store, clock, number)
-    assert seal(store, clock) == Head(12, store.read("h", lambda tx: tx.chain.hash_of(12) or ""))
+    assert seal(store) == Head(12, store.read("h", lambda tx: tx.chain.hash_of(12) or ""))
     return store
 
 
@@ -111,13 +108,8 @@ def rechained(store: Store) -> None:
     """Rewrite history as somebody would who knows how it is hashed."""
     sql(store, "DELETE FROM audit WHERE number = 5")
     sql(store, "UPDATE audit SET number = NULL, hash = NULL")
-    sql(
-        store,
-        "UPDATE audit_chain SET number = 0, hash = :first, lease_holder = NULL,"
-        " lease_expires_at = NULL",
-        first=FIRST,
-    )
-    assert seal(store, ManualClock()) is not None
+    sql(store, "UPDATE audit_chain SET number = 0, hash = :first", first=FIRST)
+    seal(store)
 
 
 def cut_with_head(store: Store) -> None:
@@ -215,7 +207,7 @@ def test_what_no_program_writes_is_a_fault_and_no_error(
     with contextlib.closing(Store.open(sqlite_url, clock)) as store:
         for number in range(1, 13):
             write(store, clock, number)
-        seal(store, clock)
+        seal(store)
         sql(store, ODD[way])
         assert judged(store).faults
 
@@ -227,7 +219,7 @@ def test_an_entry_that_is_no_text_does_not_stop_the_sealing(
         write(store, clock, 1)
         sql(store, "UPDATE audit SET action = CAST(x'6469642eff' AS TEXT)")
         write(store, clock, 2)
-        assert seal(store, clock) is not None
+        seal(store)
         assert verify_trail(store).unsealed == 0
         assert judged(store).faults == ()
         # Byte by byte: a question mark is not the same.
@@ -262,11 +254,11 @@ def test_one_change_is_one_fault(sealed: Store) -> None:
 
 def test_a_sealed_entry_is_not_sealed_again(sealed: Store, clock: ManualClock) -> None:
     before = judged(sealed).head
-    assert str(seal(sealed, clock)) == before
+    assert str(seal(sealed)) == before
     write(sealed, clock, 13)
     step = verify_trail(sealed)
     assert (step.head, step.unsealed, step.faults) == (before, 1, ())
-    after = seal(sealed, clock)
+    after = seal(sealed)
     assert after.number == 13
 
 
@@ -275,21 +267,8 @@ def test_small_batches_make_the_same_chain(sealed: Store, clock: ManualClock) ->
     sql(sealed, "UPDATE audit SET number = NULL, hash = NULL")
     sql(sealed, "UPDATE audit_chain SET number = 0, hash = :first", first=FIRST)
     for _ in range(4):
-        last = seal(sealed, clock, limit=3)
+        last = seal(sealed, limit=3)
     assert last == whole
-
-
-def test_another_seals_when_the_lease_is_over(store: Store, clock: ManualClock) -> None:
-    write(store, clock, 1)
-    assert seal(store, clock, "dead") is not None
-    write(store, clock, 2)
-    assert seal(store, clock, "living") is None
-    clock.advance(4.9)
-    assert seal(store, clock, "living") is None
-    clock.advance(0.2)
-    taken = seal(store, clock, "living")
-    assert taken.number == 2
-    assert judged(store).faults == ()
 
 
 def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: ManualClock) -> None:
@@ -311,12 +290,12 @@ def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: Man
     try:
         assert written.wait(TIMEOUT_S)
         write(store, clock, 1)
-        first = seal(store, clock)
+        first = seal(store)
         assert first.number == 1
     finally:
         go_on.set()
         thread.join(TIMEOUT_S)
-    second = seal(store, clock)
+    second = seal(store)
     assert second.number == 2
     late_id, early_id = (
         next(e.id for e in store.read("l", lambda tx: tx.audit.list(9)) if e.number == n)
@@ -328,16 +307,16 @@ def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: Man
 
 
 def test_two_sealers_at_once_number_each_entry_once(postgres_url: str, clock: ManualClock) -> None:
-    """Even with leases that are over at once: the chain's row is locked."""
+    """The chain's row is locked."""
     store = Store.open(postgres_url, clock)
     for number in range(60):
         write(store, clock, number)
 
-    def go(holder: str) -> None:
+    def go() -> None:
         for _ in range(30):
-            store.run_tx("seal", lambda tx: tx.chain.seal(holder, clock.now(), clock.now(), 2))
+            seal(store, limit=2)
 
-    threads = [threading.Thread(target=go, args=(name,)) for name in "abc"]
+    threads = [threading.Thread(target=go) for _ in range(3)]
     for each in threads:
         each.start()
     for each in threads:

@@ -115,9 +115,9 @@ def test_a_new_head_of_the_trail_is_heard(ear: Ear, writer: Store, clock: Manual
         writer.run_tx(
             "write", lambda tx: tx.audit.append("coordinator", "did", "heart", {}, clock.now())
         )
-        writer.run_tx("seal", lambda tx: tx.chain.seal("here", clock.now(), clock.now(), 9))
+        writer.run_tx("seal", lambda tx: tx.chain.seal(9))
         # Sealing nothing tells nothing.
-        writer.run_tx("seal", lambda tx: tx.chain.seal("here", clock.now(), clock.now(), 9))
+        writer.run_tx("seal", lambda tx: tx.chain.seal(9))
         assert ear.heads.get(timeout=TIMEOUT_S) == number
     assert ear.heads.empty()
 

@@ -102,8 +102,7 @@ def fill(store: Store, now: datetime, sessions: int = SESSIONS, entries: int = 2
 
     def write(tx: Tx) -> None:
         rows.write(tx)
-        tx.chain.seal("fill", now, now, sessions * entries + 1)
-        tx.chain.release("fill")
+        tx.chain.seal(sessions * entries + 1)
 
     store.run_tx("test.fill", write)
 

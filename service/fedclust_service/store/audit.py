@@ -33,9 +33,9 @@ _MARK = update(tables.audit).where(_A.id == bindparam("row"))
 _MARK = _MARK.values(number=bindparam("n"), hash=bindparam("h"))
 # These run several times a second. Building a statement costs more than running it. An UPDATE sets
 # the columns that it is executed with.
-_HEAD = select(tables.audit_chain).where(_C.id == _ONE)
+_HEAD = select(_C.number, _C.hash).where(_C.id == _ONE)
 _LOCK_HEAD = _HEAD.with_for_update()
-_WAITING = select(_A.id).where(_A.number.is_(None)).limit(1)
+_WAITING = select(func.count()).select_from(tables.audit).where(_A.number.is_(None))
 _MOVE = update(tables.audit_chain).where(_C.id == _ONE)
 
 
@@ -119,25 +119,6 @@ def _conditions(search: AuditSearch) -> Iterator[ColumnElement[bool]]:
 
 
 @dataclass(frozen=True)
-class ChainState:
-    """The state of the chain before a sealer starts.
-
-    ``waiting``: whether committed entries are not sealed yet.
-    """
-
-    head: Head
-    lease_holder: str | None
-    lease_expires_at: datetime | None
-    waiting: bool
-
-    def may_seal(self, holder: str, now: datetime) -> bool:
-        """Whether ``holder`` may seal: no other process holds a valid lease."""
-        if self.lease_holder in (None, holder) or self.lease_expires_at is None:
-            return True
-        return self.lease_expires_at <= now
-
-
-@dataclass(frozen=True)
 class SealedBatch:
     """The entries that one transaction sealed: those after number ``after``, up to ``head``.
 
@@ -154,28 +135,15 @@ class SealedBatch:
 class AuditChain(Repository):
     """Seals entries and reads sealed ones. Sealing adds number and hash, nothing else."""
 
-    def state(self, *, lock: bool = False) -> ChainState:
-        """Return the head, its lease, and whether entries wait."""
-        row = self._all(_LOCK_HEAD if lock else _HEAD).first()
-        if row is None:
-            raise StoreError("the audit trail's head is missing: run fedclust-service audit verify")
-        head, waiting = Head(row.number, row.hash), self._all(_WAITING).first() is not None
-        return ChainState(head, row.lease_holder, row.lease_expires_at, waiting)
-
-    def seal(
-        self, holder: str, now: datetime, expires_at: datetime, limit: int
-    ) -> SealedBatch | None:
-        """Number and chain at most ``limit`` committed entries; None if another has the lease.
+    def seal(self, limit: int) -> SealedBatch:
+        """Number and chain at most ``limit`` committed entries.
 
         This locks the chain's row first: it sees everything that was committed before, and no
         other process numbers at the same time. An entry that commits late, with a smaller id than
         a sealed one, has no number yet and gets the next.
         """
-        state = self.state(lock=True)
-        if not state.may_seal(holder, now):
-            return None
-        head, marks = state.head, []
-        subjects: dict[str, int] = {}
+        begun = head = self.head(lock=True)
+        marks, subjects = [], dict[str, int]()
         query = self._records().where(_A.number.is_(None)).order_by(_A.id).limit(limit)
         for row in self._raw(query):
             head = _entry_text(row).after(head)
@@ -184,22 +152,23 @@ class AuditChain(Repository):
         if marks:
             self._connection.execute(_MARK, marks)
             self._pending.sealed = head.number
-        lease = {"lease_holder": holder, "lease_expires_at": expires_at}
-        self._all(_MOVE, number=head.number, hash=head.hash, **lease)
-        return SealedBatch(state.head.number, head, subjects, len(marks) == limit)
-
-    def release(self, holder: str | None = None) -> None:
-        """End the lease of ``holder`` early; without ``holder``, the lease of a dead process."""
-        held = _MOVE if holder is None else _MOVE.where(_C.lease_holder == holder)
-        self._all(held.values(lease_holder=None, lease_expires_at=None))
+            self._all(_MOVE, number=head.number, hash=head.hash)
+        return SealedBatch(begun.number, head, subjects, len(marks) == limit)
 
     def rewrite(self) -> None:
         """Write the head again, unchanged."""
         self._all(_MOVE.values(number=_C.number))
 
-    def recorded(self) -> Head | None:
+    def head(self, *, lock: bool = False) -> Head:
+        """Return the stored head; StoreError if it is gone."""
+        found = self.recorded(lock=lock)
+        if found is None:
+            raise StoreError("the audit trail's head is missing: run fedclust-service audit verify")
+        return found
+
+    def recorded(self, *, lock: bool = False) -> Head | None:
         """Return the stored head, even one that somebody has tampered with; None if it is gone."""
-        row = self._all(select(_C.number, _C.hash).where(_C.id == _ONE)).first()
+        row = self._all(_LOCK_HEAD if lock else _HEAD).first()
         return None if row is None else Head(row.number, row.hash)
 
     def hash_of(self, number: int) -> str | None:
@@ -252,8 +221,7 @@ class AuditChain(Repository):
 
     def waiting(self) -> int:
         """Return how many entries are not sealed."""
-        query = select(func.count()).select_from(tables.audit).where(_A.number.is_(None))
-        return int(self._all(query).scalar_one())
+        return int(self._all(_WAITING).scalar_one())
 
     def _raw(self, query: Any) -> Iterator[Any]:
         """Yield rows whose text may not be UTF-8, which SQLite does not check."""

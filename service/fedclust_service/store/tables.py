@@ -297,16 +297,13 @@ audit = Table(
     Index(None, "number", unique=True),
     Index(None, "subject", "number"),
 )
-# The last sealed entry of the audit trail and the sealer's lease. One row.
+# The last sealed entry of the audit trail. One row.
 audit_chain = Table(
     "audit_chain",
     metadata,
     Column("id", WHOLE, primary_key=True),
     Column("number", WHOLE, nullable=False),
     Column("hash", WORD, nullable=False),
-    Column("lease_holder", WORD),
-    Column("lease_expires_at", UtcDateTime),
-    CheckConstraint("(lease_holder IS NULL) = (lease_expires_at IS NULL)", name="lease_whole"),
 )
 # The outbox: a row for each notification, recipient and channel.
 notifications = Table(

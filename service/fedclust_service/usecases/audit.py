@@ -2,17 +2,16 @@
 
 The sealer numbers and chains the entries that have been committed. A transaction inserts its
 entries without number and hash. Entries with higher ids can be committed earlier on PostgreSQL, and
-if each transaction chained its own, they would have to wait for one another. Therefore one thread
-of one process, which holds a lease, seals committed entries. It writes numbers, hashes and the head
-in one transaction, so a crash leaves a complete batch or none. Every process reads the sealed
-entries and wakes its event streams.
+if each transaction chained its own, they would have to wait for one another. Therefore a thread of
+each process seals committed entries, one at a time: the chain's row is locked. It writes numbers,
+hashes and the head in one transaction, so a crash leaves a complete batch or none. Every process
+reads the sealed entries and wakes its event streams.
 """
 
 import math
 import threading
 import time
 from collections.abc import Iterable
-from datetime import timedelta
 
 from fedclust.schema.model import Model
 from fedclust.wire.models import AuditHead
@@ -57,12 +56,6 @@ class Sealer(BackgroundThread):
         self._found_at = -math.inf
         self.streams = Notifier()
 
-    def start(self) -> None:
-        """Void the lease of a dead process, if it is certain that it is dead; start the thread."""
-        if self._co.store.single_process:
-            self._co.store.run_tx("seal.take_over", lambda tx: tx.chain.release())
-        super().start()
-
     def head_changed(self, number: int) -> None:
         """Read the trail now if some process sealed a head that is newer. Any thread."""
         if self.head is None or number > self.head.number:
@@ -75,28 +68,18 @@ class Sealer(BackgroundThread):
         super().ask_to_stop()
         self._co.sealing_due.set()
 
-    def run_once(self) -> bool:
-        """Seal all entries in the calling thread and wake streams; False if another one seals."""
-        co = self._co
-        state = co.store.read("seal.look", lambda tx: tx.chain.state())
-        self._announce(state.head)
-        if not state.waiting:
-            return True
-        self._found_at = time.monotonic()
-        if not state.may_seal(co.holder, co.clock.now()):
-            return False
-        while True:
-            batch = co.store.run_tx("seal", self._seal)
-            if batch is None:
-                return False
+    def run_once(self, *, seal: bool = True) -> None:
+        """Seal all entries in the calling thread and wake streams."""
+        store = self._co.store
+        head, waiting = store.read("seal.look", lambda tx: (tx.chain.head(), tx.chain.waiting()))
+        self._announce(head)
+        more = seal and waiting > 0
+        if more:
+            self._found_at = time.monotonic()
+        while more:
+            batch = store.run_tx("seal", lambda tx: tx.chain.seal(_BATCH))
             self._announce(batch.head, batch)
-            if not batch.full:
-                return True
-
-    def _seal(self, tx: Tx) -> SealedBatch | None:
-        now = self._co.clock.now()
-        until = now + timedelta(seconds=self._co.limits.seal_lease_s)
-        return tx.chain.seal(self._co.holder, now, until, _BATCH)
+            more = batch.full
 
     def _announce(self, head: Head, batch: SealedBatch | None = None) -> None:
         known, self.head = self.head, head
@@ -115,28 +98,24 @@ class Sealer(BackgroundThread):
             self.streams.bump(subject, number)
 
     def _run(self) -> None:
-        limits = self._co.limits
+        limits, heard = self._co.limits, False
         while not self._stopping.is_set():
-            self._once()
-            if self._co.sealing_due.wait(limits.seal_look_s) and not self._heard.is_set():
+            # What another process has sealed only wakes streams: two that both sealed at once would
+            # wake each other all the time.
+            self._once(seal=not heard)
+            due = self._co.sealing_due.wait(limits.seal_look_s)
+            heard = self._heard.is_set()
+            if due and not heard:
                 # A burst of entries is sealed in one batch, with one flush to disk.
                 rest = self._found_at + limits.seal_pause_s - time.monotonic()
                 self._stopping.wait(max(_GATHER_S, rest))
             self._co.sealing_due.clear()
             self._heard.clear()
         self._once()
-        self._release()
 
-    def _once(self) -> None:
+    def _once(self, *, seal: bool = True) -> None:
         with survived("sealer"):
-            self.run_once()
-
-    def _release(self) -> None:
-        co = self._co
-        with survived("sealer"):
-            state = co.store.read("seal.look", lambda tx: tx.chain.state())
-            if state.lease_holder == co.holder:
-                co.store.run_tx("seal.release", lambda tx: tx.chain.release(co.holder))
+            self.run_once(seal=seal)
 
 
 #: A step takes about 0.2 s.

@@ -140,9 +140,6 @@ class Limits:
     #: that a batch takes, each stays below a second.
     seal_look_s: float = 0.7
     seal_pause_s: float = 0.5
-    #: A sealer that has sealed nothing for this long has lost its lease. It can be short: the
-    #: chain's locked row alone keeps two sealers apart, the lease only saves work.
-    seal_lease_s: float = 1.5
     #: How often the listener reads versions again. This bounds the delay of a long poll where no
     #: notification arrives, such as behind a connection pooler in transaction mode.
     reread_s: float = 1.0
