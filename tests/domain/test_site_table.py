@@ -109,8 +109,3 @@ def test_no_coordinator_accepts_two_branches_and_no_honest_site_is_refused() -> 
 @pytest.mark.parametrize("rule", [by_id, by_number])
 def test_weaker_rules_accept_two_branches(rule: Rule) -> None:
     assert faults(rule, coordinators=1)["branches"] > 0
-
-
-def test_a_table_from_before_heads_is_accepted_with_any() -> None:
-    before = replace(table((0,)), number=0, head="0" * 16)
-    assert accepts(before, heads((0, 1, 2), 1)) is TableVerdict.ACCEPTED

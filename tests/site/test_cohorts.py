@@ -310,7 +310,7 @@ def test_damaged_contents_end_the_command_and_form_no_groups(
 
 
 @pytest.mark.parametrize(
-    "change", [{"columns": None}, {"unions": [5]}, {"table_id": "0"}, {"format": 1}, {"head": "0"}]
+    "change", [{"columns": None}, {"unions": [5]}, {"table_id": "0"}, {"head": "0"}]
 )
 def test_contents_that_do_not_fit_together_are_damaged(
     hospital: Hospital, change: dict[str, object]

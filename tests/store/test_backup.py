@@ -14,7 +14,7 @@ from sqlalchemy.engine import make_url
 from fedclust.wire.codec import sha256
 from fedclust_service.domain.access import Role
 from fedclust_service.store import (
-    NotOurDatabase,
+    SchemaProblem,
     Store,
     StoreError,
     StoreLocked,
@@ -108,7 +108,7 @@ def test_only_our_databases_are_copied(copy: Path, tmp_path: Path) -> None:
     connection.execute("CREATE TABLE theirs (id INTEGER)")
     connection.close()
     for source in (text, foreign):
-        with pytest.raises(NotOurDatabase):
+        with pytest.raises(SchemaProblem, match="not a database of fedclust"):
             backup.restore(source, url)
     with pytest.raises(Unwritable, match="no file"):
         backup.restore(tmp_path / "missing", url)

@@ -359,8 +359,8 @@ class Charges:
                     continue
                 known = stored.get(name)
                 head = known and self._store.heads(name, every=True).at(known.number)
-                # A coordinator that has not seen the table, or no head of it, knows no charge.
-                if known is None or known.number == 0 or head == known.head:
+                # A coordinator that has not seen the table knows no charge.
+                if known is None or head == known.head:
                     facts = {"coordinator": place[0], "site": place[1]}
                     self._store.add_change(record, "confirmed", now, **facts)
 

@@ -416,7 +416,6 @@ def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, CohortRecord]
         )
 
 
-_FORMAT = 3
 #: The arrays of each pinned column, and of unions.
 _PINNED, _UNIONS = ("released", "complete", "prints"), ("labels", "released", "decided")
 
@@ -424,7 +423,6 @@ _PINNED, _UNIONS = ("released", "complete", "prints"), ("labels", "released", "d
 def encode_cohort(cohort: Cohort, head: str) -> bytes:
     """Return a cohort as bytes, with the head of its last change: JSON and arrays in an NPZ."""
     header = {
-        "format": _FORMAT,
         "head": head,
         **{name: getattr(cohort, name) for name in ("table_id", "p", "least", "has_ids")},
         "columns": [asdict(each.column) | {"rule": each.rule} for each in cohort.columns],
@@ -457,8 +455,6 @@ def decode_cohort(content: bytes) -> tuple[Cohort, str]:
         with _READING, np.load(io.BytesIO(content), allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
         header = json.loads(arrays["header"].tobytes())
-        if header["format"] != _FORMAT:
-            raise ValueError("another version of fedclust wrote it")
         pinned = [
             PinnedColumn(_column(each), rule, *(arrays[f"column {i} {name}"] for name in _PINNED))
             for i, each in enumerate(header["columns"])

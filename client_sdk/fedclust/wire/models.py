@@ -130,10 +130,7 @@ class TableAcceptance(Model):
 
 
 class SiteTableInfo(Model):
-    """What the coordinator accepted last of a site's protected table.
-
-    ``number`` is 0 where the table was used before coordinators knew heads.
-    """
+    """What the coordinator accepted last of a site's protected table."""
 
     table_id: TableId
     number: int

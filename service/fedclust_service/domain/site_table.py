@@ -9,10 +9,7 @@ from fedclust.wire.models import TableHeads
 
 @dataclass(frozen=True)
 class SiteTable:
-    """The change of a site's table that was accepted last: its number and its head.
-
-    The number is 0, and the head zeros, where the table was used before coordinators knew heads.
-    """
+    """The change of a site's table that was accepted last: its number and its head."""
 
     site: str
     table_id: str
@@ -39,8 +36,6 @@ def accepts(accepted: SiteTable, sent: TableHeads) -> TableVerdict:
     A site may have stored changes that this coordinator has not seen: a longer chain is accepted
     if it has the accepted head at the accepted number.
     """
-    if accepted.number == 0:
-        return TableVerdict.ACCEPTED
     if accepted.number < sent.first:
         return TableVerdict.HEADS_NEEDED
     if accepted.number > sent.last:

@@ -9,10 +9,7 @@ from fedclust_service.store._sql import Ending
 from fedclust_service.store.errors import (
     DatabaseDamaged,
     DataDamaged,
-    NotOurDatabase,
     SchemaMissing,
-    SchemaNewer,
-    SchemaOlder,
     SchemaProblem,
     StoreBusy,
     StoreError,

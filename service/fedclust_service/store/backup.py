@@ -18,7 +18,7 @@ from fedclust.durable_files import reason, sync_directory
 from fedclust_service.store import engine as engines
 from fedclust_service.store.engine import serving_lock
 from fedclust_service.store.errors import (
-    NotOurDatabase,
+    SchemaProblem,
     StoreError,
     StoreFault,
     Unwritable,
@@ -156,7 +156,7 @@ def _migration(connection: sqlite3.Connection, path: Path) -> str:
             raise Unwritable(f"cannot open {path}: its disk is full") from None
         row = None
     if row is None:
-        raise NotOurDatabase(f"{path} is not a database of fedclust")
+        raise SchemaProblem(f"{path} is not a database of fedclust")
     return str(row[0])
 
 

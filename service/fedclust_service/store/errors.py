@@ -121,20 +121,6 @@ class SchemaMissing(SchemaProblem):
     """The database is empty."""
 
 
-class SchemaOlder(SchemaProblem):
-    """The tables are those of an earlier version; ``command`` upgrades them."""
-
-    command = UPGRADE_COMMAND
-
-
-class SchemaNewer(SchemaProblem):
-    """The tables are those of a later version of the program."""
-
-
-class NotOurDatabase(SchemaProblem):
-    """The tables are those of another program."""
-
-
 def sqlite_code(error: BaseException) -> int | None:
     """Return SQLite's primary result code of a driver error."""
     original = error.orig if isinstance(error, DBAPIError) else error

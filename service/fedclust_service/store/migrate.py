@@ -14,14 +14,7 @@ from sqlalchemy.exc import DBAPIError
 from fedclust_service.store import engine as engines
 from fedclust_service.store import tables
 from fedclust_service.store.engine import serving_lock
-from fedclust_service.store.errors import (
-    UPGRADE_COMMAND,
-    NotOurDatabase,
-    SchemaMissing,
-    SchemaNewer,
-    SchemaOlder,
-    translate,
-)
+from fedclust_service.store.errors import UPGRADE_COMMAND, SchemaMissing, SchemaProblem, translate
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -51,7 +44,7 @@ def current(url: str) -> str | None:
 def upgrade(url: str, revision: str = "head") -> None:
     """Upgrade a database to a migration, completely or not at all.
 
-    SchemaNewer if a later version wrote it; StoreLocked while a process serves it.
+    SchemaProblem if a later version wrote it; StoreLocked while a process serves it.
     """
     _migrate(url, revision, up=True)
 
@@ -78,12 +71,12 @@ def check(connection: Connection) -> None:
     if found is None:
         others = set(inspect(connection).get_table_names()) - {_VERSION_TABLE}
         if others:
-            raise NotOurDatabase(
+            raise SchemaProblem(
                 "the database holds tables that are not fedclust's; give one of its own"
             )
         raise SchemaMissing(f"the database is empty; run `{UPGRADE_COMMAND}`")
     _check_known(found)
-    raise SchemaOlder(
+    raise SchemaProblem(
         f"the database is at migration {found} and this version needs {tables.SCHEMA_REVISION}; "
         f"make a backup, then run `{UPGRADE_COMMAND}`"
     )
@@ -129,7 +122,7 @@ def _check_known(found: str) -> None:
     try:
         ScriptDirectory.from_config(_alembic_config()).get_revision(found)
     except CommandError:
-        raise SchemaNewer(
+        raise SchemaProblem(
             f"the database is at migration {found}, which a later version of fedclust made, "
             "or a pilot before the first release; install that version or restore a backup"
         ) from None
