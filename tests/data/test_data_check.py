@@ -53,7 +53,7 @@ def test_a_wrong_unit_is_recognised_by_the_factor_that_fits() -> None:
     mmol = RNG.normal(5.5, 1.0, 80).clip(3, 9)
     found = column(np.append(mmol, 200.0), CHOL)
     assert (found.state, found.below, found.above) == ("warning", 80, 0)
-    assert any("They would fit in mmol/l or" in text for text in found.says)
+    assert any("The values would fit in mmol/l or" in text for text in found.says)
     assert not any("0.1 " in text for text in found.says)
     # Some wrong values are no wrong unit.
     few = column([100.0, 200, 210, 4, 5], CHOL)
@@ -62,11 +62,11 @@ def test_a_wrong_unit_is_recognised_by_the_factor_that_fits() -> None:
     # Moles come first, and no factor is of another measure, such as of years and days.
     creatinine = Feature(name="creatinine", unit="mg/dl", lower=0.1, upper=20.0)
     found = column(RNG.uniform(50.0, 300.0, 80), creatinine)
-    assert any("They would fit in umol/l:" in text for text in found.says)
+    assert any("The values would fit in umol/l:" in text for text in found.says)
     wide = Feature(name="chol", unit="mg/dl", lower=0.0, upper=700.0)
     wbc = Feature(name="wbc", unit="10^9/l", lower=0, upper=200)
     (said,) = column(RNG.uniform(4000.0, 20_000.0, 80), wbc).says[1:]
-    assert "They would fit in /ul:\n" in said
+    assert "The values would fit in /ul:\n" in said
     celsius = Feature(name="temp", unit="C", lower=30, upper=43)
     assert "factor = 0.555556\noffset = -17.7778" in column([97.0, 99, 101], celsius).says[1]
     assert any("twentieth" in text for text in column(mmol, wide).says)
@@ -323,7 +323,8 @@ def test_what_is_still_to_do_is_listed_with_lines_to_paste(office: Office) -> No
         ("1", "age2"), ("2", "flow"), ("3", "smoker"), ("4", "sex"), ("5", "pain")
     ]  # fmt: skip
     assert "it gives 'gal/s' and the session's" in text
-    assert '[features.smoker] missing = ["vielleicht"] [features.smoker.levels] "ja" = 1' in text
+    # "ja" is in the file.
+    assert '[features.smoker] missing = ["vielleicht"] 4. sex' in text
     # Of a smoker yes and no are known.
     assert re.findall(r"\d\. (\w+): [^]]*; ask Ada what 1 means", text) == ["sex"]
     sexes = [line.strip() for line in todo.splitlines() if "levels = {" in line]
@@ -444,6 +445,30 @@ def test_repeated_ids_are_decided_on_before_nothing_is_left_to_do(office: Office
     # The rows of 0 and 1 have other smokers; those of 2 are two of 1 and one of 0.
     assert "the rows of a person differ in smoker (2 persons): the commonest value counts" in said
     assert "Nothing is left to do. Next" in " ".join(office.out.split())
+    # Other spellings of one level are no difference.
+    rows["smoker"] = ["ja", "Ja"] * 30
+    rows.to_csv(office.place / "cohort.csv", index=False)
+    levels = '[features.smoker.levels]\n"ja" = 1\n"Ja" = 1\n'
+    (office.place / "columns.toml").write_text(levels, "utf-8")
+    said = office.ran(*given, "--person-column", "patient id", *office.mapping).out
+    assert "rows of a person differ" not in said
+
+
+def test_a_column_named_by_hand_is_compared_with_the_unit_of_its_header(office: Office) -> None:
+    vitamin = {"name": "glucose", "unit": "mmol/L", "lower": 1, "upper": 60}
+    rows = pd.DataFrame({"age": np.arange(60) + 30.5, "BZ (mg/dL)": np.arange(60) + 4.5})
+    rows.to_csv(office.place / "cohort.csv", index=False)
+    file = session_file(office.place / "s.json", "age", vitamin)
+    own = office.place / "columns.toml"
+    check = ("check", "--definition", file, *office.data, "--mapping", str(own))
+    own.write_text('[features.glucose]\ncolumn = "BZ (mg/dL)"\n', "utf-8")
+    said = " ".join(office.ran(*check).out.split())
+    assert "the header says mg/dL, and the session's unit is mmol/L. The values would fit" in said
+    assert "factor = 0.0555062" in said
+    assert "if what is said above of glucose is right. Next" in said
+    with own.open("a", encoding="utf-8") as toml:
+        toml.write('unit = "mg/dL"\nto = "mmol/L"\nfactor = 0.0555\n')
+    assert "the header says" not in office.ran(*check).out
 
 
 def test_a_missing_code_differs_from_nothing() -> None:

@@ -578,7 +578,7 @@ def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
     [
         # A name that is similar; a unit; codes of a sex or of persons who died: taken, and marked.
         (Feature(name="dialysis", kind="binary"), {"Dialyse j/n": ["j", "n"]}, 'column = "Dialyse'),
-        (Feature(name="phosphorus", unit="mmol/l"), {"PO4 mmol/l": [1, 2]}, 'column = "PO4'),
+        (Feature(name="citrate", unit="mmol/l"), {"Zitr mmol/l": [1, 2]}, 'column = "Zitr'),
         (
             Feature(name="myoglobin", unit="µg/l", lower=10, upper=100),
             {"Mb mg/l": [0.02, 0.09]},
@@ -595,11 +595,11 @@ def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
         ),
         (Feature(name="aspirin", kind="binary"), {"ASS": ["j", "x"]}, '# column = "NAME HERE"'),
         (
-            Feature(name="phosphorus", unit="mmol/l"),
-            {"PO4 mmol/l": [1, 2], "Ca mmol/l": [2, 3]},
-            '# column = "PO4 mmol/l"\n# column = "Ca mmol/l"',
+            Feature(name="citrate", unit="mmol/l"),
+            {"Zitr mmol/l": [1, 2], "Ca mmol/l": [2, 3]},
+            '# column = "Zitr mmol/l"\n# column = "Ca mmol/l"',
         ),
-        (Feature(name="phosphorus", unit="mmol/l", upper=9), {"Glukose mmol/l": [4, 99]}, "NAME"),
+        (Feature(name="citrate", unit="mmol/l", upper=9), {"Glukose mmol/l": [4, 99]}, "NAME"),
     ],
 )
 def test_a_column_of_another_name_is_found_by_its_values(
@@ -611,9 +611,9 @@ def test_a_column_of_another_name_is_found_by_its_values(
 
 
 def test_only_columns_of_one_unit_are_proposed_together(tmp_path: Path) -> None:
-    phosphorus = Feature(name="phosphorus", unit="mmol/l")
-    columns = {"PO4 mmol/l": [1, 2], "Ca mmol/l": [2, 3], "Mg µmol/l": [800, 900]}
-    text, _ = suggested(tmp_path, phosphorus, **columns)
+    citrate = Feature(name="citrate", unit="mmol/l")
+    columns = {"Zitr mmol/l": [1, 2], "Ca mmol/l": [2, 3], "Mg µmol/l": [800, 900]}
+    text, _ = suggested(tmp_path, citrate, **columns)
     assert "Ca mmol/l" in text.partition("[features")[2]
     assert "Mg" not in text.partition("[features")[2]
 
@@ -820,3 +820,39 @@ def test_a_file_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="exists: use it"):
         found.write(tmp_path / "m.toml")
     assert (tmp_path / "m.toml").read_text("utf-8") == found.text
+
+
+def test_marks_that_separate_thousands_are_read_and_marked(tmp_path: Path) -> None:
+    columns = {"age": ["50,5", "61,5", "70"], "ige": ["1.250", "12.345,5", "99"]}
+    path = csv("utf-8", ";", columns)(tmp_path)
+    features = Feature(name="age"), Feature(name="ige")
+    found = suggest_mapping(features, path)
+    assert "thousands = true" in found.text
+    assert found.still_open == ('does "." separate thousands, as in 1.250?',)
+    assert read_with(found, path, features).tolist() == [[50.5, 1250], [61.5, 12345.5], [70, 99]]
+    # A mark that is no separator in one cell is none.
+    assert "thousands" not in suggested(tmp_path, features[0], **columns, x=["1.5", "2,5", "3"])[0]
+
+
+def test_one_letter_of_a_word_that_is_there_is_a_code_and_another_span_is_no_column(
+    tmp_path: Path,
+) -> None:
+    polyps = Feature(name="polyps", kind="binary")
+    text, _ = suggested(tmp_path, polyps, polyps=["Sim", "Não", "S", "N"])
+    assert '"S" = 1' in text
+    died = Feature(name="death_1y", kind="binary")
+    text, _ = suggested(tmp_path, died, **{"30d mort": ["Y", "N", "N"]})
+    assert "30d mort" not in text.partition("[features")[2]
+
+
+def test_a_unit_is_taken_and_marked_if_no_value_can_be_in_that_of_the_session(
+    tmp_path: Path,
+) -> None:
+    hb = Feature(name="haemoglobin", unit="g/L", lower=40, upper=230)
+    path = csv("utf-8", ";", {"Hb": [12.5, 15.5, 9.5]})(tmp_path)
+    found = suggest_mapping([hb], path)
+    assert "3 of 3 values lie outside the bounds" in found.still_open[0]
+    assert read_with(found, path, [hb]).tolist() == [[125], [155], [95]]
+    # These may be in mmol/l too, and 95 in the session's unit.
+    assert "\nfactor" not in suggested(tmp_path, hb, Hb=[12.5, 13.5])[0]
+    assert "\nfactor" not in suggested(tmp_path, hb, Hb=[12.5, 13.5, 95])[0]

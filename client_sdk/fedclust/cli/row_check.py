@@ -288,6 +288,9 @@ class RowCheck:
             ]
             if lacking and self.found.ignored:
                 doubts.append(f"this site has no {' and no '.join(lacking)}")
+            warned = [each.feature for each in self.found.columns if each.state == "warning"]
+            if warned:
+                doubts.append(f"what is said above of {list_names(warned)} is right")
             if n := self.options.count_uncertain():
                 doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
             _say(

@@ -21,6 +21,8 @@ from fedclust.data.mapping import canonical_code, number_or_none
 
 _PLAIN_NUMBER: Final = frozenset("0123456789+-.eE ")
 _DATE: Final = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
+#: A number with separated thousands: these, their mark, the decimal mark.
+_THOUSANDS: Final = re.compile(r"([+-]?[1-9]\d{0,2}(?:([.,])\d{3})(?:\2\d{3})*)(?:([.,])\d*)?")
 _GROUPED: Final = re.compile(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d")
 _A_DATE = "a date or time; give a number instead, such as an age or days since a fixed day"
 _CONVERT: Final = "convert the column where it comes from"
@@ -65,6 +67,8 @@ class ColumnRule:
         The numbers of texts such as ``<5``.
     suffix : str
         Text behind a number that is not read, such as ``kg``.
+    thousands : bool
+        Whether the mark that is not the decimal one separates thousands.
     """
 
     coded: bool
@@ -73,6 +77,7 @@ class ColumnRule:
     decimal_mark: str = "."
     values: Mapping[str, float] = field(default_factory=dict)
     suffix: str = ""
+    thousands: bool = False
 
     def text(self) -> str:
         """Return this rule as JSON. Rules that read each cell in the same way give the same text.
@@ -96,6 +101,8 @@ class ColumnRule:
             tree["values"] = dict(sorted(self.values.items()))
         if self.suffix:
             tree["suffix"] = self.suffix
+        if self.thousands:
+            tree["thousands"] = True
         return json.dumps(tree)
 
 
@@ -121,6 +128,8 @@ def rule_differences(now: str, before: str) -> str:
     suffix = old.get("suffix", "")
     if new.get("suffix", "") != suffix:
         said.append(f"suffix {suffix!r}" if suffix else "no suffix")
+    if new.get("thousands", False) != (thousands := old.get("thousands", False)):
+        said.append(f"thousands {'separated' if thousands else 'not separated'}")
     return " and ".join(said)
 
 
@@ -297,7 +306,11 @@ class Decoder:
         return math.nan if place is None else place
 
     def _parsed(self, text: str) -> float | None:
-        if self.rule.decimal_mark == ",":
+        mark = self.rule.decimal_mark
+        found = _THOUSANDS.fullmatch(text) if self.rule.thousands else None
+        if found and found[2] != mark and found[3] in (None, mark):
+            text = found[1].replace(found[2], "") + text[found.end(1) :]
+        if mark == ",":
             if "." in text:
                 return None
             text = text.replace(",", ".")

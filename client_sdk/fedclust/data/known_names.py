@@ -147,7 +147,13 @@ def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | Non
         known = of_header[0]
     elif known is _CODES and "m" in given and _MALE_WITH_MUJER & given:
         known = {code: what for code, what in known.items() if what in ("no", "yes")}
-    return {code: known.get(folded(code).removesuffix(".")) for code in codes}
+    found = {code: known.get(folded(code).removesuffix(".")) for code in codes}
+    for code in codes:  # S beside Sim
+        short = folded(code).removesuffix(".")
+        if found[code] is None and len(short) == 1:
+            whole = {found[each] for each in codes if folded(each)[:1] == short} - {None}
+            found[code] = whole.pop() if len(whole) == 1 else None
+    return found
 
 
 def status_of(code: str) -> str | None:
@@ -248,6 +254,12 @@ def similarity(feature: str, header: str) -> float:
     return difflib.SequenceMatcher(None, own, other).ratio()
 
 
+def has_other_span(feature: str, header: str) -> bool:
+    """Return whether both names say a span of time, and not the same: 30 days and a year."""
+    spans = [_without_span(_parts(name))[1] for name in (feature, header)]
+    return all(spans) and not _same_span(*spans)
+
+
 def likeness(feature: str, header: str) -> int:
     """Return how well a header fits a feature's name.
 
@@ -260,11 +272,10 @@ def likeness(feature: str, header: str) -> int:
     if "".join(own) in ("".join(other), "".join(_parts(header))):
         return 3
     (rest, span), (rest_here, span_here) = map(_without_span, (own, _parts(header)))
-    if span and span_here:
-        if not _same_span(span, span_here):
-            return 0  # death within 30 days and within a year
-        if rest == rest_here:
-            return 3
+    if has_other_span(feature, header):
+        return 0
+    if span and span_here and rest == rest_here:
+        return 3
     sure, groups = _measured(feature)
     found, guessed = _measured(name, within=True)
     if not guessed:  # what seems to be a unit may be a word of the name, as in ICU days
@@ -369,6 +380,12 @@ def is_unit(text: str) -> bool:
 
 def _dimension(unit: str) -> str | None:
     return next((name for name, scale in _SCALES.items() if _unit(unit) in scale), None)
+
+
+def may_become(unit: str, other: str) -> bool:
+    """Return whether a unit may be converted into another one, of grams and moles if known."""
+    pair = {_dimension(unit), _dimension(other)}
+    return len(pair) == 1 or pair == {"mass_concentration", "amount_concentration"}
 
 
 def same_measure(unit: str, other: str) -> bool:

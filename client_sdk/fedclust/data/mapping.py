@@ -139,9 +139,13 @@ class Format(Model):
 
 
 class ColumnsFile(Format):
-    """A mapping file: the format of the source, and its columns by feature."""
+    """A mapping file: the format of the source, and its columns by feature.
+
+    ``thousands``: whether the mark that is not the decimal one separates thousands, as in 1.250,5.
+    """
 
     decimal: Literal[".", ","] = "."
+    thousands: bool = False
     min_present: Share = 0.0
     features: dict[str, ColumnMap] = Field(default_factory=dict)
 

@@ -495,10 +495,13 @@ class _Reader:
         for column, reading, source in zip(columns, readings, sources, strict=True):
             if not column.by_vote:
                 continue
-            meanings = [reading.meaning(code) for code in column.codes or ()]
-            absent = [i for i, each in enumerate(meanings) if each is not None and np.isnan(each)]
-            known = ~np.isnan(source.values) & ~np.isin(source.values, absent)
-            pairs = np.unique(np.stack([persons[known], source.values[known]]), axis=1)
+            values = source.values.copy()
+            for i, code in enumerate(column.codes or ()):
+                meaning = reading.meaning(code)
+                # A code that the session does not know differs from all levels.
+                values[source.values == i] = -1.0 - i if meaning is None else meaning
+            known = ~np.isnan(values)
+            pairs = np.unique(np.stack([persons[known], values[known]]), axis=1)
             if n := int((np.bincount(pairs[0].astype(np.int64)) > 1).sum()):
                 found.append((source.name, n))
         return found

@@ -16,8 +16,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.data.advice import outside_text, sentinel_advice
-from fedclust.data.known_names import other_units
-from fedclust.data.mapping import level_name
+from fedclust.data.known_names import conversion, is_unit, other_units, same_measure, split_unit
+from fedclust.data.mapping import ColumnMap, level_name
 from fedclust.data.readings import limits
 from fedclust.data.row_source import RowBlock, RowFault, RowSource, matrix_of
 from fedclust.data.row_warnings import IdDetector, fitting_units, unknown_codes
@@ -306,6 +306,7 @@ def _column_profile(
     if column.unknown:
         says.append(_unknown_text(column))
     says += _find_oddities(column, n, bool(faults))
+    says += [] if here is None else _unit_texts(feature, here, rows.rules[feature.name])
     says += rows.opposite_texts(feature.name) if here else ()
     state: State = "warning" if says else "ok"
     if here is None:
@@ -398,6 +399,19 @@ def _fault_texts(rows: RowSource, faults: Sequence[RowFault]) -> list[str]:
         f"{fault.message}"
         for fault in faults
     ]
+
+
+def _unit_texts(feature: Feature, header: str, rule: ColumnMap) -> list[str]:
+    """Return that a header says another unit, if the mapping file says none."""
+    unit = split_unit(header)[1]
+    same = feature.kind != "numeric" or not feature.unit or same_measure(unit, feature.unit)
+    if same or rule.unit or rule.to or not is_unit(unit):
+        return []
+    found = conversion(feature.name, header, unit, feature.unit)
+    if found == (1.0, 0.0):
+        return []
+    text = f"the header says {unit}, and the session's unit is {feature.unit}."
+    return [f"{text} {fitting_units(feature, {unit: found} if found else {})}".rstrip()]
 
 
 def _find_oddities(column: _Column, n: int, wrong: bool) -> list[str]:

@@ -405,6 +405,7 @@ class RowSource:
             decimal_mark=self.file.decimal,
             values={text.strip(): number for text, number in own.values.items()},
             suffix=own.suffix.strip(),
+            thousands=self.file.thousands,
         )
         # How a column was read first does not change: then codes are no way out.
         advice = CODES_ADVICE if feature.kind == "binary" and not pinned else ""

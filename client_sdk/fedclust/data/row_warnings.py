@@ -265,5 +265,5 @@ def fitting_units(feature: Feature, units: Mapping[str, tuple[float, float]]) ->
     unit, (factor, offset) = next(iter(units.items()))
     lines = [f"unit = {json.dumps(unit)}", f"to = {json.dumps(feature.unit, ensure_ascii=False)}"]
     lines += [f"factor = {factor:.6g}", *([f"offset = {offset:.6g}"] if offset else [])]
-    said = f"They would fit in {' or '.join(list(units)[:3])}"
+    said = f"The values would fit in {' or '.join(list(units)[:3])}"
     return f"{said}:\n{mapping_lines(feature.name, '', chr(10).join(lines))}"

@@ -24,6 +24,7 @@ from fedclust.data.known_names import (
     fits_time,
     fits_value,
     folded,
+    has_other_span,
     in_brackets,
     is_absent_text,
     is_contrary,
@@ -33,6 +34,7 @@ from fedclust.data.known_names import (
     legend_of,
     likeness,
     looks_missing,
+    may_become,
     meanings_of,
     other_units,
     rank_of,
@@ -78,8 +80,8 @@ _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 _TEXT: Final = re.compile(r"[^\W\d_]|[<>≤≥]")
-#: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``.
-_NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|\D{0,8})")
+#: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
+_NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
 
 
@@ -213,13 +215,20 @@ class _Table:
         return dataset.options.model_copy(update=found)
 
     def set_decimal(self, columns: Iterable[Counter[Any]]) -> None:
-        marks: Counter[str] = Counter()
+        """Guess the decimal mark, and whether the other mark separates thousands."""
+        marks, grouped = Counter[str](), Counter[str]()
         for cells in columns:
             for cell, n in cells.items():
                 if isinstance(cell, str) and (found := _POINTED.fullmatch(cell)):
                     marks[found[1]] += n
-        if marks[","] > marks["."]:
-            self.written = self.written.model_copy(update={"decimal": ","})
+                    if _THREE_DIGITS.fullmatch(cell):
+                        grouped[found[1]] += n
+        found = {"decimal": ","} if marks[","] > marks["."] else {}
+        mark, other = ",." if found else ".,"
+        thousands = 0 < grouped[other] == marks[other] and marks[mark] > grouped[mark]
+        if thousands:
+            self.notes.append(f'does "{other}" separate thousands, as in 1{other}250?')
+        self.written = self.written.model_copy(update={**found, "thousands": thousands})
 
     def head(self, name: str, unused: Sequence[str]) -> list[str]:
         """Return the lines of the file before its features."""
@@ -426,6 +435,7 @@ def _match_by_values(
         for each in features
         for name in table.columns
         if matched[each.name] is None and name not in used
+        if not has_other_span(each.name, name)
         if (fit := _values_fit(each, table, name))
     }
     wanted = Counter(name for _, name in fits)
@@ -481,9 +491,11 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
 
 def _may_be(feature: Feature, table: _Table, name: str) -> bool:
     """Return whether a column's values do not exclude that it is a feature."""
+    if has_other_span(feature.name, name):
+        return False
     if feature.kind == "numeric":
         unit = split_unit(name)[1]
-        other = is_unit(unit) and feature.unit and _conversion(feature, name) is None
+        other = bool(feature.unit) and is_unit(unit) and not may_become(unit, feature.unit)
         return not other and _fit(feature, table, name) > _FITTING
     # Few codes alone say nothing: wards have few names, too.
     codes, _ = _codes(feature, table.columns[name])
@@ -497,11 +509,11 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _numbers(
-    cells: Counter[Any], mark: str, textual: bool, suffix: str = ""
+    cells: Counter[Any], mark: str, textual: bool, suffix: str = "", thousands: bool = False
 ) -> tuple[list[tuple[float, int]], dict[tuple[str, str], list[Any]]]:
     """Return a column's numbers with their counts, and its other cells by what is wrong."""
     distinct = list(cells)
-    rule = ColumnRule(coded=False, decimal_mark=mark, suffix=suffix)
+    rule = ColumnRule(coded=False, decimal_mark=mark, suffix=suffix, thousands=thousands)
     decoder = Decoder(rule, textual=textual)
     decoded = decoder(distinct)
     values = [
@@ -723,7 +735,8 @@ class _Writer:
     def _add_number(self, feature: Feature, column: str, cells: Counter[Any]) -> None:
         table = self._table
         mark = table.written.decimal
-        found, wrong = _numbers(cells, mark, table.textual)
+        thousands = table.written.thousands
+        found, wrong = _numbers(cells, mark, table.textual, thousands=thousands)
         self._add_missing(_codes(feature, cells)[1])
         factor, offset = self._add_unit(feature, column)
         unit = split_unit(column)[1]
@@ -732,7 +745,7 @@ class _Writer:
             shown = next(c for each in wrong.values() for c in each if _has_unit(str(c), suffix))
             self._note(feature, f"cells such as {_toml(str(shown))} are read as numbers")
             self.lines.append(f"suffix = {_toml(suffix)}")
-            found, wrong = _numbers(cells, mark, table.textual, suffix)
+            found, wrong = _numbers(cells, mark, table.textual, suffix, thousands)
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
         if given:
             self.lines.append(f"sentinels = [{', '.join(map(repr, given))}]")
@@ -757,7 +770,7 @@ class _Writer:
         # As 1.234 among 850.5 and 2.345: far below the others, if these are decimals.
         largest = max((abs(value) for value, _ in read), default=np.inf)
         far_below = largest < np.median(np.abs([value for value, _ in found])) / 10
-        if threes and (len(threes) == len(spelled) or far_below):
+        if threes and not thousands and (len(threes) == len(spelled) or far_below):
             self._note(feature, "are its marks decimal marks, or do they separate thousands?")
         own = np.array([value for value, _ in found])
         counts = np.array([n for _, n in found])
@@ -823,9 +836,13 @@ class _Writer:
             return
         lines = []
         for unit, factor, offset in others[:1]:
-            lines = [f"# unit = {_toml(unit)}", f"# to = {_toml(feature.unit)}"]
-            lines += [f"# factor = {factor:.6g}", f"# offset = {offset!r}"][: 1 + bool(offset)]
-        self._note(feature, why, *lines)
+            lines = [f"unit = {_toml(unit)}", f"to = {_toml(feature.unit)}"]
+            lines += [f"factor = {factor:.6g}", f"offset = {offset!r}"][: 1 + bool(offset)]
+        # No value can be one in the session's unit, and all fit in a single other one.
+        single = len({(factor, offset) for _, factor, offset in others}) == 1
+        taken = single and outside == total and not said_unit
+        why += f": read as {others[0][0]}" if taken else ""
+        self._note(feature, why, *(line if taken else f"# {line}" for line in lines))
 
     def _add_codes(self, feature: Feature, match: _Match, cells: Counter[Any]) -> None:
         codes, missing = _codes(feature, cells)
@@ -865,7 +882,7 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
     return Counter(
         cell
         for cell in map(str.strip, cells)
-        if _TEXT.search(cell) and not {cell, cell.casefold()} & known
+        if (_TEXT.search(cell) or is_absent_text(cell)) and not {cell, cell.casefold()} & known
         if not (looks_like_a_value(cell) or _has_unit(cell, own.suffix))
     )
 
@@ -887,7 +904,7 @@ def _is_limit(text: str) -> bool:
 
 
 def _values_of(texts: Iterable[str], mark: str) -> tuple[dict[str, float], str]:
-    """Return the number of each text that is a limit or has a remark, and the one unit of others.
+    """Return the number of each text such as a limit or a grade, and the one unit of others.
 
     ``mark`` is the decimal mark. The number is half the limit of values below it, and the limit of
     values above it.
@@ -897,10 +914,12 @@ def _values_of(texts: Iterable[str], mark: str) -> tuple[dict[str, float], str]:
         parts = _NUMBER.fullmatch(text)
         if parts and parts[3] in (None, mark):
             number = float(f"{parts[2]}.{parts[4] or 0}")
-            if parts[1] or parts[5].startswith("("):
+            if parts[1] or parts[5].startswith(("(", "/")):
                 found[text] = number / 2 if parts[1] in tuple("<≤") else number
             else:
                 units.add(parts[5].strip())
+        elif (rank := rank_of(text)) is not None:
+            found[text] = float(rank)
     return found, units.pop() if len(units) == 1 else ""
 
 
@@ -937,11 +956,15 @@ def ask_codes(
 
     ``own`` is the present section; ``contact`` is to be asked what 1 means if no code says it.
     """
-    sorted_codes = _sort_codes(feature, codes, _Match(column, 1))
-    asked, lines, levels = _code_lines(feature, codes, column, *sorted_codes, own, "")
+    sure, known, unknown = _sort_codes(feature, codes, _Match(column, 1))
+    there = {*own.missing, *own.levels}
+    unknown = Counter({code: n for code, n in unknown.items() if code not in there})
+    asked, lines, levels = _code_lines(feature, codes, column, sure, known, unknown, own, "")
+    if own.missing and lines:
+        asked += ", missing in place of such a line"
     if feature.kind == "binary" and is_contrary(feature.name, column):
         asked += f"; {_toml(column)} may say the opposite of {feature.name}"
-    if contact and feature.kind == "binary" and not sorted_codes[0]:
+    if contact and feature.kind == "binary" and not (sure or own.levels):
         asked += f"; ask {contact} what 1 means"
     section = f"features.{mapping_key(feature.name)}"
     found = [*([f"[{section}]"] if lines else []), *lines]
@@ -978,7 +1001,11 @@ def _code_lines(
             says = f"  # 1 = {one}" * of_sex
             lines.append(f"{mark}levels = {{ {', '.join(pairs)} }}{says}")
         return "choose one of the lines of levels", lines, []
-    levels = [f"{_toml(code)} = {_toml(level)}  # {codes[code]}" for code, level in sure.items()]
+    levels = [
+        f"{_toml(code)} = {_toml(level)}  # {codes[code]}"
+        for code, level in sure.items()
+        if code not in own.levels
+    ]
     # Where only death has a word, as among ways of discharge, the others are alive.
     dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
     levels += [
@@ -1082,8 +1109,8 @@ def is_free_text(cells: Counter[str]) -> bool:
 def with_counts(cells: Counter[str]) -> str:
     """Return texts with their counts; of free text, which may name persons, at most a number."""
     if is_free_text(cells):
-        shown = next((cell for cell in cells if _NUMBER.fullmatch(cell)), "")
-        return f"{len(cells)} different texts{f', such as {_toml(shown)}' if shown else ''}"
+        shown = [_toml(cell) for cell in cells if cell[:1].isdecimal()][:5]
+        return f"{len(cells)} different texts{f', such as {list_names(shown)}' if shown else ''}"
     said = [f"{_toml(cell) if cell else 'empty'} {n}" for cell, n in cells.most_common(12)]
     return ", ".join(said) + (f" and {len(cells) - 12} more" if len(cells) > 12 else "")
 

@@ -191,6 +191,8 @@ def _file_lines(file: ColumnsFile) -> Iterator[str]:
         yield f"a column with less than {file.min_present:.0%} of its values counts as absent"
     if file.decimal != ".":
         yield f"decimal mark: {file.decimal}"
+    if file.thousands:
+        yield "thousands are separated"
     if file.columns:
         yield f"names of the columns, in their order: {', '.join(file.columns)}"
     if file.header_row is not None:

@@ -212,14 +212,16 @@ class Sessions(Repository):
 
     def answered_by_all(self, limit: int) -> Sequence[Session]:
         """Return the newest recruiting sessions that wait for no invited site, without damaged."""
+        # Not "exists", for which PostgreSQL reads all participations.
         invited = (
-            select(_P.session_id)
+            select(_P.site)
             .where(_P.session_id == _S.id, _P.state == ParticipationState.INVITED)
-            .exists()
+            .limit(1)
+            .scalar_subquery()
         )
         query = (
             select(_S.id)
-            .where(_S.state == SessionState.RECRUITING, ~invited)
+            .where(_S.state == SessionState.RECRUITING, invited.is_(None))
             .order_by(_S.id.desc())
             .limit(limit)
         )
