@@ -148,7 +148,7 @@ def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | Non
     elif known is _CODES and "m" in given and _MALE_WITH_MUJER & given:
         known = {code: what for code, what in known.items() if what in ("no", "yes")}
     found = {code: known.get(folded(code).removesuffix(".")) for code in codes}
-    for code in codes:  # S beside Sim
+    for code in codes:  # S where Sim is another code
         short = folded(code).removesuffix(".")
         if found[code] is None and len(short) == 1:
             whole = {found[each] for each in codes if folded(each)[:1] == short} - {None}
