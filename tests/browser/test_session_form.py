@@ -99,6 +99,15 @@ def test_words_of_other_spreadsheets_are_known(form: Watched) -> None:
     assert texts(page, "levels") == ["a, b"] * len(words)
 
 
+def test_a_column_of_outcomes_is_found_whatever_its_heading_is(form: Watched) -> None:
+    page = form.page
+    rows = "spo2\tcluster\tcont.\t60%\ndied\toutcome\tY/N\t"
+    paste(page, "Variable\tWhat for\tType\tMin\n" + rows)
+    expect(page.locator("#pasted")).to_contain_text("Filled: 2 (1 outcomes). Look")
+    assert (texts(page, "role"), texts(page, "kind")) == (["outcome"], ["binary"])
+    assert texts(page, "lower") == ["60"]
+
+
 def test_what_is_pasted_is_not_called_missing_and_opens_nothing(form: Watched) -> None:
     page = form.page
     page.get_by_label("Name of the session").fill("heart")

@@ -45,6 +45,13 @@ def test_a_sex_of_which_nobody_knows_the_one_is_named_once() -> None:
     assert warned({**SEX, "name": "male"}, {**SEX, "name": "sex_female"}) == []
 
 
+def test_a_unit_with_codes_other_than_0_and_1_is_named() -> None:
+    for unit in ("1=male, 2=female", "0 = no, 9: unknown"):
+        (said,) = warned({**SEX, "unit": unit})
+        assert said.startswith("Yes/no columns have 0 and 1, and the unit says another code: sex.")
+    assert warned({**SEX, "unit": "1 = male, 0 = female"}) == []
+
+
 def test_codes_among_levels_are_named() -> None:
     levels = {"name": "smoking", "kind": "categorical", "levels": ["0=never", "1=former"]}
     assert warned(levels) == [

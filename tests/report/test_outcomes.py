@@ -101,9 +101,9 @@ def test_a_cluster_has_the_same_lines_as_every_other() -> None:
     first_cell, last_cell = STAY.cells[0], STAY.cells[-2]
     for most, least, said in (
         (0, 0.51, first_cell),
-        (0, 0.49, "–"),
+        (0, 0.49, CANNOT_TELL),
         (-1, 0.51, last_cell),
-        (-1, 0.49, "–"),
+        (-1, 0.49, CANNOT_TELL),
     ):
         told = [Estimate(value=0.1, lower=0.0, upper=0.2)] * 4
         told[most] = Estimate(value=0.6, lower=least, upper=0.7)

@@ -156,7 +156,7 @@ def test_one_clustering_is_described_by_the_same_sentences() -> None:
 
     assert said(None) == ""
     assert said(CloudComparison(n_draws=0, not_judged="For a reason.")).endswith("For a reason.")
-    assert "Do not report them as a finding." in said(cloud(0.2))
+    assert "Do not report them as types." in said(cloud(0.2))
     assert "The clusters are others." in said(cloud(0.01))
     assert "Cluster 1 does not stand apart" in said(cloud(0.01, 0.1, [0.01, 0.06]))
 

@@ -11,6 +11,7 @@ from fedclust.wire.models import SessionCreate
 
 #: A code and what it means, such as ``0=never``; ``>=65`` is a level.
 _CODE: Final = re.compile(r"\w ?= ?\w")
+_OTHER_CODE: Final = re.compile(r"\b([2-9]|\d\d+) ?[=:]")
 
 
 def definition_warnings(definition: SessionCreate) -> Iterator[str]:
@@ -23,6 +24,11 @@ def definition_warnings(definition: SessionCreate) -> Iterator[str]:
         yield (
             f"The name does not say what 1 means: {', '.join(unclear)}. Sites may code it "
             "differently, and nothing would show it: give it the unit 1 = male, for example."
+        )
+    if other := [each.name for each in asked if _OTHER_CODE.search(each.unit)]:
+        yield (
+            f"Yes/no columns have 0 and 1, and the unit says another code: {', '.join(other)}. "
+            "Say only what 1 means, such as 1 = male: each site says what its own codes are."
         )
     declared = {each.name: ", ".join(each.levels or ()) for each in asked_of(definition.features)}
     if coded := [name for name, levels in declared.items() if _CODE.search(levels)]:

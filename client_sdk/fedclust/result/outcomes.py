@@ -35,7 +35,7 @@ _MEASURES = {
     "risk_difference": "difference of shares in percentage points",
     "mean_difference": "difference of means",
     "superiority": "probability of a higher value",
-    "rate_ratio": "rate ratio",
+    "rate_ratio": "rate ratio within sites and intervals",
 }
 _TESTS = (
     "Compared with the largest cluster, within sites. The last column tests whether the effect is "
@@ -173,11 +173,13 @@ def cluster_lines(found: OutcomeResult, own: OutcomeInCluster) -> tuple[Line, ..
 
 
 def _cell_of_median(found: OutcomeResult, own: OutcomeInCluster) -> str:
-    """Return the cell that holds the median; empty where it may be another one."""
+    """Return the cell that holds the median, "" or that the table cannot tell."""
     if own.median is not None and own.median.value is not None:
         return found.cells[bisect.bisect(found.edges or (), own.median.value)]
     sure = [place for place in (0, -1) if (own.shares[place].lower or 0.0) > 0.5]
-    return found.cells[0 if sure == [0] else -2] if sure else ""
+    if sure:
+        return found.cells[0 if sure == [0] else -2]
+    return CANNOT_TELL if own.median is None else ""
 
 
 def cluster_table(

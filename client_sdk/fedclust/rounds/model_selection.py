@@ -210,7 +210,7 @@ def cloud_sentences(result: Result) -> list[str]:
     if found.p > CLEAR:
         text = (
             f"K = {n}: no separate clusters were found. {_ARTIFICIAL.capitalize()} give "
-            f"clusters as clear as these ({p_text(found.p)}). Do not report them as a finding."
+            f"clusters as clear as these ({p_text(found.p)}). Do not report them as types."
         )
         return [text]
     says = f"K = {n}: these clusters are clearer than those of {_ARTIFICIAL} ({p_text(found.p)})."

@@ -96,9 +96,9 @@ class Policy(Written):
     method's own.
     """
     min_group_size: Annotated[int, Field(ge=1, le=1_000_000, examples=[5, 10, 11])] = 5
-    """The fewest persons behind any number that a site sends, at least 3. A site may ask for more.
-    Common thresholds: 5 is the most usual one, 10 is the rule of many statistical offices, 11
-    satisfies rules that forbid counts of 1 to 10.
+    """The fewest persons behind any number that a site sends; with groups at least 3. A site may
+    ask for more. Common thresholds: 5 is the most usual one, 10 is the rule of many statistical
+    offices, 11 satisfies rules that forbid counts of 1 to 10.
     """
     protection: Literal["groups", "none"] = "groups"
     """What a site computes with: its protected table, or its exact rows, to which every site has to

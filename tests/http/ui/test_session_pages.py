@@ -122,8 +122,9 @@ def test_who_must_tell_a_session_to_its_sites_is_said_until_all_have_joined(
         assert "Tell south and west" in part
         assert "The coordinator sends no mails." in part
         assert 'href="/ui/sessions/told/consent?site=south">What sites read</a>' in part
-        assert "fedclust check told --data TABLE.csv --id-column ID" in part
-        assert "fedclust participate told --data TABLE.csv --id-column ID" in part
+        for command in ("check", "review", "approve", "participate"):
+            assert f" fedclust {command} told " in part
+        assert part.count("export FEDCLUST_") == 2
     assert 'id="tell"' not in place.open("south", "/told"), "a site is told what it can do"
     mails = Outgoing({Channel.EMAIL: Unused()})
     monkeypatch.setattr(place.local.coordinator, "outgoing", mails)

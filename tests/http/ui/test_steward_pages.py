@@ -49,7 +49,7 @@ def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> Non
             assert " ".join(line.split()) in said, heading
     assert said.index(info.definition.purpose) < said.index("In short")
     assert f"FEDCLUST_COORDINATOR={api.base_url}\n" in page
-    assert "fedclust review heart --data FILE --id-column ID --out review.html\n" in page
+    assert "fedclust review heart --data FILE --id-column ID --mapping columns.toml" in page
     assert "<form" not in page.split("<main", 1)[1]  # nobody consents here
     assert "fedclust approve heart --name" in page
 

@@ -90,12 +90,13 @@ function markWrong() {
 const columns = document.getElementById("columns");
 // What spreadsheets call headings, roles and kinds; others are known by their own name.
 const WORDS = {
-  name: /^(column|name|variable|feature)s?$/i, kind: /^(kind|type)$/i, lower: /^(lower|min)/i,
+  name: /^(column|name|variable|feature)s?$/i, kind: /^(kind|type)$/i,
+  role: /^(role|use|usage|rolle)$/i, lower: /^(lower|min)/i,
   upper: /^(upper|max)/i, levels: /^(level|code|categorie)s$/i, transform: /^(transform|scale)/i,
   log: /^(log|ln)$/i, outcome: /^out|^target|^endp/i,
-  feature: /^feat|^input|^covar|^predict|^variable$/i,
-  numeric: /^num|^int(eger|\d*$)|^count$|^float|^real|^contin|^(ganz)?zahl|^stetig/i,
-  binary: /^bin|^bool|^yes|^ja|^dich/i,
+  feature: /^feat|^input|^covar|^predict|^variable$|^clust/i,
+  numeric: /^num|^int(eger|\d*$)|^count$|^float|^real|^cont|^(ganz)?zahl|^stetig/i,
+  binary: /^bin|^bool|^yes|^y ?\/ ?n|^ja|^dich/i,
   categorical: /^cat|^kat|^nominal|^factor|^faktor/i, ordered: /^ord|^rang/i,
   time: /^time|^surv|^zeit/i, trajectory: /^traj|^verlauf/i,
 };
@@ -134,6 +135,10 @@ function fillRows(row, first, lines) {
   const all = inputs.map((each) => each.name.split("/").pop());
   const choices = (column) => [...(inputs[all.indexOf(column)]?.options ?? [])].map((e) => e.text);
   const headings = lines[0].map((text) => known(text, all));
+  // Whatever it is called, a column that says "outcome" has the roles.
+  const asked = lines[0].findIndex((_, place) =>
+    lines.some((cells) => /^(outcome|endpoint)s?$/i.test(cells[place] ?? "")));
+  if (asked >= 0 && !headings.includes("role") && !headings[asked]) headings[asked] = "role";
   const headed = headings.includes("name") && lines.length > 1;
   const order = headed ? headings : [first];
   const names = lines.length === 1 && first === "name";
@@ -166,10 +171,11 @@ function fillRows(row, first, lines) {
     if (name >= 0) for (const input of own) input.value = "";
     order.forEach((column, place) => {
       const input = own[all.indexOf(column)];
-      const text = cells[place] ?? "";
+      const bound = ["lower", "upper"].includes(column);
+      const text = bound ? (cells[place] ?? "").replace(/ ?%$/, "") : cells[place] ?? "";
       if (input === undefined || text === "") return;
       // 10,080 may be ten thousand: the check asks.
-      const decimal = /^[-+]?\d+,(?!\d{3}$)\d+$/.test(text) && ["lower", "upper"].includes(column);
+      const decimal = bound && /^[-+]?\d+,(?!\d{3}$)\d+$/.test(text);
       const word = known(text, choices(column)) ?? (decimal ? text.replace(",", ".") : text);
       const option = [...(input.options ?? [])].find((each) => each.text === word);
       // A word that no choice has stays: its message says what it may be.
