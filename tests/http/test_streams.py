@@ -138,7 +138,7 @@ def test_who_reads_on_is_kept() -> None:
     connection: Any = object.__new__(protocol.Protocol)
     connection.loop, connection.transport, connection.flow = Mock(), Mock(), Mock()
     connection.cycle, connection._connections = Mock(response_complete=False), Mock()
-    connection.timeout_keep_alive_task = None
+    connection.timeout_keep_alive_task, connection._timers = None, {}
     for _ in range(3):
         connection.pause_writing()
         begun = connection.loop.call_later.return_value

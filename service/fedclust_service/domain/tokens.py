@@ -19,7 +19,6 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Protocol
 
 from fedclust_service.domain.access import Role
 
@@ -32,17 +31,6 @@ _SHAPE = re.compile(
     rf"(fc[sao])_([0-9a-z]{{{_ID_LENGTH}}})_"
     rf"([0-9A-Za-z]{{{_SECRET_LENGTH}}})([0-9A-Za-z]{{{_CHECKSUM_LENGTH}}})"
 )
-_MIN_KEY_BYTES = 32
-
-
-class Secret(Protocol):
-    """What only its holder knows, and the coordinator stores an HMAC of."""
-
-    @property
-    def signed_text(self) -> str:
-        """What the HMAC is of. It starts with the kind of secret, so that no kind passes for
-        another.
-        """
 
 
 @dataclass(frozen=True)
@@ -58,6 +46,7 @@ class TokenText:
 
     @property
     def signed_text(self) -> str:
+        """What the HMAC is of. It begins with the kind of secret: no kind passes for another."""
         return f"{PREFIXES[self.role]}_{self.id}_{self.secret}"
 
     def reveal(self) -> str:
@@ -84,52 +73,6 @@ def parse_token(text: str) -> TokenText | None:
     if not hmac.compare_digest(_checksum(text[: -len(checksum)]), checksum):
         return None
     return TokenText(_ROLES[prefix], token_id, secret)
-
-
-class SecretKeys:
-    """``FEDCLUST_SECRET_KEY``: at least one key of at least 32 bytes.
-
-    The first key signs, all verify, so that keys can be rotated.
-    """
-
-    def __init__(self, keys: Sequence[bytes]) -> None:
-        if not keys:
-            raise ValueError("at least one secret key is needed")
-        if any(len(key) < _MIN_KEY_BYTES for key in keys):
-            raise ValueError(f"every secret key needs at least {_MIN_KEY_BYTES} bytes")
-        self._keys = tuple(bytes(key) for key in keys)
-
-    def __repr__(self) -> str:
-        return f"SecretKeys({len(self._keys)} keys)"
-
-    def __len__(self) -> int:
-        return len(self._keys)
-
-    def sign(self, secret: Secret) -> str:
-        """Return the HMAC to store, as 64 hexadecimal digits."""
-        return _hmac(self._keys[0], secret)
-
-    def verify(self, secret: Secret, stored: str) -> bool:
-        """Whether a stored HMAC is this secret's, in constant time."""
-        # Every key is tried, so that the time does not depend on which one matches.
-        matches = [hmac.compare_digest(_hmac(key, secret), stored) for key in self._keys]
-        return any(matches)
-
-
-def _hmac(key: bytes, secret: Secret) -> str:
-    return hmac.new(key, secret.signed_text.encode(), hashlib.sha256).hexdigest()
-
-
-def _random_text(digits: str, length: int) -> str:
-    return "".join(secrets.choice(digits) for _ in range(length))
-
-
-def _checksum(text: str) -> str:
-    value, out = zlib.crc32(text.encode()), ""
-    for _ in range(_CHECKSUM_LENGTH):
-        value, digit = divmod(value, len(_DIGITS))
-        out = _DIGITS[digit] + out
-    return out
 
 
 #: How long a sign-in's row stays after its latest end, so that its browser can be shown why.
@@ -183,3 +126,45 @@ def parse_cookie(text: str) -> CookieText | None:
     """Parse a cookie; None if it is not one of ours."""
     match = _COOKIE_SHAPE.fullmatch(text)
     return None if match is None else CookieText(*match.groups())
+
+
+class SecretKeys:
+    """``FEDCLUST_SECRET_KEY``: one key or more, whose length the settings check.
+
+    The first key signs, all verify, so that keys can be rotated.
+    """
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        self._keys = tuple(bytes(key) for key in keys)
+
+    def __repr__(self) -> str:
+        return f"SecretKeys({len(self._keys)} keys)"
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    def sign(self, secret: TokenText | CookieText) -> str:
+        """Return the HMAC to store, as 64 hexadecimal digits."""
+        return _hmac(self._keys[0], secret)
+
+    def verify(self, secret: TokenText | CookieText, stored: str) -> bool:
+        """Whether a stored HMAC is this secret's, in constant time."""
+        # Every key is tried, so that the time does not depend on which one matches.
+        matches = [hmac.compare_digest(_hmac(key, secret), stored) for key in self._keys]
+        return any(matches)
+
+
+def _hmac(key: bytes, secret: TokenText | CookieText) -> str:
+    return hmac.new(key, secret.signed_text.encode(), hashlib.sha256).hexdigest()
+
+
+def _random_text(digits: str, length: int) -> str:
+    return "".join(secrets.choice(digits) for _ in range(length))
+
+
+def _checksum(text: str) -> str:
+    value, out = zlib.crc32(text.encode()), ""
+    for _ in range(_CHECKSUM_LENGTH):
+        value, digit = divmod(value, len(_DIGITS))
+        out = _DIGITS[digit] + out
+    return out

@@ -4,7 +4,7 @@ import asyncio
 import re
 import secrets
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Literal
 
 import h11
 from uvicorn.config import Config
@@ -58,8 +58,6 @@ class Protocol(H11Protocol):
 
     conn: _Connection
     _refused = False
-    _head_timer: asyncio.TimerHandle | None = None
-    _stuck_timer: asyncio.TimerHandle | None = None
     _ending = False
 
     def __init__(
@@ -71,6 +69,7 @@ class Protocol(H11Protocol):
     ) -> None:
         super().__init__(config, server_state, app_state)
         self._connections = connections
+        self._timers: dict[Literal["head", "stuck"], asyncio.TimerHandle] = {}
         self.conn = _Connection()
 
     def connection_made(self, transport: Any) -> None:
@@ -93,8 +92,8 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """End a connection."""
         self._connections.leave(self)
-        self._forget_head()
-        self._forget_stuck()
+        self._forget("head")
+        self._forget("stuck")
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -105,14 +104,14 @@ class Protocol(H11Protocol):
 
     def resume_writing(self) -> None:
         """Resume after the reader has caught up."""
-        self._forget_stuck()
+        self._forget("stuck")
         super().resume_writing()
         self._watch()
 
     def shutdown(self) -> None:
         """Close after the current answer, if its reader takes it soon."""
         self._ending = True
-        if self._stuck_timer is not None:
+        if "stuck" in self._timers:
             self._watch_stuck()
         super().shutdown()
 
@@ -152,26 +151,21 @@ class Protocol(H11Protocol):
         else:
             self._connections.busy(self)
         if not idle or self.timeout_keep_alive_task is not None or self.transport.is_closing():
-            self._forget_head()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(HEAD_SECONDS, self._give_up)
+            self._forget("head")
+        elif "head" not in self._timers:
+            self._timers["head"] = self.loop.call_later(HEAD_SECONDS, self._give_up)
 
-    def _forget_head(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _forget(self, name: Literal["head", "stuck"]) -> None:
+        timer = self._timers.pop(name, None)
+        if timer is not None:
+            timer.cancel()
 
     def _watch_stuck(self) -> None:
-        self._forget_stuck()
+        self._forget("stuck")
         seconds = _ENDING_STUCK_SECONDS if self._ending else STUCK_SECONDS
-        self._stuck_timer = self.loop.call_later(seconds, self.transport.abort)
-
-    def _forget_stuck(self) -> None:
-        if self._stuck_timer is not None:
-            self._stuck_timer.cancel()
-            self._stuck_timer = None
+        self._timers["stuck"] = self.loop.call_later(seconds, self.transport.abort)
 
     def _give_up(self) -> None:
-        self._head_timer = None
+        del self._timers["head"]
         if not self.transport.is_closing():
             self.transport.close()

@@ -49,10 +49,6 @@ _KINDS = {"opening": Opening, "finished": Finished, "failure": Failure, "raised"
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 
-class NotStarted(Exception):
-    """The operating system did not start the process."""
-
-
 class ProcessLost(Exception):
     """The process ended without an outcome."""
 
@@ -69,7 +65,7 @@ class AggregationPool:
         self._idle: list[tuple[datetime, subprocess.Popen[bytes]]] = []
 
     def take(self) -> subprocess.Popen[bytes]:
-        """Return a process that waits for a job; NotStarted if the system starts no other."""
+        """Return a process that waits for a job; OSError if the system starts no other."""
         while True:
             with self._lock:
                 found = self._idle.pop()[1] if self._idle else None
@@ -114,8 +110,8 @@ class PooledAggregation:
 
         Raises
         ------
-        NotStarted
-            ``answers`` was not read.
+        OSError
+            No process could be started, and ``answers`` was not read.
         ProcessLost
             The process died or was ended.
         """
@@ -150,18 +146,15 @@ class PooledAggregation:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    try:
-        return subprocess.Popen(  # noqa: S603 - our own program, no shell
-            COMMAND,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # A traceback may hold what sites sent.
-            stderr=subprocess.DEVNULL,
-            env=_environment_without_secrets(),
-            creationflags=_LOW_PRIORITY,
-        )
-    except OSError:
-        raise NotStarted from None
+    return subprocess.Popen(  # noqa: S603 - our own program, no shell
+        COMMAND,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        # A traceback may hold what sites sent.
+        stderr=subprocess.DEVNULL,
+        env=_environment_without_secrets(),
+        creationflags=_LOW_PRIORITY,
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

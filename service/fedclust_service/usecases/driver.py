@@ -51,7 +51,6 @@ from fedclust_service.usecases.aggregation import (
 )
 from fedclust_service.usecases.aggregation_pool import (
     AggregationPool,
-    NotStarted,
     PooledAggregation,
     ProcessLost,
 )
@@ -424,7 +423,7 @@ class Driver(BackgroundThread):
                 return work.pooled.run(
                     job, len(full), stored.one_by_one(self._co.store, self._stopping)
                 )
-            except NotStarted:
+            except OSError:  # no process could be started
                 log.warning("aggregation_process_not_started", session=job.session)
             full = self._co.store.read("driver.load", lambda tx: tx.submissions.list(work.round.id))
         return aggregate_round(plan, job, [stored.answer(each) for each in full])
