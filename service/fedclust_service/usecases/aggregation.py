@@ -44,14 +44,6 @@ class Finished:
 
 
 @dataclass(frozen=True)
-class Failure:
-    """Why round and session fail, free of data."""
-
-    reason: str
-    message: str
-
-
-@dataclass(frozen=True)
 class Raised:
     """The type and place of an exception that a method raised; its text may repeat a value."""
 
@@ -90,7 +82,7 @@ class StoredAnswer(NamedTuple):
 class AggregationOutcome:
     """The outcome of an aggregation and the method's finite metrics."""
 
-    what: Opening | Finished | Failure | Raised
+    what: Opening | Finished | MethodFailure | Raised
     metrics: dict[str, float]
 
 
@@ -106,7 +98,7 @@ def aggregate_round(plan: Plan, job: Job, answers: Iterable[StoredAnswer]) -> Ag
         metrics = {name: value for name, value in metrics.items() if math.isfinite(value)}
         return AggregationOutcome(_ready(plan, job, step), metrics)
     except MethodFailure as failure:
-        return AggregationOutcome(Failure(failure.reason, failure.message), metrics)
+        return AggregationOutcome(failure, metrics)
     except Exception as error:
         return AggregationOutcome(
             Raised(type(error).__name__, tuple(exception_chain(error))), metrics

@@ -20,10 +20,10 @@ from datetime import datetime, timedelta
 from typing import IO, Any, cast
 
 from fedclust.definition import plan_of, read_definition
+from fedclust.schema.errors import MethodFailure
 from fedclust.wire import codec
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
-    Failure,
     Finished,
     Job,
     Opening,
@@ -45,7 +45,7 @@ _LOW_PRIORITY = int(getattr(subprocess, "BELOW_NORMAL_PRIORITY_CLASS", 0))
 #: A process that has had no round for this long is ended: it holds about 100 MB.
 _IDLE_FOR = timedelta(minutes=1)
 _LENGTH = struct.Struct(">Q")
-_KINDS = {"opening": Opening, "finished": Finished, "failure": Failure, "raised": Raised}
+_KINDS = {"opening": Opening, "finished": Finished, "failure": MethodFailure, "raised": Raised}
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 
 

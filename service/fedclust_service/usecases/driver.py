@@ -27,6 +27,7 @@ from fedclust.definition import DefinitionError
 from fedclust.result.provenance import platform_of
 from fedclust.rounds import Plan
 from fedclust.rounds.workload import aggregation_seconds
+from fedclust.schema.errors import MethodFailure
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.round import (
@@ -41,7 +42,6 @@ from fedclust_service.store import DataDamaged, Store, StoreError, StoreFault, T
 from fedclust_service.usecases.access_queries import joined_sites
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
-    Failure,
     Finished,
     Job,
     Opening,
@@ -199,7 +199,7 @@ class _Work:
 class _Outcome:
     """The outcome of an aggregation, ready to be written."""
 
-    what: Opening | Finished | Failure | DataDamaged
+    what: Opening | Finished | MethodFailure | DataDamaged
     metrics: dict[str, float]
     seconds: float
 
@@ -449,7 +449,7 @@ class Driver(BackgroundThread):
 
     def _write(self, work: _Work, outcome: _Outcome, uow: UnitOfWork) -> AggregationEnd:
         tx = uow.tx
-        fails = isinstance(outcome.what, DataDamaged | Failure)
+        fails = isinstance(outcome.what, DataDamaged | MethodFailure)
         # Below, `finish` asks for the lease itself.
         session = (
             _still_held(tx, work) if fails else tx.sessions.get_by_id(work.session.id, lock=True)
@@ -460,7 +460,7 @@ class Driver(BackgroundThread):
         if isinstance(outcome.what, DataDamaged):
             fail_damaged(uow, session, work.round.number, outcome.what)
             return "failed"
-        if isinstance(outcome.what, Failure):
+        if isinstance(outcome.what, MethodFailure):
             reason, message = outcome.what.reason, outcome.what.message
             end_session(uow, session, SessionState.FAILED, reason=reason, failure=message)
             return "failed"
@@ -521,8 +521,8 @@ def _log_fields(work: _Work) -> dict[str, Any]:
     return {"session": work.session.name, "round": work.round.number}
 
 
-def _failure(reason: FailureReason) -> Failure:
-    return Failure(reason.value, FAILURE_MESSAGES[reason])
+def _failure(reason: FailureReason) -> MethodFailure:
+    return MethodFailure(reason.value, FAILURE_MESSAGES[reason])
 
 
 def _still_held(tx: Tx, work: _Work) -> Session | None:
