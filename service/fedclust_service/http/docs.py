@@ -27,13 +27,6 @@ _DESCRIPTION = next(
     for place in (_HERE / "openapi.json", _HERE.parents[2] / "docs/openapi/openapi.json")
     if place.is_file()
 )
-_HEAD = '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>fedclust</title>'
-_ICON = '<link rel="icon" href="/static/swagger-ui/favicon-32x32.png">'
-_SWAGGER = (
-    f'{_HEAD}{_ICON}<link rel="stylesheet" href="/static/swagger-ui/swagger-ui.css"></head><body>'
-    '<div id="swagger-ui"></div><script src="/static/swagger-ui/swagger-ui-bundle.js"></script>'
-    '<script src="/static/docs.js"></script></body></html>'
-)
 _HOME_JSON = codec.canonical_json(
     {"service": "fedclust coordinator", "docs": "/docs", "openapi": "/openapi.json"}
 )
@@ -52,7 +45,8 @@ def _home(request: Request) -> Response:
 
 
 def _swagger(_: Request) -> Response:
-    return Response(_SWAGGER, media_type=HTML, headers={"Content-Security-Policy": _POLICY})
+    headers = {"Content-Security-Policy": _POLICY, "Cache-Control": "no-cache"}
+    return FileResponse(STATIC / "docs.html", media_type=HTML, headers=headers)
 
 
 def _description(_: Request) -> Response:

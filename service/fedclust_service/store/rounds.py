@@ -10,7 +10,7 @@ The statements are built once: building a statement costs more than running it.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple
 
 from sqlalchemy import (
     ColumnElement,
@@ -77,21 +77,13 @@ class Submissions(Repository):
         """Return a round's answers with their payloads, sorted by site. Raises as `get`."""
         return self._list(_intact, _OF_ROUND, round_id=round_id)
 
-    def summaries(
-        self, *, session_id: int | None = None, round_id: int | None = None
-    ) -> Sequence[Submission]:
-        """Return the answers of a session, of a round or of both, without payloads.
+    def summaries(self, **of: int) -> Sequence[Submission]:
+        """Return the answers of a ``session_id`` or ``round_id``, without payloads.
 
-        They are sorted by round and site. ValueError if neither is given.
+        They are sorted by round and site.
         """
-        if session_id is None and round_id is None:
-            raise ValueError("summaries are of a session or of a round")
-        query = select(*SUMMARY).order_by(_S.round_id, _S.site)
-        if session_id is not None:
-            query = query.where(_S.session_id == session_id)
-        if round_id is not None:
-            query = query.where(_S.round_id == round_id)
-        return self._list(Submission, query)
+        query = select(*SUMMARY).where(*(_S[name] == value for name, value in of.items()))
+        return self._list(Submission, query.order_by(_S.round_id, _S.site))
 
     def receipts(
         self, session_id: int, site: str, limit: int, after: int | None = None
@@ -131,16 +123,6 @@ def _intact(*, payload_sha256: str | None, **columns: Any) -> Submission:
 
 
 _NO_LEASE: dict[str, Any] = {"lease_token": None, "lease_holder": None, "lease_expires_at": None}
-
-
-class RoundChanges(TypedDict, total=False):
-    """Columns that may be written along with a change of state."""
-
-    overdue_since: datetime | None
-    closed_at: datetime
-    close_reason: str
-    aggregation_s: float
-    metrics: dict[str, float]
 
 
 class RoundView(NamedTuple):
@@ -260,15 +242,12 @@ class Rounds(Repository):
         return self._set(statement, round_id, _state=RoundState.COLLECTING, overdue_since=since)
 
     def transition(
-        self,
-        round_id: int,
-        from_state: RoundState,
-        to_state: RoundState,
-        **changes: Unpack[RoundChanges],
+        self, round_id: int, from_state: RoundState, to_state: RoundState, **changes: Any
     ) -> bool:
         """Change the state if it still is ``from_state``; return whether it was. Drops any lease.
 
-        The domain decides whether the step is allowed; this decides that only one caller wins.
+        ``changes`` are further columns to write. The domain decides whether the step is allowed;
+        this decides that only one caller wins.
         """
         values: dict[str, Any] = {"state": to_state, **_NO_LEASE, **changes}
         return self._set(_IN_STATE, round_id, _state=from_state, **values)
@@ -297,9 +276,7 @@ class Rounds(Repository):
         rows = update(tables.rounds).where(_R.lease_token.is_not(None))
         self._all(rows.values(**_NO_LEASE))
 
-    def finish(
-        self, round_id: int, lease_token: str, to_state: RoundState, **changes: Unpack[RoundChanges]
-    ) -> bool:
+    def finish(self, round_id: int, lease_token: str, to_state: RoundState, **changes: Any) -> bool:
         """End the aggregation if the lease is still held; False if another process took over.
 
         On False the caller MUST NOT write its result.
