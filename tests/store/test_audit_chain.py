@@ -32,7 +32,7 @@ def write(store: Store, clock: ManualClock, number: int, subject: str = "heart")
 
 
 def seal(store: Store, limit: int = 500) -> Head:
-    return store.run_tx("seal", lambda tx: tx.chain.seal(limit)).head
+    return store.run_tx("seal", lambda tx: tx.chain.seal(limit))[0]
 
 
 def sql(store: Store, statement: str, **values: object) -> None:

@@ -1,7 +1,6 @@
 """The audit trail: append entries, number and hash them, read them."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
@@ -118,42 +117,28 @@ def _conditions(search: AuditSearch) -> Iterator[ColumnElement[bool]]:
         yield _A.at < search.until
 
 
-@dataclass(frozen=True)
-class SealedBatch:
-    """The entries that one transaction sealed: those after number ``after``, up to ``head``.
-
-    ``subjects`` are those of the entries, each with its last number. ``full``: whether there may be
-    more to seal.
-    """
-
-    after: int
-    head: Head
-    subjects: Mapping[str, int]
-    full: bool
-
-
 class AuditChain(Repository):
     """Seals entries and reads sealed ones. Sealing adds number and hash, nothing else."""
 
-    def seal(self, limit: int) -> SealedBatch:
+    def seal(self, limit: int) -> tuple[Head, bool]:
         """Number and chain at most ``limit`` committed entries.
+
+        Returns the head, and whether there may be more to seal.
 
         This locks the chain's row first: it sees everything that was committed before, and no
         other process numbers at the same time. An entry that commits late, with a smaller id than
         a sealed one, has no number yet and gets the next.
         """
-        begun = head = self.head(lock=True)
-        marks, subjects = [], dict[str, int]()
+        head, marks = self.head(lock=True), []
         query = self._records().where(_A.number.is_(None)).order_by(_A.id).limit(limit)
         for row in self._raw(query):
             head = _entry_text(row).after(head)
             marks.append({"row": row.id, "n": head.number, "h": head.hash})
-            subjects[row.subject] = head.number
         if marks:
             self._connection.execute(_MARK, marks)
             self._pending.sealed = head.number
             self._all(_MOVE, number=head.number, hash=head.hash)
-        return SealedBatch(begun.number, head, subjects, len(marks) == limit)
+        return head, len(marks) == limit
 
     def rewrite(self) -> None:
         """Write the head again, unchanged."""

@@ -11,7 +11,6 @@ reads the sealed entries and wakes its event streams.
 import math
 import threading
 import time
-from collections.abc import Iterable
 
 from fedclust.schema.model import Model
 from fedclust.wire.models import AuditHead
@@ -19,7 +18,6 @@ from fedclust_service.background import BackgroundThread
 from fedclust_service.domain.access import Actor, AuditEntry, absent
 from fedclust_service.domain.audit_chain import Head, Verification, is_start
 from fedclust_service.store import Store, Tx
-from fedclust_service.store.audit import SealedBatch
 from fedclust_service.usecases.attention import VERIFIED, last_about_database
 from fedclust_service.usecases.core import CoordinatorCore, Notifier, survived
 from fedclust_service.usecases.unit_of_work import (
@@ -77,23 +75,19 @@ class Sealer(BackgroundThread):
         if more:
             self._found_at = time.monotonic()
         while more:
-            batch = store.run_tx("seal", lambda tx: tx.chain.seal(_BATCH))
-            self._announce(batch.head, batch)
-            more = batch.full
+            head, more = store.run_tx("seal", lambda tx: tx.chain.seal(_BATCH))
+            self._announce(head)
 
-    def _announce(self, head: Head, batch: SealedBatch | None = None) -> None:
-        known, self.head = self.head, head
+    def _announce(self, head: Head) -> None:
         # Streams that began before the first look wait for numbers from 0 on.
-        after = 0 if known is None else known.number
+        after = 0 if self.head is None else self.head.number
+        self.head = head
         if head.number <= after:
             return
-        if batch is not None and batch.after == after:
-            changed: Iterable[tuple[str, int]] = batch.subjects.items()
-        else:
-            begin = max(after, head.number - _NEWEST)
-            changed = self._co.store.read(
-                "seal.changed", lambda tx: tx.chain.newest(begin, head.number)
-            )
+        begin = max(after, head.number - _NEWEST)
+        changed = self._co.store.read(
+            "seal.changed", lambda tx: tx.chain.newest(begin, head.number)
+        )
         for subject, number in changed:
             self.streams.bump(subject, number)
 

@@ -33,8 +33,6 @@ def test_a_flow_of_entries_costs_few_transactions(direct: DirectApi) -> None:
         assert waiting(co) == 50
     assert waiting(co) == 0
     assert direct.calls("seal") == 2
-    # Whoever follows a session is told from what was sealed: nothing is read again for it.
-    assert direct.calls("seal.changed") == 0
 
 
 def test_more_than_a_batch_is_sealed_at_once(direct: DirectApi) -> None:
