@@ -46,18 +46,8 @@ class Opened:
         token = self.operator_token
         return [*self.made, *([] if token is None else [f"operator token (shown once): {token}"])]
 
-    def __enter__(self) -> Opened:
-        return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Stop the coordinator and close the database."""
-        self.coordinator.stop()
-        self.coordinator.store.close()
-
-
+@contextlib.contextmanager
 def open_coordinator(
     settings: Settings,
     *,
@@ -65,8 +55,10 @@ def open_coordinator(
     clock: StoreClock | None = None,
     accept_clock: bool = False,
     new_key: bool = False,
-) -> Opened:
+) -> Iterator[Opened]:
     """Open the database and the secret key, and create what is missing; StartFailure.
+
+    At the end of the block the coordinator is stopped and the database closed.
 
     ``serving``: whether this process will serve requests. ``accept_clock``: whether an operator
     confirms the time although the last audit entry is later. ``new_key``: the key that the tokens
@@ -80,7 +72,7 @@ def open_coordinator(
         # No other process may go on with the keys that a new one replaces.
         store = Store.open(settings.store_url, clock, serving=serving or new_key)
     token = None
-    try:
+    with contextlib.closing(store):
         with explain_store_errors(settings):
             if new_key:
                 # Before the key is written: after a crash in between, this command runs again.
@@ -111,10 +103,10 @@ def open_coordinator(
                         "one and check --data-dir and --database-url"
                     )
                 token = principals.bootstrap_operator(coordinator)
-    except BaseException:
-        store.close()
-        raise
-    return Opened(coordinator, tuple(made), token)
+        try:
+            yield Opened(coordinator, tuple(made), token)
+        finally:
+            coordinator.stop()
 
 
 def _check_clock(co: Coordinator, *, accept: bool) -> None:

@@ -71,7 +71,8 @@ def local_coordinator(
     if not {"data_dir", "database_url"} & settings.keys():
         create_sqlite(place / "coordinator")
     read = load_settings(flags, env_file=None)
-    opened = server.open_coordinator(read, serving=True, clock=clock)
+    opening = ExitStack()
+    opened = opening.enter_context(server.open_coordinator(read, serving=True, clock=clock))
     co = opened.coordinator
     co.limits = few_clouds.without_pool(co.limits)
     listener = server.listen(read.host, read.port)
@@ -99,7 +100,7 @@ def local_coordinator(
     finally:
         local._stack.close()
         end()
-        opened.close()
+        opening.close()
 
 
 def through_logging() -> None:

@@ -313,15 +313,17 @@ def test_a_worker_a_day_off_is_refused_at_its_start(postgres_url: str, tmp_path:
     settings = load_settings(flags, env_file=None)
     for ahead, said in ((DAY, "1 d ahead of"), (-DAY, "1 d behind"), (90, " s ahead of")):
         clock = StoreClock(machine=SetMachine(ahead))
-        with pytest.raises(StartFailure) as refused:
-            open_coordinator(settings, serving=True, clock=clock)
+        with (
+            pytest.raises(StartFailure) as refused,
+            open_coordinator(settings, serving=True, clock=clock),
+        ):
+            pass
         assert refused.value.code == Exit.CLOCK
         for each in (said, "NTP", "--clock-limit-s"):
             assert each in str(refused.value)
     near = StoreClock(machine=SetMachine(30))
-    opened = open_coordinator(settings, serving=True, clock=near)
-    assert opened.coordinator.clock.skew.machine_s != 0
-    opened.close()
+    with open_coordinator(settings, serving=True, clock=near) as opened:
+        assert opened.coordinator.clock.skew.machine_s != 0
 
 
 def test_a_clock_behind_the_audit_trail_is_refused_until_it_is_accepted(tmp_path: Path) -> None:
@@ -329,9 +331,8 @@ def test_a_clock_behind_the_audit_trail_is_refused_until_it_is_accepted(tmp_path
 
     def begin(days: float, *, accept: bool = False) -> list[str]:
         clock = ManualClock(BEGIN + timedelta(days=days))
-        opened = open_coordinator(settings, serving=True, clock=clock, accept_clock=accept)
-        trail = opened.coordinator.store.read("test.audit", lambda tx: tx.audit.list(10))
-        opened.close()
+        with open_coordinator(settings, serving=True, clock=clock, accept_clock=accept) as opened:
+            trail = opened.coordinator.store.read("test.audit", lambda tx: tx.audit.list(10))
         return [each.action for each in trail]
 
     begin(31)
