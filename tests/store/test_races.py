@@ -166,7 +166,7 @@ def test_no_touch_is_lost_and_sqlite_never_spins(two: list[Store]) -> None:
     session = two[0].run_tx("add", add_session)
     heard: list[tuple[str, int]] = []
     for store in two:
-        store.on_touch(heard.extend)
+        store.on_touch(lambda *each: heard.append(each))
 
     def touch(store: Store, _: int) -> bool:
         for _ in range(5):

@@ -296,7 +296,7 @@ def test_the_open_sessions_of_one_site_are_touched(store: Store) -> None:
 
     store.run_tx("arrange", arrange)
     touched: list[tuple[str, int]] = []
-    store.on_touch(touched.extend)
+    store.on_touch(lambda *each: touched.append(each))
     store.run_tx("touch", lambda tx: tx.sessions.touch_open("zurich"))
     assert touched == [("mine", 2)]
 

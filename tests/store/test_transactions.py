@@ -297,8 +297,8 @@ def test_listeners_hear_of_commits_and_of_nothing_else(store: Store) -> None:
     notified: list[tuple[str, int]] = []
     seen: list[int] = []
 
-    def listen(touched: object) -> None:
-        notified.extend(touched)  # type: ignore[arg-type]
+    def listen(session: str, version: int) -> None:
+        notified.append((session, version))
         # What listeners hear of is there for everybody: read it in another thread.
         with ThreadPoolExecutor(1) as pool:
             found = pool.submit(store.read, "look", lambda tx: tx.sessions.get("a")).result()
@@ -314,7 +314,7 @@ def test_listeners_hear_of_commits_and_of_nothing_else(store: Store) -> None:
 
     store.run_tx("touch", work)
     assert sorted(notified) == [("a", 3), ("b", 2)]
-    assert seen == [3]
+    assert seen == [3, 3]
 
     def undone(tx: Tx) -> None:
         tx.sessions.touch(first.id)
@@ -330,11 +330,11 @@ def test_a_listener_that_fails_stops_nobody(store: Store, caplog: pytest.LogCapt
     session = store.run_tx("add", add_session)
     notified: list[object] = []
 
-    def broken(_: object) -> None:
+    def broken(*_: object) -> None:
         raise ValueError("secret-bytes")
 
     store.on_touch(broken)
-    store.on_touch(notified.extend)
+    store.on_touch(lambda *each: notified.append(each))
     store.run_tx("touch", lambda tx: tx.sessions.touch(session.id))
     assert notified == [("heart", 2)]
     assert "ValueError" in caplog.text
@@ -344,7 +344,7 @@ def test_a_listener_that_fails_stops_nobody(store: Store, caplog: pytest.LogCapt
 def test_a_repeated_transaction_is_told_once(postgres: Store) -> None:
     session = postgres.run_tx("add", add_session)
     notified: list[object] = []
-    postgres.on_touch(notified.extend)
+    postgres.on_touch(lambda *each: notified.append(each))
     runs: list[int] = []
 
     def work(tx: Tx) -> None:

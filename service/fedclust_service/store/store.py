@@ -6,11 +6,12 @@ A transaction is a `Tx`: its repositories work in it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import secrets
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
@@ -85,7 +86,7 @@ class Tx:
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-TouchCallback = Callable[[Sequence[tuple[str, int]]], None]
+TouchCallback = Callable[[str, int], None]
 
 MAX_ATTEMPTS = 8
 # This includes waits for locks, so that no caller waits for many lock timeouts in a row.
@@ -260,10 +261,10 @@ class Store:
             return self._repeat(name, self._engines.read, fn, time.perf_counter())[1]
 
     def on_touch(self, callback: TouchCallback) -> None:
-        """Call ``callback`` after each commit that touched sessions.
+        """Call ``callback`` after each commit with each session that it touched.
 
-        It gets ``[(session name, version)]`` in the committing thread. It must be quick and must
-        not use the store. Its exceptions are only logged.
+        It gets name and version in the committing thread. It must be quick and must not use the
+        store. Its exceptions are only logged.
         """
         self._callbacks.append(callback)
 
@@ -385,11 +386,9 @@ class Store:
         pending, file = tx.pending, self._engines.file
         if pending.scrubbed and file and not engines.empty_log(file):
             log.info("the write-ahead log is in use; scrubbed pages leave it later")
-        if not pending.touched:
-            return
-        for callback in self._callbacks:
+        for callback, touched in itertools.product(self._callbacks, pending.touched.items()):
             try:
-                callback(tuple(pending.touched.items()))
+                callback(*touched)
             except Exception as error:  # the transaction is committed
                 log.error("a listener failed after a commit: %s", type(error).__name__)
 

@@ -1,7 +1,6 @@
 """The coordinator without HTTP: the core, its background threads and its group commits."""
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fedclust_service.background import BackgroundThread
@@ -49,7 +48,7 @@ class Coordinator(CoordinatorCore):
         )
         self.submissions = GroupCommit(self, "submission.store")
         self.touches = GroupCommit(self, "token.touch")
-        self.store.on_touch(self._changed)
+        self.store.on_touch(self.notifier.bump)
         self.listener = None
         if not self.store.single_process:
             self.listener = Listener(
@@ -59,10 +58,6 @@ class Coordinator(CoordinatorCore):
                 waited_for=self.notifier.waited_for,
                 reread_s=self.limits.reread_s,
             )
-
-    def _changed(self, touched: Sequence[tuple[str, int]]) -> None:
-        for session, version in touched:
-            self.notifier.bump(session, version)
 
     def start(self) -> None:
         """Start the threads."""
