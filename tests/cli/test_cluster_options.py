@@ -16,6 +16,17 @@ from support.command_line import CommandLine
 SITES = {name: np.random.default_rng(i).normal(size=(40, 2)) for i, name in enumerate("abc")}
 
 
+def site_options(place: Path, header: list[str], rows: dict[str, Any]) -> list[str]:
+    """Write a file for each site, and return the options that name them."""
+    given = []
+    for name, lines in rows.items():
+        path = place / f"{name}.csv"
+        with path.open("w", newline="") as file:
+            csv.writer(file).writerows([header, *lines])
+        given += ["--site", f"{name}={path}"]
+    return given
+
+
 @pytest.mark.parametrize(
     ("text", "asked"),
     [
@@ -41,11 +52,7 @@ def test_clusters_that_are_none(text: str) -> None:
 def test_simulate_prints_every_k_and_which_is_recommended(
     tmp_path: Path, command_line: CommandLine
 ) -> None:
-    given = []
-    for name, rows in SITES.items():
-        path = tmp_path / f"{name}.csv"
-        np.savetxt(path, rows, delimiter=",", header="x,y", comments="")
-        given += ["--site", f"{name}={path}"]
+    given = site_options(tmp_path, ["x", "y"], SITES)
 
     def run(*arguments: str) -> str:
         command = ["simulate", "lloyd", *given, "--features", "x,y", *arguments]
@@ -63,14 +70,11 @@ def test_simulate_prints_every_k_and_which_is_recommended(
 def test_simulate_clusters_the_columns_of_numbers_and_never_the_id_column(
     tmp_path: Path, command_line: CommandLine
 ) -> None:
-    given = []
-    for name, rows in SITES.items():
-        path = tmp_path / f"{name}.csv"
-        lines = [[i, f"ward {i % 2}", *row] for i, row in enumerate(rows.tolist(), start=500)]
-        with path.open("w", newline="") as file:
-            csv.writer(file).writerows([["number", "ward", "x", "y"], *lines])
-        given += ["--site", f"{name}={path}"]
-
+    lines = {
+        name: [[i, f"ward {i % 2}", *row] for i, row in enumerate(rows.tolist(), start=500)]
+        for name, rows in SITES.items()
+    }
+    given = site_options(tmp_path, ["number", "ward", "x", "y"], lines)
     labels = tmp_path / "labels"
     run = partial(command_line.run, "simulate", "lloyd", *given, "--clusters", "2")
     assert run("--json", "--id-column", "number", "--labels-dir", str(labels)) == 0
@@ -96,11 +100,7 @@ def test_simulate_clusters_the_columns_of_numbers_and_never_the_id_column(
 def test_a_simulation_of_too_few_persons_says_why_it_failed(
     tmp_path: Path, command_line: CommandLine
 ) -> None:
-    given = []
-    for name in SITES:
-        path = tmp_path / f"{name}.csv"
-        path.write_text("x,y\n1,2\n3,4\n", "utf-8")
-        given += ["--site", f"{name}={path}"]
+    given = site_options(tmp_path, ["x", "y"], dict.fromkeys(SITES, ((1, 2), (3, 4))))
     assert command_line.run("simulate", "lloyd", *given, "--clusters=2", "--features=x,y") == 7
     assert "0 sites answered round 1 with something" in command_line.err
     assert "unexpected" not in command_line.err

@@ -201,20 +201,13 @@ def test_simulate_can_be_silent(monkeypatch: pytest.MonkeyPatch, timers: list[Ti
     assert terminal.getvalue() == ""
 
 
-@pytest.mark.parametrize(
-    ("who", "what", "said"),
-    [
-        ("simulated", "predict", "the array: 60 rows read"),
-        ("fitted", "predict", "the array: 60 rows read"),
-        ("fitted", "score", "the array: 60 rows read"),
-        ("fitted", "transform", "the array: 60 rows read"),
-    ],
-)
+@pytest.mark.parametrize("what", ["a result's predict", "predict", "score", "transform"])
 def test_a_result_and_an_estimator_say_that_they_label_and_measure(
-    who: str, what: str, said: str, monkeypatch: pytest.MonkeyPatch, timers: list[Timer]
+    what: str, monkeypatch: pytest.MonkeyPatch, timers: list[Timer]
 ) -> None:
     result = simulate("lloyd", SITES, config={"n_clusters": 2})
-    made = result if who == "simulated" else FederatedKMeans.from_result(result)
+    made = result if "result" in what else FederatedKMeans.from_result(result)
+    said = "the array: 60 rows read"
     clock = [0.0]
     monkeypatch.setitem(SlowWork.__init__.__kwdefaults__, "monotonic", lambda: clock[0])
     say = SlowWork.say
@@ -227,7 +220,7 @@ def test_a_result_and_an_estimator_say_that_they_label_and_measure(
 
     monkeypatch.setattr(SlowWork, "say", say_late)
     terminal = open_terminal(monkeypatch)
-    getattr(made, what)(SITES["a"])
+    getattr(made, what.split()[-1])(SITES["a"])
     assert f"{said}, 0:03" in terminal.getvalue()
     assert len(timers) == 1
     assert timers[0].cancelled

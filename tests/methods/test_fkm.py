@@ -80,8 +80,7 @@ def test_check_names_the_candidate_and_the_rule(
 ) -> None:
     task = _candidates([[[0, 0], [9, 5]], [[2, 2], [0, 99]]])
     payload = _answer(task, _config())
-    dtypes = {"counts": np.int64, "sums": np.float64, "costs": np.float64}
-    arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
+    arrays = {name: np.array(value, getattr(payload, name).dtype) for name, value in change.items()}
 
     with pytest.raises(RuleViolation) as caught:
         check_answer(fkm.METHOD, task, payload.model_copy(update=arrays), _config())

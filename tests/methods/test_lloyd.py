@@ -89,8 +89,7 @@ def test_a_site_sends_its_own_clusters_padded_to_the_number_asked_for() -> None:
 def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule: str) -> None:
     task = _task([[0, 0], [9, 5]])
     payload = _answer(task)
-    dtypes = {"counts": np.int64, "sums": np.float64, "costs": np.float64}
-    arrays = {name: np.array(value, dtype=dtypes[name]) for name, value in change.items()}
+    arrays = {name: np.array(value, getattr(payload, name).dtype) for name, value in change.items()}
 
     with pytest.raises(RuleViolation) as caught:
         check_answer(lloyd.METHOD, task, payload.model_copy(update=arrays), _config())

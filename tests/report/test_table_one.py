@@ -4,7 +4,6 @@ import csv
 import io
 import sys
 import zipfile
-from dataclasses import replace
 from pathlib import Path
 
 import docx
@@ -124,7 +123,7 @@ def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:
 
 
 def test_every_file_has_every_cell_and_the_same_bytes_again() -> None:
-    facts = replace(outcome_facts(n_clusters=3))
+    facts = outcome_facts(n_clusters=3)
     table = table_one(facts)
     cells = [*table.header, *(cell for line in table.rows for cell in line)]
     files = {ending: table.content(f"t{ending}") for ending in FORMATS}

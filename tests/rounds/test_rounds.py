@@ -27,7 +27,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
 from fedclust.schema.result import ClusterProfile, Result
 from fedclust.schema.run_config import Policy
-from fedclust.schema.task import Contribution, Done, Next, SiteTask, Task
+from fedclust.schema.task import Contribution, Next, SiteTask, Task
 from fedclust.wire import codec
 from support.driven import data_of, drive, plan_for, site_step
 from support.points import weighted
@@ -677,5 +677,3 @@ def test_a_session_over_bounds_that_drops_needs_no_preparation() -> None:
     assert run.rounds[0].phase == "cells"
     assert run.result.center.tolist() == [-1.0, -1.0]
     assert run.result.scale.tolist() == [8.0, 8.0]
-    assert isinstance(plan.max_rounds, int)
-    assert not isinstance(run.result, Done)
