@@ -38,6 +38,7 @@ class Command(CommandLine):
         self.token = place / "token"
         self.token.write_text("fcs_secret\n", "utf-8")
         self.token.chmod(0o600)
+        self.reached = ("--token-file", str(self.token), "--coordinator", "https://c.example")
         self.data: Path | str = place / "cohort.csv"
         rows = pd.DataFrame(MINE, columns=["x", "y"], index=[f"p{i}" for i in range(len(MINE))])
         rows.to_csv(self.data, index_label="mrn")
@@ -63,9 +64,8 @@ class Command(CommandLine):
         return super().run(*arguments)
 
     def site(self, command: str, *arguments: str) -> int:
-        shared = ("--token-file", str(self.token))
-        reach = ("--data", str(self.data), "--coordinator", "https://c.example")
-        return self.run(*command.split(), "heart", *reach, *shared, *arguments)
+        given = ("--data", str(self.data), *self.reached, *arguments)
+        return self.run(*command.split(), "heart", *given)
 
 
 command = at_desk(Command)
@@ -177,11 +177,10 @@ def test_status_and_ledger(command: Command) -> None:
     assert command.run("ledger", "verify") == 0
     assert command.site("participate", "--yes") == 0
     n = len(command.fake.accepted)
-    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
-    assert command.run("status", *reach, "--json") == 0
+    assert command.run("status", *command.reached, "--json") == 0
     (status,) = json.loads(command.out)
     assert (status["state"], status["sent"], status["in_flight"]) == ("completed", n, 0)
-    assert "completed" in command.ran("status", "heart", *reach).out
+    assert "completed" in command.ran("status", "heart", *command.reached).out
     assert command.run("ledger", "show", "--json") == 0
     lines = [json.loads(line) for line in command.out.splitlines()]
     assert lines[0]["event"] == "cohort"
@@ -370,13 +369,14 @@ def test_a_watch_that_is_interrupted_says_that_the_session_goes_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session.Watcher, "follow", interrupted)
-    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
-    assert "heart continues" in command.ran("session", "watch", "heart", *reach, code=130).err
+    assert (
+        "heart continues"
+        in command.ran("session", "watch", "heart", *command.reached, code=130).err
+    )
 
 
 def test_a_deadline_that_has_passed_needs_a_yes(command: Command) -> None:
-    reach = ("--token-file", str(command.token), "--coordinator", "https://c.example")
-    assert command.run("session", "deadline", "heart", "2020-01-01T00:00Z", *reach) == 4
+    assert command.run("session", "deadline", "heart", "2020-01-01T00:00Z", *command.reached) == 4
     assert "--yes" in command.err
 
 

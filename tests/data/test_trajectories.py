@@ -69,11 +69,6 @@ def test_what_each_fill_takes_and_that_no_value_beyond_the_window_counts() -> No
         np.testing.assert_array_equal(found[0], wanted, err_msg=fill)
 
 
-def test_one_value_within_the_window_counts_alone() -> None:
-    found = made(declared(grid=(1.0,), window=1), [0.5, 9.0], [3.0, 100.0])
-    assert found[0, 0] == 3
-
-
 def test_values_of_one_time_count_as_their_mean_and_missing_ones_not() -> None:
     found = made(
         declared(grid=(0.0, 3.0), window=0), [0, 0, 3, np.nan, 3], [1.0, 3.0, np.nan, 9.0, 5.0]

@@ -61,15 +61,6 @@ def test_repeated_points_give_one_centroid_per_distinct_point(points: np.ndarray
         np.testing.assert_array_equal(centroids, distinct)
 
 
-def test_the_same_generator_gives_the_same_bytes() -> None:
-    points = np.random.default_rng(2).normal(size=(60, 4))
-    first, again = (
-        weighted_kmeans(points, np.ones(60), 5, np.random.default_rng(9)) for _ in range(2)
-    )
-
-    assert first.tobytes() == again.tobytes()
-
-
 def test_partitions_are_distinct_and_the_best_come_first() -> None:
     points, weights = np.random.default_rng(7).normal(size=(80, 2)), np.ones(80)
     found = best_partitions(points, weights, 9, np.random.default_rng(0), 6)

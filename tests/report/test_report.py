@@ -39,6 +39,7 @@ from support.results import PROVENANCE, result_of, unprotected
 from support.site_rows import blobs
 
 HOSTILE = '<script>alert("x")</script>&'
+LEVELS = ["none", "mild", "bad"]
 
 
 def _document(facts: Facts) -> ResultDocument:
@@ -78,6 +79,7 @@ def cohort() -> tuple[Any, pd.DataFrame, Any]:
             "age": 50 + 8 * of + rng.normal(0, 3, 300),
             "smoker": (rng.random(300) < of / 3).astype(float),
             "bp": rng.normal(130, 12, 300),
+            "pain": np.array(LEVELS)[(of + rng.integers(0, 2, 300)) % 3],
         }
     )
     names = np.array(["basel", "lyon", "turku"])[np.arange(300) % 3]
@@ -85,13 +87,20 @@ def cohort() -> tuple[Any, pd.DataFrame, Any]:
         "lloyd",
         {name: rows[names == name] for name in np.unique(names)},
         config={"n_clusters": 3},
-        features=[{"name": "age", "unit": "years"}, {"name": "smoker", "kind": "binary"}, "bp"],
+        features=[
+            {"name": "age", "unit": "years"},
+            {"name": "smoker", "kind": "binary"},
+            "bp",
+            {"name": "pain", "kind": "categorical", "levels": LEVELS},
+        ],
         policy={"protection": "none"},
         seed=1,
     )
     labels = np.empty(300, dtype=int)
     for name in np.unique(names):
         labels[names == name] = result.labels_[name]
+    for level in LEVELS:
+        rows[f"pain={level}"] = (rows["pain"] == level).astype(float)
     return result, rows.assign(site=names), labels
 
 
@@ -103,15 +112,17 @@ def test_the_profile_is_that_of_pandas(cohort: Any) -> None:
         assert cluster["size"] == len(own)
         assert cluster["share"] == pytest.approx(len(own) / len(rows))
         by_name = {each["column"]: each for each in cluster["columns"]}
-        for name in ("age", "smoker", "bp"):
+        for name in by_name:
             assert by_name[name]["value"] == pytest.approx(own[name].mean(), rel=1e-9)
             apart = (own[name].mean() - rows[name].mean()) / rows[name].std(ddof=0)
             assert by_name[name]["difference"] == pytest.approx(apart, abs=1e-9)
         for name in ("age", "bp"):
             assert by_name[name]["sd"] == pytest.approx(own[name].std(ddof=0), rel=1e-6)
         assert by_name["smoker"]["sd"] is None
-        assert [by_name[name]["measure"] for name in by_name] == ["mean", "share", "mean"]
-        widest = max(("age", "smoker", "bp"), key=lambda n: abs(by_name[n]["difference"]))
+        measures = {name: by_name[name]["measure"] for name in by_name}
+        assert [*measures] == ["age", "smoker", "bp", "pain=none", "pain=mild", "pain=bad"]
+        assert [*measures.values()] == ["mean", "share", "mean", "share", "share", "share"]
+        widest = max(by_name, key=lambda name: abs(by_name[name]["difference"]))
         assert cluster["sets_apart"] == [] or cluster["sets_apart"][0] == widest
         for site, sizes in document["sizes_by_site"].items():
             assert sizes[cluster["cluster"]] == (own["site"] == site).sum()
@@ -176,27 +187,6 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     printed = capsys.readouterr().out
     assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in printed
     assert "measured on the groups' records" in " ".join(printed.split())
-
-
-def test_shares_of_levels_are_those_of_the_rows() -> None:
-    rng = np.random.default_rng(2)
-    of = rng.integers(0, 2, 240)
-    levels = ["none", "mild", "bad"]
-    rows = pd.DataFrame({"pain": np.array(levels)[(of + rng.integers(0, 2, 240)) % 3]})
-    result = simulate(
-        "lloyd",
-        {"a": rows[:80], "b": rows[80:160], "c": rows[160:]},
-        config={"n_clusters": 2},
-        features=[{"name": "pain", "kind": "categorical", "levels": levels}],
-        policy={"protection": "none"},
-        seed=0,
-    )
-    labels = np.concatenate([result.labels_[name] for name in "abc"])
-    for cluster in Facts(result.result, result.definition).clusters:
-        own = rows[labels == cluster.number]
-        columns = {entry.column.name: entry for entry in cluster.entries}
-        for level in levels:
-            assert columns[f"pain={level}"].mean == pytest.approx((own["pain"] == level).mean())
 
 
 def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:

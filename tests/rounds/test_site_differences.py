@@ -81,12 +81,6 @@ def test_a_kind_of_persons_that_only_one_site_has_names_no_column() -> None:
     assert found_in(sites) == {}
 
 
-def test_too_few_other_sites_are_not_compared() -> None:
-    sites = consortium([None] * 3)
-    sites["site-1"][0][:, 2] *= 10.0
-    assert found_in(sites) is None
-
-
 def test_columns_that_the_preparation_found_are_named_and_disturb_no_others() -> None:
     sites = consortium([None] * 5)
     # Clipped values: other columns of the site, and other sites, must not be charged with them.
@@ -170,15 +164,6 @@ def hospitals() -> dict[str, NDArray[np.float64]]:
     return {**sites, "tiny": CENTRES[[0, 1, 2, 0]]}
 
 
-@pytest.fixture(scope="module")
-def found(hospitals: dict[str, NDArray[np.float64]]) -> SessionResult:
-    return session(hospitals)
-
-
-def test_a_session_names_the_hospital_and_its_column(found: SessionResult) -> None:
-    assert found.site_differences_.columns == {"site-3": ("x2",)}
-
-
 @pytest.mark.parametrize(
     ("middle", "miscode"),
     [(0.0, lambda x: 10.0 * x), (5.0, lambda x: 18.0 * x), (37.0, lambda x: 1.8 * x + 32.0)],
@@ -194,13 +179,6 @@ def test_a_session_names_the_hospital_with_another_unit(middle: float, miscode: 
     assert session(sites).site_differences_.columns == {}
     sites["site-1"][:, 4] = miscode(sites["site-1"][:, 4])
     assert session(sites).site_differences_.columns == {"site-1": ("x4",)}
-
-
-def test_cramers_v_is_that_of_the_groups(found: SessionResult) -> None:
-    # The persons of a group go together; `tiny` is smaller than a group, and answers empty.
-    groups = groups_of(found)
-    assert len(groups) == 5
-    assert found.site_differences_.cramers_v == cramers_v(groups) < 0.3
 
 
 def test_with_fewer_than_30_groups_a_site_nobody_knows_cramers_v() -> None:
@@ -227,12 +205,17 @@ def test_one_site_has_no_cramers_v(hospitals: dict[str, NDArray[np.float64]]) ->
 
 def test_without_enough_other_sites_no_column_is_compared() -> None:
     sites = {site: each[0] for site, each in consortium([None] * 3).items()}
+    sites["site-1"][:, 2] *= 10.0
     assert session(sites).site_differences_.columns is None
 
 
 @pytest.mark.parametrize(
     ("config", "phase"),
-    [({"n_clusters": [2, 3], "evidence": False}, "evidence"), ({"stability": 20}, "resampling")],
+    [
+        ({}, "evidence"),
+        ({"n_clusters": [2, 3], "evidence": False}, "evidence"),
+        ({"stability": 20}, "resampling"),
+    ],
 )
 def test_sites_are_compared_once_whenever_they_send_cells(
     hospitals: dict[str, NDArray[np.float64]],
@@ -252,7 +235,10 @@ def test_sites_are_compared_once_whenever_they_send_cells(
     assert asked == [3]
     for place, own in enumerate([each.result for each in found.sweep_ or ()] or [found.result]):
         assert own.site_differences.columns == {"site-3": ("x2",)}
-        assert own.site_differences.cramers_v == cramers_v(groups_of(found, place))
+        # The persons of a group go together; `tiny` is smaller than a group, and answers empty.
+        groups = groups_of(found, place)
+        assert len(groups) == 5
+        assert own.site_differences.cramers_v == cramers_v(groups) < 0.3
 
 
 def test_sites_that_send_no_cells_are_not_compared(
