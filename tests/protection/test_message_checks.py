@@ -11,7 +11,6 @@ from fedclust.protection.message_checks import (
     check_counts,
     check_empty,
     check_means,
-    check_moments,
     check_shape,
 )
 from fedclust.schema.errors import RuleViolation
@@ -96,54 +95,3 @@ def test_shapes() -> None:
     check_shape(np.zeros((2, 3)), (2, 3), "/sums")
     message = refused("shape", "/sums", check_shape, np.zeros(6), (2, 3), "/sums")
     assert message == "an array of shape 2 x 3 is needed here"
-
-
-# --- moments of whole features --------------------------------------------------------------------
-
-
-def moments_check(**changes: object) -> Callable[[], None]:
-    honest = {
-        "observed": counts(10, 0, 8),
-        "means": np.array([0.5, 0.0, 3.0]),
-        "m2": np.array([2.5, 0.0, 100.0]),
-        "n": 10,
-        "p": 5,
-        "lower": np.array([0.0, 0.0, -INF]),
-        "upper": np.array([1.0, 1.0, INF]),
-    }
-    return lambda: check_moments(**{**honest, **changes})  # type: ignore[arg-type]
-
-
-def test_honest_moments_pass() -> None:
-    moments_check()()
-    rng = np.random.default_rng(0)
-    for offset in (0.0, 1e8):
-        X = rng.random((50, 2)) + offset
-        X[:25, 1], X[25:, 1] = offset, offset + 1
-        moments_check(
-            observed=counts(50, 50),
-            means=X.mean(axis=0),
-            m2=((X - X.mean(axis=0)) ** 2).sum(axis=0),
-            n=50,
-            lower=np.full(2, offset),
-            upper=np.full(2, offset + 1),
-        )()
-
-
-@pytest.mark.parametrize(
-    ("changes", "rule", "pointer"),
-    [
-        ({"n": 4}, "smallest-count", "/n"),
-        ({"observed": counts(10, 0, 4)}, "smallest-count", "/observed/2"),
-        ({"observed": counts(10, 0, 11)}, "complement", "/observed/2"),
-        ({"means": np.array([0.5, 0.1, 3.0])}, "empty-cell", "/mean/1"),
-        ({"m2": np.array([2.5, 0.1, 100.0])}, "empty-cell", "/m2/1"),
-        ({"means": np.array([1.1, 0.0, 3.0])}, "bounds", "/mean/0"),
-        ({"means": np.array([0.5, 0.0, np.nan])}, "bounds", "/mean/2"),
-        ({"m2": np.array([2.6, 0.0, 100.0])}, "spread", "/m2/0"),
-        ({"m2": np.array([2.5, 0.0, -1e-9])}, "spread", "/m2/2"),
-        ({"m2": np.array([2.5, 0.0, np.nan])}, "spread", "/m2/2"),
-    ],
-)
-def test_dishonest_moments_do_not(changes: dict[str, object], rule: str, pointer: str) -> None:
-    refused(rule, pointer, moments_check(**changes))

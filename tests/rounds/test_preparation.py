@@ -161,24 +161,58 @@ def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
     assert space.impute is not None
 
 
+def _bounded(offset: float = 0.0, **policy: Any) -> RunConfig:
+    """Return a session of two features within bounds of width 1, and of one without."""
+    bounds = {"lower": offset, "upper": offset + 1.0}
+    features = (Feature(name="x0", **bounds), Feature(name="x1", **bounds), Feature(name="x2"))
+    return config_of(None, features=features, **policy)
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e8])
+def test_moments_of_rows_within_bounds_pass(offset: float) -> None:
+    X = np.random.default_rng(0).random((50, 3)) + offset
+    X[:25, 1], X[25:, 1] = offset, offset + 1
+    m2 = ((X - X.mean(axis=0)) ** 2).sum(axis=0)
+    honest = preparation.SiteMoments(n=50, observed=np.full(3, 50), mean=X.mean(axis=0), m2=m2)
+    preparation.check(TASK, honest, _bounded(offset))
+
+
+MOMENTS = preparation.SiteMoments(
+    n=10,
+    observed=np.array([10, 0, 8]),
+    mean=np.array([0.5, 0.0, 3.0]),
+    m2=np.array([2.5, 0.0, 100.0]),
+)
+
+
 @pytest.mark.parametrize(
-    ("change", "rule"),
+    ("change", "rule", "pointer"),
     [
-        ({"n": 1}, "smallest-count"),
-        ({"observed": np.array([6, 1])}, "smallest-count"),
-        ({"observed": np.array([6, 5])}, "complement"),
-        ({"observed": np.array([7, 6])}, "complement"),
-        ({"mean": np.zeros(3)}, "shape"),
-        ({"m2": np.array([-1.0, 1.0])}, "spread"),
-        ({"observed": np.array([6, 0])}, "empty-cell"),
+        ({"n": 4}, "smallest-count", "/n"),
+        ({"observed": np.array([10, 0, 4])}, "smallest-count", "/observed/2"),
+        ({"observed": np.array([10, 0, 11])}, "complement", "/observed/2"),
+        ({"mean": np.array([0.5, 0.1, 3.0])}, "empty-cell", "/mean/1"),
+        ({"m2": np.array([2.5, 0.1, 100.0])}, "empty-cell", "/m2/1"),
+        ({"mean": np.array([1.1, 0.0, 3.0])}, "bounds", "/mean/0"),
+        ({"mean": np.array([0.5, 0.0, np.nan])}, "bounds", "/mean/2"),
+        ({"m2": np.array([2.6, 0.0, 100.0])}, "spread", "/m2/0"),
+        ({"m2": np.array([2.5, 0.0, -1e-9])}, "spread", "/m2/2"),
+        ({"m2": np.array([2.5, 0.0, np.nan])}, "spread", "/m2/2"),
+        ({"mean": np.zeros(2)}, "shape", "/mean"),
     ],
 )
-def test_check_refuses_moments_that_cannot_be(change: dict[str, Any], rule: str) -> None:
-    config = _config(2, p=2, missing="drop")
-    points = row_points(np.random.default_rng(0).normal(size=(6, 2)))
-    payload = _answer(points, config)
-    assert payload is not None
-
+def test_check_refuses_moments_that_cannot_be(
+    change: dict[str, Any], rule: str, pointer: str
+) -> None:
+    config = _bounded(missing="impute")
+    preparation.check(TASK, MOMENTS, config)
     with pytest.raises(RuleViolation) as caught:
-        preparation.check(TASK, payload.model_copy(update=change), config)
-    assert caught.value.rule == rule
+        preparation.check(TASK, MOMENTS.model_copy(update=change), config)
+    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+
+
+def test_where_rows_are_dropped_all_features_are_observed_in_all_rows() -> None:
+    fewer = MOMENTS.model_copy(update={"observed": np.array([10, 10, 9])})
+    with pytest.raises(RuleViolation) as caught:
+        preparation.check(TASK, fewer, _bounded(missing="drop"))
+    assert (caught.value.rule, caught.value.pointer) == ("complement", "/observed/2")
