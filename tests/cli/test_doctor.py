@@ -17,16 +17,13 @@ from fedclust import durable_files, errors
 from fedclust.cli import doctor
 from fedclust.cli.options import Connection, Reading, WhoseRows, exit_code
 from fedclust.client.http import Http
-from fedclust.protection.recognition import PersonSource
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState, state_directory
 from fedclust.wire import models
 from support.certificates import Authority
-from support.cohorts import persons, sources_of
+from support.cohorts import persons, source_of
 from support.fake_coordinator import answer, in_json, refusal
-
-RULES = {f"x{column}": "number" for column in range(3)}
 
 
 class Clinic(httpx.BaseTransport):
@@ -210,10 +207,8 @@ def test_a_state_that_others_can_look_into(visit: Visit) -> None:
 )
 def test_the_whole_state_is_verified(visit: Visit, statement: str, said: str) -> None:
     state = SiteState()
-    people = persons(40)
-    source = PersonSource(lambda: [(list(people), sources_of([*people.values()]))], RULES)
     store = CohortStore(state)
-    store.keep(store.draft(source, p=5, now=datetime.now(UTC)))
+    store.keep(store.draft(source_of(persons(40)), p=5, now=datetime.now(UTC)))
     state_line = visit.findings()[0]["state"]
     assert state_line[0] == "ok"
     assert "1 tables, 0 sessions, 1 lines in the ledger; verified" in state_line[1]

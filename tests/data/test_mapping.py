@@ -8,8 +8,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from fedclust.cli.options import Reading, field_names
 from fedclust.data import Dataset, load
@@ -354,27 +352,6 @@ def test_levels_and_transforms_in_the_matrix_that_the_methods_get() -> None:
 
 def test_identifiers_may_not_be_a_features_column(site: Dataset) -> None:
     assert fault(site, SEX, CHOL, id_column="geschlecht").rule == "reserved-column"
-
-
-@given(st.lists(st.floats(0.01, 1e6) | st.none(), min_size=1, max_size=20), st.data())
-def test_reading_undoes_what_a_site_did_to_its_numbers(values: list[Any], data: Any) -> None:
-    """Whatever codes a site uses, the session sees its own values."""
-    factor = data.draw(st.floats(0.001, 1000))
-    code = data.draw(st.sampled_from(["?", "-1", "missing", ""]))
-    local = [code if value is None else repr(value / factor) for value in values]
-    path = Path(data.draw(st.just("x")))
-    mapping = {"features": {"temp": {"column": "t", "factor": factor, "to": "°C"}}}
-    frame = pd.DataFrame({"t": [None if v is None else v / factor for v in values]}, dtype=float)
-    direct = raw(Dataset(frame, mapping=mapping), TEMP)[0]
-    import tempfile
-
-    with tempfile.TemporaryDirectory() as directory:
-        file = Path(directory) / path
-        file.write_text("n,t\n" + "".join(f"1,{text}\n" for text in local), "utf-8")
-        read = raw(Dataset(file, mapping=mapping, missing=code), TEMP)[0]
-    np.testing.assert_array_equal(read, direct)
-    expected = [np.nan if value is None else value for value in values]
-    np.testing.assert_allclose(read, expected, rtol=1e-12)
 
 
 # --- the page that describes it -------------------------------------------------------------------

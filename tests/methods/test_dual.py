@@ -26,6 +26,8 @@ from support.site_rows import blobs, least_inertia, pooled
 FloatArray = NDArray[np.float64]
 Sites = Mapping[str, FloatArray]
 RULES = ("quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton")
+#: What a site is told with a task.
+STEP: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
 #: Every row is a point: what is looked at here are bounds.
 OPEN = {"protection": "none", "min_sites": 1, "scaling": "none", "missing": "drop"}
 
@@ -389,19 +391,17 @@ def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes
         mu = _with_more_rows(task.site.multipliers)
         part = {"multipliers": mu, "digest": multiplier_digest(mu)}
         wrong = replace(wrong, site=task.site.model_copy(update=part))
-    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
-    assert rounds.local_step(plan, task, points, memory={}, **step)[0] is not None
+    assert rounds.local_step(plan, task, points, memory={}, **STEP)[0] is not None
     with pytest.raises(RuleViolation) as refused:
-        rounds.local_step(plan, wrong, points, memory={}, **step)
+        rounds.local_step(plan, wrong, points, memory={}, **STEP)
     assert refused.value.rule in ("task", "shape")
 
 
 def test_a_mean_of_another_number_of_columns_is_refused_at_the_site() -> None:
     plan, task, points = _task_of_phase("dual")
     wrong = replace(task, site=task.site.model_copy(update={"mean": task.site.mean[:1]}))
-    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
     with pytest.raises(RuleViolation) as refused:
-        rounds.local_step(plan, wrong, points, memory={}, **step)
+        rounds.local_step(plan, wrong, points, memory={}, **STEP)
     assert broken_task_rule(refused.value) == "task"
 
 
@@ -409,10 +409,9 @@ def test_more_dual_rounds_than_defined_and_late_cells_are_refused() -> None:
     plan, task, points = _task_of_phase("dual")
     cells = _task_of_phase("cells")[1]
     memory: dict[str, Any] = {}
-    step: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
     iterations = plan.options.iterations  # type: ignore[attr-defined]
     for _ in range(iterations):
-        _, memory = rounds.local_step(plan, task, points, memory=memory, **step)
+        _, memory = rounds.local_step(plan, task, points, memory=memory, **STEP)
     for late, message in ((task, f"after the {iterations} that"), (cells, "is over")):
         with pytest.raises(RuleViolation, match=message):
-            rounds.local_step(plan, late, points, memory=memory, **step)
+            rounds.local_step(plan, late, points, memory=memory, **STEP)

@@ -14,14 +14,13 @@ import numpy as np
 import pytest
 
 from fedclust import errors
-from fedclust.protection.recognition import PersonSource
 from fedclust.site import DataSource, DataSources, backup
 from fedclust.site.backup import back_up, restore, verify_state
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
 from fedclust.site.state import SiteState
-from support.cohorts import persons, sources_of
+from support.cohorts import persons, source_of
 from support.fake_coordinator import FakeCoordinator
 from support.timeouts import TIMEOUT_S
 
@@ -31,13 +30,8 @@ SETTINGS = "require_approval = true\n"
 
 def grow(state: SiteState, n: int) -> None:
     """Bring the groups of the site's n persons up to date."""
-    people = persons(n)
-    source = PersonSource(
-        lambda: [(list(people), sources_of(list(people.values())))],
-        {f"x{column}": "number" for column in range(9)},
-    )
     store = CohortStore(state)
-    store.keep(store.draft(source, p=5, now=NOW))
+    store.keep(store.draft(source_of(persons(n)), p=5, now=NOW))
 
 
 @pytest.fixture

@@ -22,13 +22,13 @@ import pytest
 from fedclust import errors
 from fedclust.protection.cohort import ARRAYS, Cohort
 from fedclust.protection.columns import SourceColumn
-from fedclust.protection.recognition import PersonBlocks, PersonSource
+from fedclust.protection.recognition import PersonSource
 from fedclust.site.backup import verify_state
 from fedclust.site.cohorts import CohortStore, Draft, Overtaken
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState, seal, state_directory
 from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
-from support.cohorts import persons, sources_of
+from support.cohorts import persons, source_of
 from support.crashes import each_moment
 
 NOW = datetime(2026, 3, 1, tzinfo=UTC)
@@ -43,8 +43,7 @@ class Hospital:
         self.store, self.ledger = CohortStore(self.state), Ledger(self.state)
 
     def draft(self, people: People, **options: Any) -> Draft:
-        rules = {f"x{column}": "number" for column in range(9)}
-        return self.store.draft(PersonSource(blocks_of(people), rules), p=5, now=NOW, **options)
+        return self.store.draft(source_of(people), p=5, now=NOW, **options)
 
     def update(self, people: People, **options: Any) -> Cohort:
         return self.store.keep(self.draft(people, **options))
@@ -58,10 +57,6 @@ class Hospital:
             connection.execute(statement, values)
             connection.commit()
             connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-
-
-def blocks_of(people: People) -> PersonBlocks:
-    return lambda: [(list(people), sources_of(list(people.values())))]
 
 
 def mixed(n: int, first: int = 0) -> People:

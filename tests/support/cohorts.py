@@ -36,6 +36,12 @@ def sources_of(
     return [SourceColumn(name, values[:, column]) for column, name in enumerate(names)]
 
 
+def source_of(people: Mapping[str, FloatArray]) -> PersonSource:
+    """Return persons with numbers as the source of a site's table."""
+    rules = {f"x{column}": "number" for column in range(9)}
+    return PersonSource(lambda: [(list(people), sources_of([*people.values()]))], rules)
+
+
 @dataclass
 class Memory:
     """A site's cohorts, kept in memory."""
