@@ -23,18 +23,12 @@ from fedclust_dual.domain_splitting import (
     start_splitting,
 )
 from fedclust_dual.feasible_set import Region
-from fedclust_dual.multiplier_update import (
-    Proposal,
-    SiteAssignment,
-    add_assignments,
-    known_cost,
-    start_ascent,
-)
+from fedclust_dual.multiplier_update import Proposal, add_assignments, known_cost, start_ascent
+from methods.dual_assignments import assignment_of
 from support.driven import Run, data_of, drive, site_step
 from support.site_rows import least_inertia, pooled
 
 FloatArray = NDArray[np.float64]
-NO_PROPOSAL = Proposal(np.zeros((1, 2, 2)))
 
 
 def sites_of(seed: int, sizes: tuple[int, ...], d: int = 2) -> dict[str, FloatArray]:
@@ -189,13 +183,9 @@ def ascent_with_assignments(seed: int = 0) -> Any:
     rng = np.random.default_rng(seed)
     ascent = start_ascent("quadratic_bundle", (2, 2, 2))
     for _ in range(4):
-        models = []
-        for _ in range(2):
-            rows, labels = rng.normal(size=(8, 2)), rng.integers(0, 2, 8)
-            sums = np.array([rows[labels == k].sum(axis=0) for k in range(2)])
-            counts = np.bincount(labels, minlength=2)
-            square = float((rows**2).sum())
-            models.append(SiteAssignment(counts=counts, sums=sums, square=square))
+        models = [
+            assignment_of(rng.normal(size=(8, 2)), rng.integers(0, 2, 8), 2) for _ in range(2)
+        ]
         ascent = add_assignments(ascent, models)
     return ascent
 
@@ -244,31 +234,28 @@ def test_only_boxes_without_ordered_centroids_are_dropped(seed: int) -> None:
         assert any(((box.lower <= point) & (point <= box.upper)).all() for box in boxes)
 
 
+def split_once(box: Box, region: Region) -> Splitting:
+    """Return what becomes of a box whose round proposed nothing."""
+    splitting = Splitting(waiting=(), current=box)
+    ascent, domain = ascent_with_assignments(), Domain(region, np.zeros(2))
+    return next_query(
+        splitting, ascent, domain, target=1e9, max_splits=1, proposal=Proposal(np.zeros((1, 2, 2)))
+    )[0]
+
+
 def test_a_half_without_ordered_centroids_is_dropped() -> None:
     # In order where the first coordinate of centroid 0 is at least 1.5.
     lower = np.array([[-2.0, 0.5], [0.5, -0.6]])
     upper = np.array([[2.0, 0.6], [0.6, -0.5]])
-    splitting = Splitting(waiting=(), current=Box(lower=lower, upper=upper, bound=0.0))
     region = Region(np.full(2, -2.0), np.full(2, 2.0), np.eye(2), "pairwise")
-    after, _, _ = next_query(
-        *(splitting, ascent_with_assignments(), Domain(region, np.zeros(2))),
-        target=1e9,
-        max_splits=1,
-        proposal=NO_PROPOSAL,
-    )
+    after = split_once(Box(lower=lower, upper=upper, bound=0.0), region)
     assert [float(box.lower[0, 0]) for box in boxes_of(after)] == [0.0]
 
 
 def test_without_a_consensus_the_widest_side_is_halved() -> None:
-    splitting = start_splitting(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), 2, 0.0)
-    splitting = splitting.model_copy(update={"waiting": (), "current": splitting.waiting[0]})
     region = Region(np.array([-2.0, -1.0]), np.array([2.0, 1.0]), np.eye(2), "none")
-    after, _, _ = next_query(
-        *(splitting, ascent_with_assignments(), Domain(region, np.zeros(2))),
-        target=1e9,
-        max_splits=1,
-        proposal=NO_PROPOSAL,
-    )
+    (whole,) = start_splitting(region.lower, region.upper, 2, 0.0).waiting
+    after = split_once(whole, region)
     assert after.splits == 1
     assert {float(box.upper[0, 0]) for box in boxes_of(after)} == {0.0, 2.0}
 
@@ -280,14 +267,7 @@ def test_the_known_cost_is_an_upper_bound() -> None:
     assert known_cost(ascent, np.eye(2)) == np.inf
     for _ in range(5):
         labels = [rng.integers(0, 2, 9) for _ in rows]
-        models = [
-            SiteAssignment(
-                counts=np.bincount(own, minlength=2),
-                sums=np.array([X[own == k].sum(axis=0) for k in range(2)]),
-                square=float((X**2).sum()),
-            )
-            for X, own in zip(rows, labels, strict=True)
-        ]
+        models = [assignment_of(X, own, 2) for X, own in zip(rows, labels, strict=True)]
         ascent = add_assignments(ascent, models)
         for centroids in rng.normal(size=(5, 2, 2)):
             away = [((X[:, None] - centroids) ** 2).sum(axis=2) for X in rows]

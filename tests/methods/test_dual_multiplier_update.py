@@ -20,6 +20,7 @@ from fedclust_dual.multiplier_update import (
     start_ascent,
     update_multipliers,
 )
+from methods.dual_assignments import assignment_of
 
 RULES: tuple[Rule, ...] = ("subgradient", "bundle_trust", "quasi_newton", "quadratic_bundle")
 CUTTING: tuple[Rule, ...] = ("bundle_trust", "quasi_newton")
@@ -37,13 +38,11 @@ class Consortium:
         rows = self.sites[site]
         best: tuple[float, np.ndarray, SiteAssignment] | None = None
         for labels in itertools.product(range(self.n_clusters), repeat=len(rows)):
-            member = np.array(labels)[:, None] == np.arange(self.n_clusters)
-            counts, sums = member.sum(axis=0), member.T.astype(float) @ rows
-            centroids, value = self.region.optimal_centroids(counts.astype(float), sums, mu)
-            square = float((rows**2).sum())
-            if best is None or value + square < best[0] - 1e-12:
-                model = SiteAssignment(counts=counts, sums=sums, square=square)
-                best = value + square, centroids, model
+            model = assignment_of(rows, np.array(labels), self.n_clusters)
+            counts = model.counts.astype(float)
+            centroids, value = self.region.optimal_centroids(counts, model.sums, mu)
+            if best is None or value + model.square < best[0] - 1e-12:
+                best = value + model.square, centroids, model
         assert best is not None
         return best
 
@@ -176,15 +175,7 @@ def test_any_assignment_tightens_the_model_and_keeps_it_valid() -> None:
     assert low is not None
     plain = consortium.start("quadratic_bundle")
     rng = np.random.default_rng(0)
-    models = []
-    for rows in consortium.sites:
-        member = rng.integers(0, 2, len(rows))[:, None] == np.arange(2)
-        square = float((rows**2).sum())
-        models.append(
-            SiteAssignment(
-                counts=member.sum(axis=0), sums=member.T.astype(float) @ rows, square=square
-            )
-        )
+    models = [assignment_of(rows, rng.integers(0, 2, len(rows)), 2) for rows in consortium.sites]
     extended = add_assignments(add_assignments(plain, models), models)
     assert len(extended.known) == 3
     bounds = []
