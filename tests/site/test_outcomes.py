@@ -1,7 +1,6 @@
 """Counts of outcomes at a site: whose, drawn once, stored before anybody sees them."""
 
 import dataclasses
-from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -262,10 +261,7 @@ def test_counts_are_stored_before_they_are_shown_and_a_no_keeps_them(
 def test_a_preview_shows_shapes_and_noise_and_draws_nothing(
     tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    fake.before = _stop_at_outcomes(fake)
-    with pytest.raises(ZeroDivisionError):
-        take_part(fake, tmp_path)
-    fake.before = lambda _request: None
+    stop_at_outcomes(fake, tmp_path)
     for _ in range(2):
         preview = fake.site(tmp_path).preview("heart", MINE, person="mrn")
         assert (preview.phase, preview.body) == ("outcomes", None)
@@ -276,13 +272,18 @@ def test_a_preview_shows_shapes_and_noise_and_draws_nothing(
     assert len([*filter(None, draws)]) == 2
 
 
-def _stop_at_outcomes(fake: FakeCoordinator) -> Callable[[httpx.Request], None]:
+def stop_at_outcomes(fake: FakeCoordinator, place: Path) -> None:
+    """Take part until the task of the outcomes would be asked for."""
+
     def stop(request: httpx.Request) -> None:
         asks = request.url.path.endswith("/task") and fake.step is not None
         if asks and fake.step.task.phase == "outcomes":
             raise ZeroDivisionError
 
-    return stop
+    fake.before = stop
+    with pytest.raises(ZeroDivisionError):
+        take_part(fake, place)
+    fake.before = lambda _request: None
 
 
 @pytest.mark.parametrize("moment", ["before", "after"])
@@ -350,10 +351,7 @@ def test_points_that_are_given_back_while_it_counts_are_not_drawn_on(
 def test_a_change_of_an_outcome_in_the_session_is_other_data(
     tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    fake.before = _stop_at_outcomes(fake)
-    with pytest.raises(ZeroDivisionError):
-        take_part(fake, tmp_path)
-    fake.before = lambda _request: None
+    stop_at_outcomes(fake, tmp_path)
     for other in (
         MINE.assign(died=np.where(np.arange(80) == 5, 1 - MINE.died.fillna(0), MINE.died)),
         MINE.assign(stay=np.where(np.arange(80) == 5, 0.01, MINE.stay)),
