@@ -93,7 +93,12 @@ def test_unit_order_and_empty_clusters_do_not_matter() -> None:
     warning = resolution_warning(**sent)
     order = np.random.default_rng(0).permutation(len(centres))
 
-    scaled = _scaled(sent, 1e-3)
+    scaled: Sent = {
+        **sent,
+        "costs": sent["costs"] * 1e-6,
+        "within": sent["within"] * 1e-6,
+        "centroids": centres * 1e-3,
+    }
     shuffled = Sent(
         counts=sent["counts"][::-1][:, order],
         points=sent["points"][::-1][:, order],
@@ -113,16 +118,6 @@ def test_unit_order_and_empty_clusters_do_not_matter() -> None:
     assert resolution_warning(**scaled) == warning
     assert resolution_warning(**shuffled) == warning
     assert resolution_warning(**with_empty) == warning
-
-
-def _scaled(sent: Sent, unit: float) -> Sent:
-    return Sent(
-        counts=sent["counts"],
-        points=sent["points"],
-        costs=sent["costs"] * unit**2,
-        within=sent["within"] * unit**2,
-        centroids=sent["centroids"] * unit,
-    )
 
 
 def test_records_without_any_spread_are_not_warned_of() -> None:
