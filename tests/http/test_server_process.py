@@ -9,6 +9,7 @@ import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -135,29 +136,59 @@ def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int
             # Answered in order on one process: the poll before it has been taken up.
             assert server.get("/healthz").status_code == 200
             server.process.send_signal(number)
-            assert waiting.recv(65_536).startswith(b"HTTP/1.1 503 ")
+            answer = waiting.recv(65_536)
+            assert answer.startswith(b"HTTP/1.1 503 ")
+            assert b"retry-after" in answer.lower()
         assert server.process.wait(TIMEOUT_S) == 0
         assert "Traceback" not in server.output()
 
 
+def begun(server: ServerProcess, length: int) -> socket.socket:
+    """Begin to register a site; the request is under way, and its body is to be sent."""
+    address = httpx.URL(server.base_url)
+    sending = socket.create_connection((address.host, address.port), timeout=TIMEOUT_S)
+    sending.sendall(
+        b"POST /v1/sites HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        b"Authorization: Bearer " + server.operator_token.encode() + b"\r\n"
+        b"Content-Length: %d\r\nExpect: 100-continue\r\n\r\n" % length
+    )
+    # Asked for once the caller is known.
+    assert sending.recv(65_536).startswith(b"HTTP/1.1 100 ")
+    return sending
+
+
 @pytest.mark.skipif(not POSIX, reason="signals")
 def test_a_request_that_outlasts_the_grace_of_a_shutdown_is_told(tmp_path: Path) -> None:
-    with running_server(tmp_path / "data", "--shutdown-grace-s", "1") as server:
-        address = httpx.URL(server.base_url)
-        with socket.create_connection((address.host, address.port), timeout=TIMEOUT_S) as sending:
-            sending.sendall(
-                b"POST /v1/sites HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                b"Authorization: Bearer " + server.operator_token.encode() + b"\r\n"
-                b"Content-Length: 99\r\nExpect: 100-continue\r\n\r\n"
-            )
-            # Asked for once the caller is known: the request is under way.
-            assert sending.recv(65_536).startswith(b"HTTP/1.1 100 ")
-            server.process.send_signal(signal.SIGTERM)
-            answer = sending.recv(65_536)
-            assert answer.startswith(b"HTTP/1.1 503 "), answer
-            assert b"application/problem+json" in answer
+    with (
+        running_server(tmp_path / "data", "--shutdown-grace-s", "1") as server,
+        begun(server, 99) as sending,
+    ):
+        server.process.send_signal(signal.SIGTERM)
+        answer = sending.recv(65_536)
+        assert answer.startswith(b"HTTP/1.1 503 "), answer
+        assert b"application/problem+json" in answer
         assert server.process.wait(TIMEOUT_S) == 0
         assert "Exception in ASGI" not in server.output()
+
+
+@pytest.mark.skipif(not POSIX, reason="signals")
+def test_a_lock_that_somebody_else_holds_does_not_hold_a_shutdown_up(tmp_path: Path) -> None:
+    """Threads that wait for the database cannot be told to stop: the process ends with them."""
+    body = b'{"name": "north"}'
+    with (
+        running_server(tmp_path / "data") as server,
+        closing(sqlite3.connect(tmp_path / "data" / "fedclust.db", isolation_level=None)) as locked,
+    ):
+        locked.execute("BEGIN IMMEDIATE")
+        with begun(server, len(body)) as sending:
+            sending.sendall(body)
+            assert server.stop() == 0
+            assert sending.recv(65_536).startswith(b"HTTP/1.1 503 ")
+        assert "shutdown_cut_short" in server.output()
+        locked.rollback()
+        # What was answered 503 was not done.
+        done = locked.execute("SELECT count(*) FROM principals WHERE name = 'north'").fetchone()
+        assert done == (0,)
 
 
 def test_logs_are_json_lines_and_hold_no_secrets(tmp_path: Path) -> None:
