@@ -1,10 +1,14 @@
-"""``backup`` beside a coordinator that is written to, and what a restored one goes on with."""
+"""``backup`` beside a coordinator that is written to, and what a restored one goes on with.
+
+What sites refuse to a restored one: `site/test_participate.py`.
+"""
 
 import json
 import sqlite3
 import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +16,8 @@ import numpy as np
 import pytest
 
 from e2e.random_kills import POLICY, SESSION, D, K, rows, shared
-from fedclust import Site, errors, simulate
-from fedclust.client import Client
+from fedclust import simulate
 from fedclust.wire.codec import sha256, to_tree
-from support.api_caller import ApiCaller
 from support.consortium import Consortium, columns
 from support.proxies import Exchange, recorded
 from support.server import ServerProcess, running_server, service
@@ -37,14 +39,19 @@ def set_back(server: ServerProcess, copy: Path) -> None:
     server.restart()
 
 
+def select(database: Path, statement: str, *values: str) -> list[Any]:
+    """Return the rows that a statement finds in a database."""
+    with closing(sqlite3.connect(database)) as connection:
+        return connection.execute(statement, values).fetchall()
+
+
 def receipts(database: Path) -> dict[tuple[int, str], tuple[str, str]]:
     """Return hash and time of every answer in a database, by round and site."""
-    with sqlite3.connect(database) as connection:
-        found = connection.execute(
-            "SELECT r.number, s.site, s.sha256, s.received_at FROM submissions s"
-            " JOIN rounds r ON r.id = s.round_id"
-        ).fetchall()
-    connection.close()
+    found = select(
+        database,
+        "SELECT r.number, s.site, s.sha256, s.received_at FROM submissions s"
+        " JOIN rounds r ON r.id = s.round_id",
+    )
     return {(number, site): (digest, at) for number, site, digest, at in found}
 
 
@@ -122,90 +129,16 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
     assert again >= 3 * len(data)
 
 
-@pytest.mark.long
-def test_what_a_restored_coordinator_does_not_know(tmp_path: Path) -> None:
-    """Of another history it gets nothing: a site never answers one round in two ways."""
-    copy = tmp_path / "copy.db"
-    data = {name: X[:60] for name, X in rows().items()}
-    with running_server(tmp_path / "server") as server:
-        people = Consortium.found(server.base_url, server.operator_token, tuple(data))
-        people.create(SESSION, D, config=CONFIG, policy={**POLICY, "max_rounds": 4})
-        journals = tmp_path / "journals"
-        done = service("backup", "--out", str(copy), "--data-dir", str(server.data_dir))
-        assert done.returncode == 0, done.stderr
-        people.run(SESSION, data, journals)
-        with Client(server.base_url, server.operator_token) as operator:
-            late = operator.issue_token("sites", "oslo").token
-            operator.add("sites", "later")
-        set_back(server, copy)
-        # A token issued after the backup is unknown, and a site registered after it.
-        with pytest.raises(errors.Unauthenticated), Client(server.base_url, late) as client:
-            client.whoami()
-        api = ApiCaller(server.base_url, server.operator_token)
-        assert api.request("GET", "/v1/sites/later", api.operator).status_code == 404
-        # Other rows at one site would make another history: that site refuses by its journal.
-        with (
-            Site(
-                server.base_url, token=people.site_tokens["oslo"], state_dir=journals / "oslo"
-            ) as site,
-            pytest.raises(errors.OtherData),
-        ):
-            site.participate(SESSION, data["oslo"] + 1, consent=True)
-        # Sites that have ended take part again, with the same bytes and to the same result.
-        again = people.run(SESSION, data, journals)
-        assert set(again) == set(data)
-        # Set back once more, and started without one of them: round 2 asks something else now.
-        set_back(server, copy)
-        three = {name: X for name, X in data.items() if name != "oslo"}
-        refusals: list[BaseException] = []
-
-        def take_part(name: str) -> None:
-            token = people.site_tokens[name]
-            with Site(server.base_url, token=token, state_dir=journals / name) as site:
-                try:
-                    site.participate(SESSION, three[name], consent=True)
-                except errors.TaskRefused as error:
-                    refusals.append(error)
-
-        threads = [threading.Thread(target=take_part, args=(name,), daemon=True) for name in three]
-        for thread in threads:
-            thread.start()
-        with people.analyst() as analyst:
-            eventually(
-                lambda: (
-                    three.keys()
-                    == {
-                        each.name
-                        for each in analyst.session(SESSION).sites
-                        if each.state == "joined"
-                    }
-                )
-            )
-            analyst.start_session(SESSION)
-        for thread in threads:
-            thread.join(TIMEOUT_S)
-        assert len(refusals) == len(three)
-        assert all("asks something else" in str(refusal) for refusal in refusals)
-        # Round 1 got the same bytes, round 2 nothing.
-        kept = receipts(server.data_dir / "fedclust.db")
-        assert sorted(kept) == [(1, name) for name in sorted(three)]
-
-
 def round_of(path: str) -> int:
     return int(path.split("/rounds/")[1].split("/")[0])
 
 
 def payloads(database: Path) -> int:
-    with sqlite3.connect(database) as connection:
-        (n,) = connection.execute("SELECT count(payload) FROM submissions").fetchone()
-    connection.close()
+    ((n,),) = select(database, "SELECT count(payload) FROM submissions")
     return int(n)
 
 
 def trail(database: Path, what: str = "restored") -> list[Any]:
-    with sqlite3.connect(database) as connection:
-        found = connection.execute(
-            "SELECT actor, details FROM audit WHERE action = ?", (f"database.{what}",)
-        ).fetchall()
-    connection.close()
+    query = "SELECT actor, details FROM audit WHERE action = ?"
+    found = select(database, query, f"database.{what}")
     return [(actor, json.loads(details)) for actor, details in found]
