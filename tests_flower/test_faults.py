@@ -151,16 +151,6 @@ def test_a_repeated_message_is_answered_without_rows_and_without_a_second_line(
     assert lines(federation, "ada") == before
 
 
-def test_a_run_that_is_started_again_gets_the_same_bytes(federation: Federation) -> None:
-    definition = approved(federation, **SESSION)
-    first = federation.run(definition)
-    before = lines(federation, "ada")
-    again = federation.run(definition)
-    assert encode_model(again.result) == encode_model(first.result)
-    assert again.provenance.submissions == first.provenance.submissions
-    assert lines(federation, "ada") == before
-
-
 def test_another_task_for_an_answered_round_is_refused(federation: Federation) -> None:
     federation.run(approved(federation, **SESSION))
     asked = [asked for asked, _ in federation.node("ada").replies if asked.task is not None][-1]
@@ -435,20 +425,6 @@ def test_a_site_that_is_out_ends_no_later_round(federation: Federation) -> None:
     files: Any = {name: file for name, file in federation.files.items() if name != "brno"}
     alone = simulate("dual", files, config=config, features=FEATURES, seed=7)
     assert encode_model(found.result) == encode_model(alone.result)
-
-
-def test_an_answer_that_breaks_a_rule_puts_the_site_out(federation: Federation) -> None:
-    definition = approved(federation, **SESSION)
-    federation.node("brno").fault = lambda asked: (
-        Reply(site="brno", body=b"no submission") if asked.round == 2 else None
-    )
-    found = federation.run(definition)
-    last = max(each.round for each in found.provenance.submissions)
-    assert {each.site for each in found.provenance.submissions if each.round == last} == {
-        "ada",
-        "cadiz",
-        "delft",
-    }
 
 
 @pytest.mark.parametrize("kind", [ValueError, UsageError])

@@ -97,7 +97,7 @@ VALUES: list[Any] = [
     *(0.0, -0.0, 1e-6, 1e300, True, False, None, "", "ä", "x" * 31, "x" * 32, "x" * 70_000),
     *([], list(range(15)), list(range(16)), {str(n): n for n in range(17)}),
     *(np.zeros((2, 3)), np.arange(3), np.array([True, False]), np.zeros((0, 4))),
-    np.zeros((3, 100), dtype=np.float32),
+    *(np.zeros((3, 100), dtype=np.float32), np.arange(6.0).reshape(2, 3).T),
 ]
 
 

@@ -84,15 +84,6 @@ def test_contents_are_refused_by_field_and_rule(
         assert rule in {error.rule for error in said.errors}
 
 
-def test_a_key_that_is_there_twice_is_refused_in_binary(
-    running: Running, honest: dict[str, Any]
-) -> None:
-    body = msgpack.packb({"phasf": "x", **honest}).replace(b"phasf", b"phase")
-    response = running.api.put("north", "heart", 1, body, BINARY)
-    (error,) = refused(running, response, "invalid").errors
-    assert error.message == "a map has the same key twice"
-
-
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_are_refused(
     running: Running, honest: dict[str, Any], number: float

@@ -302,24 +302,6 @@ def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: A
     direct.answer_all("heart")
 
 
-def test_a_killed_process_is_a_lease_that_runs_out(
-    both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aggregating(both, monkeypatch)
-    driving = threading.Thread(target=both.co.driver.run_once)
-    with structlog.testing.capture_logs() as logged:
-        driving.start()
-        eventually(lambda: begun)
-        begun[0].kill()
-        driving.join(TIMEOUT_S)
-    assert not driving.is_alive()
-    assert [each["event"] for each in logged] == ["aggregation_process_lost", "round.process_died"]
-    assert (both.info("heart").state, both.info("heart").round) == ("running", 1)
-    assert not both.co.driver.run_once(), "the lease stands"
-    both.clock.advance(30)
-    healed(both)
-
-
 def test_stopping_ends_the_process_and_leaves_the_round(
     direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -477,7 +459,11 @@ def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
     for _ in range(2):
         direct.answer_all("heart")
         direct.co.limits = dying
-        assert direct.co.driver.run_once()
+        with structlog.testing.capture_logs() as logged:
+            assert direct.co.driver.run_once()
+        events = [each["event"] for each in logged]
+        assert events == ["aggregation_process_lost", "round.process_died"]
+        assert not direct.co.driver.run_once(), "the lease stands"
         direct.clock.advance(30)
         direct.co.limits = LIMITS
         assert direct.co.driver.run_once()

@@ -23,7 +23,6 @@ from fedclust_service.usecases import (
     rounds,
     sessions,
 )
-from fedclust_service.usecases.aggregation import task_digests
 from fedclust_service.usecases.damage import DataDamaged
 from support.damage import change_stored, two_bytes_changed
 from support.databases import in_turn
@@ -295,10 +294,3 @@ def test_no_result_is_served_under_a_changed_definition(direct: DirectApi, edit:
     assert direct.row("heart").state.value == "completed"
     assert len(direct.audit(action="definition.damaged")) == 1
     assert not direct.audit(action="result.read")
-
-
-def test_digests_of_stored_tasks_are_those_that_sites_name() -> None:
-    common: Any = {"number": 3, "centroids": [1.0, 2.0], "prepared": None}
-    parts: list[Any] = [{"place": place} for place in range(3)] + [None, {}]
-    found = task_digests(codec.encode(common), map(codec.encode, parts))
-    assert list(found) == [codec.task_digest(common, part) for part in parts]

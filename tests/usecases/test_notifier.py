@@ -23,18 +23,6 @@ async def _started(notifier: Notifier, n: int = 1) -> None:
             await asyncio.sleep(0)
 
 
-def test_a_bump_from_another_thread_wakes() -> None:
-    notifier = Notifier()
-
-    async def main() -> bool:
-        waiting = asyncio.create_task(notifier.wait("heart", 3, TIMEOUT_S))
-        await _started(notifier)
-        threading.Thread(target=notifier.bump, args=("heart", 4)).start()
-        return await waiting
-
-    assert run(main()) is True
-
-
 @pytest.mark.parametrize("bump", [("lung", 9), ("heart", 3)])
 def test_what_does_not_concern_it_does_not_wake(bump: tuple[str, int]) -> None:
     notifier = Notifier()

@@ -27,13 +27,6 @@ def refused(direct: DirectApi, token: str) -> str:
     return found.detail
 
 
-def test_a_token_speaks_for_its_site(direct: DirectApi) -> None:
-    actor = use.authenticate(direct.co, issue(direct))
-    assert (actor.role, actor.name) == (Role.SITE, "north")
-    identity = use.whoami(direct.co, actor)
-    assert (identity.role, identity.name, identity.protocol_version) == ("site", "north", 1)
-
-
 def test_an_address_is_seen_by_operators_and_its_owner_alone(direct: DirectApi) -> None:
     email = "it@north.example"
     body = PrincipalCreate(name="north", title="North", email=email)

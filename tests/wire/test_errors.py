@@ -30,9 +30,11 @@ def test_every_problem_type_has_its_class_and_no_class_lacks_a_type() -> None:
 def test_a_problem_document_becomes_its_error() -> None:
     for slug in CATALOGUE:
         document = problem(
-            slug, "do this", [FieldError(pointer="/a/b", rule="r", message="too big")]
+            slug, "do this", [FieldError(pointer="/a/b", rule="r", message="too big")], round=3
         )
-        error = errors.from_problem(Problem.model_validate_json(document.model_dump_json()))
+        read = Problem.model_validate_json(document.model_dump_json())
+        assert read == document
+        error = errors.from_problem(read)
         assert type(error).slug == slug
         assert error.status == CATALOGUE[slug][0]
         assert error.detail == "do this"

@@ -6,17 +6,7 @@ from pydantic import ValidationError
 from fedclust.definition.study import StudyCreate
 from fedclust.schema.field_names import field_errors
 from fedclust.schema.model import Model
-from fedclust.wire.errors import CATALOGUE, FieldError, Problem, problem
-
-
-def test_a_problem_document_comes_back_as_it_was() -> None:
-    for slug in CATALOGUE:
-        document = problem(slug, "Do this next.", round=3)
-        back = Problem.model_validate_json(document.model_dump_json())
-        assert back == document
-        assert back.slug == slug
-        assert back.status == CATALOGUE[slug][0]
-        assert back.model_extra == {"round": 3}
+from fedclust.wire.errors import FieldError, problem
 
 
 def test_at_most_twenty_errors_are_listed() -> None:
