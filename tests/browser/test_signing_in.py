@@ -1,6 +1,5 @@
 """Signing in as people do: by keyboard, without JavaScript, after a pause, with a lost token."""
 
-import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from support.timeouts import TIMEOUT_S
@@ -78,44 +77,26 @@ def test_no_script_is_needed(registered: Registered, browser: Browser) -> None:
     context.close()
 
 
-@pytest.mark.parametrize("scripts", [True, False])
-def test_what_is_typed_outlives_the_sign_in(
-    registered: Registered, browser: Browser, scripts: bool
-) -> None:
-    base_url, token = registered.local.base_url, registered.api.tokens["ada"]
-    signed = signed_in(browser, base_url, token)
-    state = signed.storage_state()
-    context = browser.new_context(
-        base_url=base_url, java_script_enabled=scripts, storage_state=state
-    )
-    context.set_default_timeout(TIMEOUT_S * 1_000)
+def test_what_is_typed_outlives_the_sign_in(registered: Registered, browser: Browser) -> None:
+    """Without scripts: `http/ui/test_form_pages.py`."""
+    token = registered.api.tokens["ada"]
+    context = signed_in(browser, registered.local.base_url, token)
     page = context.new_page()
     page.goto("/ui/new-session")
     typed = "Which types of tumours do the hospitals share?"
     registered.local.coordinator.clock.advance(31 * 60)  # type: ignore[attr-defined]
     purpose = page.get_by_label("Purpose")
     purpose.fill(typed)
-    with context.expect_page() as opened:
-        if scripts:  # A check while typing says it. Otherwise the answer is the page to sign in.
-            page.get_by_role("alert").get_by_role("link", name="Sign in").click()
-        else:
-            page.get_by_role("button", name="Create").click()
-            expect(page.get_by_role("alert")).to_contain_text("load this page again")
-            page.get_by_label("Your token").fill(token)
-            page.get_by_role("button", name="Sign in").click()
+    with context.expect_page() as opened:  # A check while typing says it.
+        page.get_by_role("alert").get_by_role("link", name="Sign in").click()
     other = opened.value
-    if scripts:
-        other.get_by_label("Your token").fill(token)
-        other.get_by_role("button", name="Sign in").click()
+    other.get_by_label("Your token").fill(token)
+    other.get_by_role("button", name="Sign in").click()
     expect(other.get_by_role("heading", name="Sessions")).to_be_visible()
-    if scripts:
-        page.get_by_role("button", name="Create").click()
-    else:
-        page.reload()
+    page.get_by_role("button", name="Create").click()
     expect(page.get_by_text("You signed in again.")).to_be_visible()
     expect(purpose).to_have_value(typed)
     page.get_by_role("button", name="Create").click()
     expect(page.get_by_text("The session was not created.")).to_be_visible()
     expect(purpose).to_have_value(typed)
     context.close()
-    signed.close()

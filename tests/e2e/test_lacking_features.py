@@ -120,7 +120,7 @@ STAY = {"name": "stay", "kind": "ordered", "edges": [2, 5], "role": "outcome"}
 
 
 def test_a_site_takes_part_without_outcomes(tmp_path: Path) -> None:
-    """Over HTTP, of one way to treat missing values: `simulate/test_outcomes.py` has the others."""
+    """What each site is asked for and sees. The clustering: `simulate/test_outcomes.py`."""
     body: dict[str, Any] = {
         "config": {"n_clusters": 2},
         "policy": POLICY,
@@ -134,7 +134,6 @@ def test_a_site_takes_part_without_outcomes(tmp_path: Path) -> None:
         ).assign(died=rng.integers(0, 2, 60), stay=rng.gamma(2.0, 3.0, 60))
         for site in ("ada", "brno", "cadiz", "delft", "essen")
     }
-    expected = simulate("overlap", rows, seed=7, **body)
     del rows["delft"]["died"]
     rows["essen"] = rows["essen"][columns(2)]
     with local_coordinator(tmp_path, threads=True) as local:
@@ -151,12 +150,7 @@ def test_a_site_takes_part_without_outcomes(tmp_path: Path) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DataWarning)
             results = consortium.run("partly", rows, tmp_path, consent=consent)
-        document = consortium.result("partly").clustering()
-    # The clustering is that of sites which have all outcomes.
-    assert document.centroids.tobytes() == expected.result.centroids.tobytes()
-    for name, found in results.items():
-        np.testing.assert_array_equal(found.labels_, expected.labels_[name])
-    outcomes = document.outcomes
+        outcomes = consortium.result("partly").clustering().outcomes
     assert outcomes.silent == ("essen",)
     assert [(each.name, each.n_sites) for each in outcomes.results] == [("died", 3), ("stay", 4)]
     assert [list(each.tables) for each in outcomes.results] == [
@@ -172,10 +166,7 @@ def test_a_site_takes_part_without_outcomes(tmp_path: Path) -> None:
         "essen": 0,
     }
     said = {name: dict(request.sections()) for name, request in asked.items()}
-    (warned,) = said["delft"]["warning"]
-    assert warned == (
-        "outcome 'died': there is no column died, and this site takes part without it"
-    )
+    assert len(said["delft"]["warning"]) == 1
     assert "Once: counts of stay by cluster, each with random noise." in said["delft"]["leaves"]
     assert not any("Once:" in line for line in said["essen"]["leaves"])
     assert not any("outcomes" in line for line in said["essen"]["protection"])

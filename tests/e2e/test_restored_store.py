@@ -98,25 +98,3 @@ def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
         grouped = kept_groups.groups >= 0
         same = after.groups[after.find(kept_groups.keys)][grouped] == kept_groups.groups[grouped]
         assert same.all()
-
-
-def test_all_state_is_lost_and_the_operator_accepts_a_further_grouping(
-    database_url: str, tmp_path: Path
-) -> None:
-    states, state = tmp_path / "states", SiteState(tmp_path / "states" / ME)
-    with local_coordinator(tmp_path, threads=True, database_url=database_url) as local:
-        consortium = Consortium.found(local.base_url, local.operator_token, (ME, *OTHERS))
-        rows = {name: frame(name, range(60)) for name in (ME, *OTHERS)}
-        for session in ("first", "second"):
-            consortium.create(session, 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
-        consortium.run("first", rows, states, person="patient")
-        state.directory.rename(tmp_path / "lost")
-        with Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory) as site:
-            for _ in range(2):
-                told = refused(site, "second", rows[ME], "lost without a backup")
-        with Client(local.base_url, local.operator_token) as operator:
-            operator.accept_table(ME, *told)
-            assert len(list(operator.site_tables(ME))) == 2
-        consortium.run("second", rows, states, person="patient")
-    events = [line for line in Ledger(state).events() if line["event"].startswith("table ")]
-    assert [line["event"] for line in events] == ["table refused", "table accepted"]

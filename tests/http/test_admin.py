@@ -234,12 +234,9 @@ def test_audit_is_filtered_and_paged(watched: Watched) -> None:
         assert wanted
         assert read(query) == wanted, query
     assert [each["subject"] for each in read("actor=site:north&session=liver")] == ["liver"]
-    paged, cursor = [], ""
-    while cursor is not None:
-        page = watched.get(f"audit?limit=3{cursor and '&cursor=' + cursor}")
-        paged += page["items"]
-        cursor = page["next"]
-    assert paged == everything
+    page = watched.get("audit?limit=3")
+    rest = watched.get(f"audit?limit=200&cursor={page['next']}")
+    assert [*page["items"], *rest["items"]] == everything
     token = api.tokens["north"]
     assert token not in json.dumps(everything)
 

@@ -107,6 +107,7 @@ def test_an_unknown_table_is_refused_or_brought_as_separate_groups(direct: Direc
     problem = refused(direct, "two", chain("b"), table=OTHER)
     assert problem.slug == "table-changed"
     assert "--separate-groups" in problem.detail
+    assert "lost without a backup" in problem.detail
     assert f"--table {OTHER} --number 1 --head {'b' * 16}" in problem.detail
     ((_, _, details),) = direct.audit(action="site.table_refused")
     assert details == {"table": OTHER, "reason": "unknown", "number": 1, "head": "b" * 16}
