@@ -93,7 +93,7 @@ def test_wrong_values_have_the_messages_of_the_api_and_are_not_lost(place: Place
     assert page.value("/features/0/name") == "age"
     assert '<details class="card" open>' in page.html, "what is wrong is not folded away"
     assert [text for name, text in page.fields if name == "/sites"] == list(SITES)
-    assert "The session was not created." in "".join(page.texts)
+    assert "The session was not created." in page.text
     assert "<b onload" not in page.html
 
 
@@ -124,13 +124,13 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
 def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place) -> None:
     empty = place.post(place.form().changed(("check", "1")))
     assert empty.messages == {}
-    assert "Still needed: Purpose; Name of the session; Sites;" in "".join(empty.texts)
-    assert "".join(empty.texts).count("*") == 6  # five inputs, and what the mark means
+    assert "Still needed: Purpose; Name of the session; Sites;" in empty.text
+    assert empty.text.count("*") == 6  # five inputs, and what the mark means
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
     part = place.post(sent)
     assert part.messages == {"f-policy-min-sites": "it should be a whole number"}
     done = place.post(filled(place.form(), "typing", patients="20"))
-    said = "".join(done.texts)
+    said = done.text
     assert "Complete: the session can be created." in said
     assert "Every number is computed from groups of at least 5 of your persons." in said
     assert "20 are enough up to K = 2." in said
@@ -171,7 +171,7 @@ def test_what_was_typed_comes_back_after_another_sign_in(place: Place) -> None:
     again = send_as_it_is(reader, sent)
     page = PageForm(again.text)
     assert (again.status_code, page.value("/name")) == (200, "outlives")
-    assert "You signed in again." in "".join(page.texts)
+    assert "You signed in again." in page.text
     assert "outlives" not in reader.open("/ui/sessions")
     created = send_as_it_is(reader, page.changed(("create", "1")))
     assert created.headers["Location"].startswith("/ui/sessions/outlives")
@@ -191,7 +191,7 @@ def test_outcomes_say_whether_they_are_worth_their_points(place: Place) -> None:
     died = {"features__3__name": "died", "features__3__role": "outcome"}
     died |= {"features__3__kind": "binary", "features__3__guess": "10", "patients": "200"}
     page = place.post(filled(place.form(), "deaths", **died))
-    said = " ".join("".join(page.texts).split())
+    said = " ".join(page.text.split())
     assert "Worth asking?" in said
     assert "Together: 10 points of the allowance of each site (died 10)." in said
     # 600 persons in 3 clusters: 20 deaths in each are likely, and 44 are needed.
@@ -203,10 +203,10 @@ def test_outcomes_say_whether_they_are_worth_their_points(place: Place) -> None:
     assert "died (outcome, yes/no, 10 points)" in said, "what each site will read"
     assert "No contact and no ethics approval is given: stewards look for that first." in said
     unbounded = place.post(filled(place.form(), "deaths", features__0__upper="", **died))
-    assert "No lower or no upper bound: " in " ".join("".join(unbounded.texts).split())
+    assert "No lower or no upper bound: " in " ".join(unbounded.text.split())
     dear = place.post(filled(place.form(), "dear", **died, features__3__points="101"))
-    assert "Complete: the session can be created." in "".join(dear.texts)
-    assert "The outcomes ask 101 points, and a site has 100" in "".join(dear.texts)
+    assert "Complete: the session can be created." in dear.text
+    assert "The outcomes ask 101 points, and a site has 100" in dear.text
     place.post(filled(page, "deaths", ("create", "1"), **died), status=303)
     shown = place.ada.open("/ui/sessions/deaths")
     assert "The session asks 10 points of the allowance of each site (died 10)." in shown
@@ -221,9 +221,9 @@ def test_a_session_is_copied_and_downloaded(place: Place) -> None:
     copied = place.form("?from=origin")
     assert copied.value("/config/refine") == "2"
     assert (copied.value("/name"), copied.value("/seed")) == ("", "")
-    assert "Given: Refine" in "".join(copied.texts)
+    assert "Given: Refine" in copied.text
     other = place.form("?from=origin&method=fkm")
-    assert "not taken over from origin: options of kfed" in "".join(other.texts)
+    assert "not taken over from origin: options of kfed" in other.text
     sent = copied.changed(("file", "1"), name="again")
     file = place.send(sent)
     assert file.headers["Content-Disposition"] == 'attachment; filename="definition.json"'
@@ -234,7 +234,7 @@ def test_a_session_is_copied_and_downloaded(place: Place) -> None:
     assert page.value("/name") == "kept"
     misspelt = json.dumps({**json.loads(file.text), "tilte": ""})
     page = place.post([("definition", misspelt), ("load", "1")])
-    assert "Not taken over: tilte." in "".join(page.texts)
+    assert "Not taken over: tilte." in page.text
 
 
 def test_a_study_fixes_its_sites_and_gives_its_features(place: Place) -> None:
@@ -282,7 +282,7 @@ def test_a_form_makes_the_study_that_the_api_makes(place: Place) -> None:
     sent.remove(("/algorithm", ""))
     for more in ([], [("/algorithm", "kfed")]):
         form = place.post([*sent, *more], path=STUDY)
-        assert "Complete: the study can be created." in "".join(form.texts), "K is left to sessions"
+        assert "Complete: the study can be created." in form.text, "K is left to sessions"
     create = ("create", "1")
     sent = form.changed(create, features__0__name="age", config__refine="2", policy__quorum="3")
     wrong = form.changed(create, config__refine="x", policy__quorum="9")
@@ -318,7 +318,7 @@ def test_only_a_study_without_sessions_is_deleted(place: Place) -> None:
     api.define("ada", "of-old", list(SITES), study="old")
     assert "/ui/sessions/of-old" in ada.open("/ui/studies/old")
     refused = place.post([], status=409, path="/ui/studies/old/delete")
-    assert "The study has sessions: of-old." in "".join(refused.texts)
+    assert "The study has sessions: of-old." in refused.text
     api.study("ada", "empty", list(SITES))
     assert "its name can be used again" in ada.open("/ui/studies/empty/delete")
     place.post([], status=303, path="/ui/studies/empty/delete")

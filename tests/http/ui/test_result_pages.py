@@ -4,7 +4,6 @@ import json
 import re
 import zipfile
 from collections.abc import Iterator
-from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -12,6 +11,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from bs4 import BeautifulSoup
 
 from fedclust.client import Client
 from fedclust.result.comparison import compare
@@ -44,36 +44,20 @@ TITLE = f"{MARKUP} מחקר {'t' * 150}"
 REPORTS = ("report.html", "report.json", "report.csv")
 
 
-class Text(HTMLParser):
+class Text:
     """The words of each section of a page, its tags, and where its links lead."""
 
     def __init__(self, html: str) -> None:
-        super().__init__()
-        self.words: dict[str, list[str]] = {"": []}
-        self.tags: set[str] = set()
-        self.links: list[str] = []
-        self.ids: list[str] = []
-        self._section = ""
-        self.feed(html)
-
-    def handle_starttag(self, tag: str, attrs: Any) -> None:
-        self.tags.add(tag)
-        given = dict(attrs)
+        page = BeautifulSoup(html, "html.parser")
+        elements = page.find_all(True)
+        given = {name for each in elements for name in each.attrs}
         assert not [name for name in given if name.startswith("on") or name == "style"]
-        self.ids += [given["id"]] if "id" in given else []
-        if tag == "section":
-            self._section = given.get("id") or ""
-            self.words.setdefault(self._section, [])
-        if "href" in given:
-            self.links.append(given["href"])
-
-    def handle_endtag(self, tag: str) -> None:
-        if tag == "section":
-            self._section = ""
-
-    def handle_data(self, data: str) -> None:
-        if data.strip():
-            self.words[self._section].append(data.strip())
+        self.tags = {each.name for each in elements}
+        self.links = [str(each["href"]) for each in page.select("[href]")]
+        self.ids = [str(each["id"]) for each in page.select("[id]")]
+        sections = [each.extract() for each in page.select("section[id]")]
+        self.words = {str(each["id"]): [*each.stripped_strings] for each in sections}
+        self.words[""] = [*page.stripped_strings]
 
 
 @pytest.fixture(scope="module")
