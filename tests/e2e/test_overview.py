@@ -1,6 +1,5 @@
 """``fedclust session list`` and ``show``: what operators read of late sites, and others do not."""
 
-import json
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -25,8 +24,7 @@ def test_operators_read_who_is_late_since_when(tmp_path: Path, run: Run) -> None
             api.define("ada", name, SITES)
         for site in SITES:
             api.join(site, "heart")
-        body = api.answer("south", "heart")
-        assert api.put("south", "heart", 1, body).status_code == 201
+        assert api.put("south", "heart", 1, api.answer("south", "heart")).status_code == 201
         deadline = clock.now() + timedelta(minutes=30)
         api.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline.isoformat()})
         clock.advance(3 * 3600)
@@ -42,19 +40,9 @@ def test_operators_read_who_is_late_since_when(tmp_path: Path, run: Run) -> None
         assert [row[0] for row in rows] == ["north", "west", "south"]
         assert rows[0][1:5] == ["joined", "no", "2", "h"]
         assert "since" not in " ".join(rows[2])
-        (heart, _) = json.loads(run(api, "operator", "list", "--json"))
-        standing = {site["name"]: site["standing"] for site in heart["sites"]}
-        assert standing["south"]["bytes_in"] == len(body)
-        assert [site["name"] for site in heart["sites"] if site["late"]] == ["north", "west"]
-        assert (
-            json.loads(run(api, "operator", "show", "heart", "--json"))["sites"] == heart["sites"]
-        )
-
         # An analyst reads who is late, and nothing about sites' traffic.
         assert "north, west since 2 h" in run(api, "ada", "list")
         assert "last seen" not in run(api, "ada", "show", "heart")
-        (heart, _) = json.loads(run(api, "ada", "list", "--json"))
-        assert [site["standing"] for site in heart["sites"]] == [None] * 3
 
         # Nobody is waited for once the session has ended.
         api.ok("POST", "/v1/sessions/heart/cancel", "ada")
