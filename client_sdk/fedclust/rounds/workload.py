@@ -6,10 +6,7 @@ Clear clusters take less time. Estimates decide where and in which order rounds 
 which definitions are refused. No result depends on them.
 """
 
-import bisect
-from collections.abc import Callable, Sequence
-
-from pydantic import ValidationError
+from collections.abc import Sequence
 
 from fedclust.rounds import evidence
 from fedclust.rounds.plan import Plan
@@ -51,7 +48,7 @@ def aggregation_seconds(plan: Plan, phase: str, n_sites: int, n_bytes: int) -> f
 
 
 def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
-    """Raise RuleViolation where the longest round would take too long; it names what would fit.
+    """Raise RuleViolation where the longest round would take too long.
 
     Parameters
     ----------
@@ -59,37 +56,18 @@ def check_workload(plan: Plan, n_sites: int, most_seconds: float) -> None:
     n_sites : int
         The sites of the session.
     most_seconds : float
-        How long a round may take.
+        How long the coordinator may compute a round.
     """
     ks, n_models = plan.options.ks or (_SOME_CLUSTERS,), plan.options.resampled_models
     seconds = _closing_seconds(plan, ks, n_sites, n_models)
     if seconds <= most_seconds:
         return
-
-    def fits(ks: Sequence[int], sites: int, models: int) -> bool:
-        return _closing_seconds(plan, ks, sites, models) <= most_seconds
-
-    fitting = []
-    sites = _largest(n_sites, lambda n: fits(ks, n, n_models))
-    if sites >= plan.policy.min_sites:
-        fitting.append(f"{sites} sites")
-    if n_models:
-        models = _largest(n_models, lambda n: fits(ks, n_sites, n))
-        fitting += [f"stability {models}"] if _takes(plan, stability=models) else []
-    wanted = plan.options.n_clusters
-    if isinstance(wanted, int):
-        clusters = _largest(wanted, lambda k: fits((k,), n_sites, n_models))
-        fitting += [f"n_clusters {clusters}"] if clusters > 1 else []
-    elif wanted is not None:
-        several = _largest(len(ks), lambda n: fits(ks[:n], n_sites, n_models))
-        fitting += [f"n_clusters {list(ks[:several])}"] if several > 1 else []
     name = "stability" if n_models else "n_clusters" if len(ks) > 1 else "evidence"
-    advice = f"At most {', or '.join(fitting)} would fit" if fitting else "Leave it out"
     raise RuleViolation(
         "workload",
         f"for {name} with {n_sites} sites the coordinator would make {len(ks) * n_models:,} "
         f"models, which takes about {seconds:,.0f} s; it allows {most_seconds:,.0f} s for a round. "
-        f"{advice}",
+        "Ask for fewer models, clusters or sites, or leave it out",
         f"/{name}",
     )
 
@@ -99,17 +77,3 @@ def _closing_seconds(plan: Plan, ks: Sequence[int], n_sites: int, n_models: int)
     compared = plan.options.compared_with_cloud and plan.sends_cells
     cloud = _CLOUD_S + len(ks) * _CLOUD_CLUSTERS_S if compared else 0.0
     return cloud + sum(n_models * (_MODEL_S + _MODEL_SITE_CLUSTER_S * n_sites * k) for k in ks)
-
-
-def _takes(plan: Plan, **option: int) -> bool:
-    """Whether the method takes such an option that is not 0."""
-    try:
-        type(plan.options).model_validate({**plan.options.model_dump(), **option})
-    except ValidationError:
-        return False
-    return all(option.values())
-
-
-def _largest(most: int, fits: Callable[[int], bool]) -> int:
-    """Return the largest number from 1 to ``most`` that fits; 0 where none does."""
-    return bisect.bisect_left(range(1, most + 1), True, key=lambda n: not fits(n))
