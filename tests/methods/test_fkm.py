@@ -108,7 +108,6 @@ def _steps(costs: Any) -> fkm.Steps:
 def _state(n: int, **update: Any) -> fkm.State:
     """Return a state with candidates whose empty second centroid tells them apart."""
     return fkm.State(
-        phase="candidates",
         seed=0,
         centroids=np.array([[[i, 0.0], [9.0, i]] for i in range(n)]),
         judgements=(Judgement(),) * n,

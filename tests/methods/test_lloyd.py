@@ -106,7 +106,7 @@ def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:
 
 
 def test_centroids_are_sums_over_counts_and_empty_ones_keep_their_place() -> None:
-    state = lloyd.State(phase="lloyd", seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
+    state = lloyd.State(seed=0, centroids=np.array([[0.0, 0.0], [9.0, 9.0]]))
     contributions = [
         Contribution("a", _step([2, 0], [[2, 4], [0, 0]], [9, 0]), 2),
         Contribution("b", _step([3, 0], [[8, 1], [0, 0]], [9, 0]), 2),

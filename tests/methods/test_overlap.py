@@ -57,7 +57,7 @@ def _config(p: int = 3, **options: Any) -> RunConfig:
 def _state(centroids: Any, mask: Any = None, **update: Any) -> overlap.State:
     values = np.array(centroids, dtype=float)
     known = np.ones(values.shape, dtype=bool) if mask is None else np.array(mask, dtype=bool)
-    return overlap.State(phase="federated", centroids=values, mask=known, **update)
+    return overlap.State(centroids=values, mask=known, **update)
 
 
 def _sent(**cells: tuple[Any, Any]) -> list[Contribution]:

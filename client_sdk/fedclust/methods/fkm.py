@@ -281,8 +281,6 @@ class State(Model):
 
     Attributes
     ----------
-    phase : {"cells", "candidates", "seeds", "means"}
-        The phase of the open round.
     seed : int
     closed : int
         Rounds closed since the candidates were found; in the paper variant, since the start.
@@ -294,7 +292,6 @@ class State(Model):
         Of the best candidate of each round.
     """
 
-    phase: Literal["cells", "candidates", "seeds", "means"]
     seed: int
     closed: int = 0
     centroids: FloatTensor3 | None = None
@@ -315,9 +312,9 @@ def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     options = config.options
     if isinstance(options, PaperConfig):
-        return State(phase="seeds", seed=seed), Task("seeds", SeedsTask())
+        return State(seed=seed), Task("seeds", SeedsTask())
     task = CellsTask(n_clusters=options.k, n_init=options.n_init)
-    return State(phase="cells", seed=seed), Task("cells", task)
+    return State(seed=seed), Task("cells", task)
 
 
 def aggregate(
@@ -350,7 +347,6 @@ def _first_candidates(
     found = best_partitions(means, counts, options.k, rng, options.candidates, rule=rule)
     centroids = np.stack(found)
     following = State(
-        phase="candidates",
         seed=state.seed,
         centroids=centroids,
         judgements=(Judgement(),) * len(centroids),
@@ -389,7 +385,6 @@ def _candidates_step(
         kept = kept[: (len(steps) + 1) // 2]
     moved = np.stack([stepped for stepped, _ in kept])
     following = State(
-        phase="candidates",
         seed=state.seed,
         closed=closed,
         centroids=moved,
@@ -421,7 +416,7 @@ def _cluster_means(
         centroids, shift = order_centroids(centroids, state.centroids[0])
         metrics["centroid_shift"] = shift
     closed = state.closed + 1
-    following = State(phase="means", seed=state.seed, closed=closed, centroids=centroids[None])
+    following = State(seed=state.seed, closed=closed, centroids=centroids[None])
     if closed >= options.rounds:
         return Done(finish(following, config), metrics)
     return Next(following, Task("means", MeansTask(centroids=centroids)), metrics)

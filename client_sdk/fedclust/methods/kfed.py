@@ -445,8 +445,6 @@ class State(Model):
 
     Attributes
     ----------
-    phase : {"cells", "refine"}
-        The phase of the open round.
     seed : int
     centroids : (K, d) float64 or None
         Scaled.
@@ -456,7 +454,6 @@ class State(Model):
         Refinement rounds closed.
     """
 
-    phase: Literal["cells", "refine"]
     seed: int
     centroids: FloatMatrix | None = None
     mapping: dict[str, tuple[int, ...]] = Field(default_factory=dict)
@@ -465,7 +462,7 @@ class State(Model):
 
 def start(config: RunConfig[Variants], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
-    return State(phase="cells", seed=seed), Task("cells", cells_task(config.options))
+    return State(seed=seed), Task("cells", cells_task(config.options))
 
 
 def aggregate(
@@ -476,14 +473,12 @@ def aggregate(
     metrics: dict[str, float] = {}
     mapping: dict[str, tuple[int, ...]] = {}
     refined = 0
-    if state.phase == "cells" or state.centroids is None:
+    if state.centroids is None:
         centroids, mapping = _cluster_cells(state.seed, contributions, config)
     else:
         centroids, _, metrics = kmeans_rounds.combine_steps(state.centroids, contributions, config)
         refined = state.refined + 1
-    following = State(
-        phase="refine", seed=state.seed, centroids=centroids, mapping=mapping, refined=refined
-    )
+    following = State(seed=state.seed, centroids=centroids, mapping=mapping, refined=refined)
     if refined >= options.refine:
         return Done(finish(following, config), metrics)
     return Next(following, Task("refine", StepTask(centroids=centroids)), metrics)

@@ -9,7 +9,6 @@ The start is ``given``, or (``cells``) the weighted k-means of all sites' cell m
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import (
@@ -64,15 +63,12 @@ class State(Model):
 
     Attributes
     ----------
-    phase : {"cells", "lloyd"}
-        The phase of the open round.
     seed : int
     centroids : (K, d) float64 or None
         Scaled; the sites of the open round assign their points to them.
     judgement : Judgement
     """
 
-    phase: Literal["cells", "lloyd"]
     seed: int
     centroids: FloatMatrix | None = None
     judgement: Judgement = Judgement()
@@ -83,10 +79,10 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task]:
     options = config.options
     centroids = given_centroids(config)
     if centroids is not None:
-        state = State(phase="lloyd", seed=seed, centroids=centroids)
+        state = State(seed=seed, centroids=centroids)
         return state, _step_task(centroids)
     task = CellsTask(n_clusters=options.k, n_init=options.n_init)
-    return State(phase="cells", seed=seed), Task("cells", task)
+    return State(seed=seed), Task("cells", task)
 
 
 def _step_task(centroids: FloatArray) -> Task[StepTask]:
@@ -98,11 +94,11 @@ def aggregate(
 ) -> Next[State] | Done:
     """Aggregate a round; contributions are sorted by site."""
     options = config.options
-    if state.phase == "cells" or state.centroids is None:
+    if state.centroids is None:
         means, counts = collect_cells(contributions)
         rng = server_rng(state.seed, "lloyd-start")
         centroids = weighted_kmeans(means, counts, options.k, rng, rule=centroid_rule(config))
-        following = state.model_copy(update={"phase": "lloyd", "centroids": centroids})
+        following = state.model_copy(update={"centroids": centroids})
         return Next(following, _step_task(centroids))
     moved, costs, metrics = combine_steps(state.centroids, contributions, config)
     judgement = judge(state.judgement, state.centroids, costs, config, options.tol)

@@ -13,7 +13,6 @@ all sites' cell means. Probabilities of persons never leave a site.
 """
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 
@@ -201,8 +200,6 @@ class State(Model, title="MixtureState"):
 
     Attributes
     ----------
-    phase : {"cells", "partition", "em"}
-        The phase of the open round.
     seed : int
     start : (K, d) float64 or None
         The centroids of the first partition, scaled.
@@ -217,7 +214,6 @@ class State(Model, title="MixtureState"):
     judgement : Judgement
     """
 
-    phase: Literal["cells", "partition", "em"]
     seed: int
     start: FloatMatrix | None = None
     classes: Classes | None = None
@@ -232,10 +228,10 @@ def start(config: RunConfig[Config], seed: int) -> tuple[State, Task]:
     options = config.options
     centroids = given_centroids(config)
     if centroids is not None:
-        state = State(phase="partition", seed=seed, start=centroids)
+        state = State(seed=seed, start=centroids)
         return state, Task("partition", PartitionTask(centroids=centroids))
     task = CellsTask(n_clusters=options.k, n_init=options.n_init)
-    return State(phase="cells", seed=seed), Task("cells", task)
+    return State(seed=seed), Task("cells", task)
 
 
 def aggregate(
@@ -246,7 +242,7 @@ def aggregate(
         means, counts = collect_cells(contributions)
         rng = server_rng(state.seed, "mixture-start")
         centroids = weighted_kmeans(means, counts, config.options.k, rng)
-        following = state.model_copy(update={"phase": "partition", "start": centroids})
+        following = state.model_copy(update={"start": centroids})
         return Next(following, Task("partition", PartitionTask(centroids=centroids)))
     if state.classes is None:
         first = _first_classes(state.start, contributions, config)
@@ -260,7 +256,7 @@ def _ask(state: State, classes: Classes) -> Next[State]:
         variances=classes.variances,
         proportions=classes.proportions,
     )
-    return Next(state.model_copy(update={"phase": "em"}), Task("em", task))
+    return Next(state, Task("em", task))
 
 
 def _first_classes(

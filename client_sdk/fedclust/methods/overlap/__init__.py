@@ -277,8 +277,6 @@ class State(Model):
 
     Attributes
     ----------
-    phase : {"cells", "federated"}
-        The phase of the open round.
     centroids : (K, d) float64 or None
         Scaled; 0 where unknown.
     mask : (K, d) bool or None
@@ -288,7 +286,6 @@ class State(Model):
     warnings : tuple of str
     """
 
-    phase: Literal["cells", "federated"]
     centroids: FloatMatrix | None = None
     mask: BoolMatrix | None = None
     closed: int = 0
@@ -298,7 +295,7 @@ class State(Model):
 def start(config: RunConfig[Config], seed: int) -> tuple[State, Task]:
     """Return the first state and task."""
     del seed  # The coordinator draws nothing.
-    return State(phase="cells"), Task("cells", cells_task(config.options))
+    return State(), Task("cells", cells_task(config.options))
 
 
 def aggregate(
@@ -314,9 +311,7 @@ def aggregate(
     else:
         centroids, mask, shift = _move_centroids(state.centroids, state.mask, sent, config)
         metrics, closed = {"centroid_shift": shift}, state.closed + 1
-    following = State(
-        phase="federated", centroids=centroids, mask=mask, closed=closed, warnings=warnings
-    )
+    following = State(centroids=centroids, mask=mask, closed=closed, warnings=warnings)
     if closed >= options.rounds:
         return Done(finish(following, config), metrics)
     task = FederatedTask(centroids=centroids, mask=mask, iterations=options.local_iterations)
