@@ -95,25 +95,9 @@ class Space:
         return rows * self.scale + self.center
 
 
+@lru_cache(maxsize=256)
 def columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:
     """Return the columns of features, in the features' order and that of their levels."""
-    # A session holds one tuple and asks for its columns several times in each task and answer: a
-    # look-up by value would take longer than checking the answer.
-    seen = _SEEN.get(id(features))
-    if seen is None or seen[0] is not features:
-        if len(_SEEN) >= _MOST_SEEN:
-            _SEEN.clear()
-        # The tuple is kept with its columns, so that no other object gets its id.
-        seen = _SEEN[id(features)] = (features, _columns_of(features))
-    return seen[1]
-
-
-_MOST_SEEN = 256
-_SEEN: dict[int, tuple[tuple[Feature, ...], tuple[Column, ...]]] = {}
-
-
-@lru_cache(maxsize=256)
-def _columns_of(features: tuple[Feature, ...]) -> tuple[Column, ...]:
     found: list[Column] = []
     for number, feature in enumerate(features):
         several, binary = feature.kind == "categorical", feature.kind != "numeric"
