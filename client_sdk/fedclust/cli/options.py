@@ -445,6 +445,11 @@ def field_names(kind: type[OptionGroup]) -> list[str]:
     return [*kind.model_fields]
 
 
+def option_names(kind: type[OptionGroup]) -> dict[str, str]:
+    """Return a group's options by the names of its fields."""
+    return {name: "--" + name.replace("_", "-") for name in kind.model_fields}
+
+
 def absolute(path: Path | None) -> str | None:
     """Return a path that still holds in another directory."""
     return None if path is None else str(path.resolve())

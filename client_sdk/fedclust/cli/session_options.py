@@ -4,7 +4,7 @@ import re
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Literal
 
 from fedclust.cli import options as o
 from fedclust.cli.console import err, show
@@ -17,31 +17,6 @@ from fedclust.schema import times
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionCreate
 
-#: The option behind each field of a definition.
-_OPTIONS: Final = {
-    "/config/n_clusters": "--clusters",
-    "/config/stability": "--stability",
-    "/config/evidence": "--evidence",
-    "/policy/min_sites": "--min-sites",
-    "/policy/min_group_size": "--min-group-size",
-    **{
-        f"/{name}": f"--{name}"
-        for name in (
-            *("title", "purpose", "contact", "approval", "expires", "algorithm"),
-            *("features", "sites", "start"),
-        )
-    },
-}
-_SESSION_OPTIONS: Final = {"/name": "SESSION", "/seed": "--seed", **_OPTIONS}
-_STUDY_OPTIONS: Final = {
-    "/name": "STUDY",
-    **{
-        f"/defaults{field}": option
-        for field, option in _OPTIONS.items()
-        if field.startswith(("/config/", "/policy/")) or field in ("/algorithm", "/start")
-    },
-    **_OPTIONS,
-}
 #: What `fedclust study show --json` prints in addition to what creates a study.
 _OF_STORED_STUDY = frozenset({"sessions", "created_by", "created_at"})
 _FIELDS = ("title", "purpose", "contact", "approval", "expires", "sites")
@@ -130,9 +105,9 @@ class SessionOptions(_Shared):
     @property
     def names(self) -> FieldNames:
         """How the definition's author knows its fields."""
-        options = _SESSION_OPTIONS
-        attributes = {each: each.removeprefix("--").replace("-", "_") for each in options.values()}
-        given = [option for option, name in attributes.items() if getattr(self, name, None)]
+        options = o.option_names(SessionOptions)
+        given = [option for name, option in options.items() if getattr(self, name)]
+        options |= {"/name": "SESSION", "n_clusters": "--clusters"}
         sources = [] if self.file is None else [source_name(self.file)]
         if self.from_session is not None:
             sources.append(f"session {self.from_session}")
@@ -207,7 +182,8 @@ class StudyOptions(_Shared):
     def names(self) -> FieldNames:
         """How the study's author knows its fields."""
         if self.file is None:
-            return FieldNames(_STUDY_OPTIONS)
+            own = {"/name": "STUDY", "n_clusters": "--clusters"}
+            return FieldNames(o.option_names(StudyOptions) | own)
         return FieldNames({}, source=source_name(self.file))
 
     def definition(self, name: str) -> StudyCreate:

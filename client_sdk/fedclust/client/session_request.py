@@ -34,7 +34,8 @@ class FieldNames:
     Attributes
     ----------
     options : mapping of str to str
-        The option or argument behind a JSON pointer, and behind all pointers below it.
+        The option or argument behind a JSON pointer, and behind all pointers below it. A key
+        without a slash is the last part of a pointer.
     given : collection of str, optional
         The options that were given; by default all. Fields of others come from ``source``.
     source : str
@@ -49,8 +50,8 @@ class FieldNames:
         """Return the option behind a pointer, or the field and what holds it."""
         parts = pointer.split("/")
         prefixes = ("/".join(parts[:n]) for n in range(len(parts), 1, -1))
-        known = next((each for each in prefixes if each in self.options), None)
-        option = None if known is None else self.options[known]
+        known = next(filter(self._option, prefixes), None)
+        option = None if known is None else self._option(known)
         if option is not None and (self.given is None or option in self.given or not self.source):
             rest = pointer.removeprefix(str(known)).strip("/").split("/")
             if rest[0].isdecimal():
@@ -61,6 +62,9 @@ class FieldNames:
             return path
         place = f"{path} in {self.source}" if path else self.source
         return f"{place} (or {option})" if pointer == known else place
+
+    def _option(self, pointer: str) -> str | None:
+        return self.options.get(pointer) or self.options.get(pointer.rpartition("/")[2])
 
     def error(self, faults: Iterable[FieldError]) -> errors.UsageError:
         """Return the error that names each field."""
