@@ -1,12 +1,12 @@
 """What ``doctor`` finds, line by line."""
 
 import errno
-import socket
 import ssl
 import sys
 import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,7 @@ class Visit:
 
     def __init__(self, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.clinic, self.place = Clinic(), place
+        self.transport: httpx.BaseTransport | None = self.clinic
         monkeypatch.setenv("FEDCLUST_STATE_DIR", str(place / "state"))
         self.token = place / "token"
         self.token.write_text("fcs_secret", "utf-8")
@@ -70,7 +71,7 @@ class Visit:
                 monkeypatch.delenv(each, raising=False)
 
         def reach(url: str, token: str, options: Any) -> Http:
-            return Http(url, token, options, transport=self.clinic, sleep=lambda _: None)
+            return Http(url, token, options, transport=self.transport, sleep=lambda _: None)
 
         monkeypatch.setattr(doctor, "Http", reach)
 
@@ -150,7 +151,6 @@ def test_a_full_disk_a_missing_file_and_a_missing_proxy(
     # The first fault does not hide what is looked at after it.
     assert lines["token"][0] == "ok"
     monkeypatch.setenv("HTTPS_PROXY", "http://user:s3cret@proxy.example:3128")
-    monkeypatch.setattr(doctor, "_tls", lambda _: "")
     lines, _ = visit.findings("https://coordinator.example")
     assert lines["proxy"][1] == "from the environment, for https"
     assert all("s3cret" not in said for _, said in lines.values())
@@ -236,13 +236,22 @@ def test_a_certificate_that_ends_soon(visit: Visit) -> None:
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(pair.cert, pair.key)
 
-    def greet() -> None:
-        context.wrap_socket(listening.accept()[0], server_side=True).close()
+    class Answers(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = visit.clinic.handle_request(httpx.Request("GET", f"http://x{self.path}"))
+            self.send_response_only(said.status_code)
+            for name, value in said.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(said.read())
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=greet, daemon=True).start()
-        url = f"https://localhost:{listening.getsockname()[1]}"
+    with HTTPServer(("127.0.0.1", 0), Answers) as server:
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        visit.transport = None
+        url = f"https://localhost:{server.server_port}"
         lines, code = visit.findings(url, ca_bundle=authority.bundle)
+        server.shutdown()
     assert (lines["tls"][0], lines["token"][0], code) == ("warning", "ok", 0)
     assert "expires in 9 days" in lines["tls"][1]
 

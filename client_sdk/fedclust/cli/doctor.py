@@ -2,7 +2,6 @@
 
 import importlib.metadata
 import shutil
-import socket
 import ssl
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +10,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Annotated, Literal
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 import typer
@@ -20,7 +19,7 @@ from fedclust.cli import options as o
 from fedclust.cli.console import conclude, out, show
 from fedclust.cli.options import exit_code
 from fedclust.client import Client, require_protocol
-from fedclust.client.http import Http, tls_context
+from fedclust.client.http import Http
 from fedclust.data import load
 from fedclust.data.table import read_id_map
 from fedclust.durable_files import FileLock, private_directory
@@ -147,7 +146,7 @@ def _findings(
             coordinator = look("coordinator", lambda: _reached(http))
             reached = coordinator.state == "ok"
             yield coordinator
-            yield look("tls", lambda: _tls(connection) if reached else _skip())
+            yield look("tls", lambda: _tls(http) if reached else _skip())
             yield look("clock", lambda: _clock(http) if reached else _skip())
             token = look("token", lambda: _token(connection, client if reached else None))
             yield token
@@ -245,13 +244,9 @@ def _proxy_of(connection: o.Connection) -> str:
     parts = urlsplit(connection.url)
     if connection.proxy:
         return "given by --proxy or FEDCLUST_PROXY"
-    if _proxy_in_environment(parts):
+    if getproxies().get(parts.scheme) and not proxy_bypass(parts.hostname or ""):
         return f"from the environment, for {parts.scheme}"
     return "none"
-
-
-def _proxy_in_environment(parts: SplitResult) -> bool:
-    return bool(getproxies().get(parts.scheme)) and not proxy_bypass(parts.hostname or "")
 
 
 def _reached(http: Http) -> str:
@@ -259,35 +254,17 @@ def _reached(http: Http) -> str:
     return f"{http.url} answers"
 
 
-def _tls(connection: o.Connection) -> str:
-    parts = urlsplit(connection.url)
-    if parts.scheme != "https":
+def _tls(http: Http) -> str:
+    if http.certificate is None:
         return "none: plain HTTP on this machine"
-    if connection.proxy or _proxy_in_environment(parts):
-        return "certificate accepted, through the proxy"
-    until = _certificate_ends(connection, parts.hostname or "", parts.port or 443)
-    if until is None:
+    ends = http.certificate.get("notAfter")
+    if not ends:  # some platforms verify a certificate without showing it
         return "certificate accepted"
-    days = (until - datetime.now(UTC)).days
+    days = (datetime.fromtimestamp(ssl.cert_time_to_seconds(ends), UTC) - datetime.now(UTC)).days
     said = f"certificate accepted; it expires in {days} days"
     if days < _SOON_DAYS:
         raise _Notice("warning", f"{said}: tell the coordinator's operator")
     return said
-
-
-def _certificate_ends(connection: o.Connection, host: str, port: int) -> datetime | None:
-    try:
-        context = tls_context(connection.options(10.0))
-        with (
-            socket.create_connection((host, port), timeout=10) as plain,
-            context.wrap_socket(plain, server_hostname=host) as secure,
-        ):
-            found = secure.getpeercert()
-    except (OSError, ssl.SSLError) as error:
-        raise errors.TLSError(f"no TLS connection to {host}: {type(error).__name__}") from None
-    ends = (found or {}).get("notAfter")
-    # Some platforms verify a certificate without showing it.
-    return datetime.fromtimestamp(ssl.cert_time_to_seconds(str(ends)), UTC) if ends else None
 
 
 def _clock(http: Http) -> str:

@@ -20,6 +20,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlencode
 
 import httpx
@@ -114,7 +115,9 @@ class Http:
         self.patience_s = self.options.give_up_after_s
         self._sleep, self._monotonic = sleep, monotonic
         self._plain, self._unproven = plain, True
-        tls = None if plain else tls_context(self.options)
+        #: The coordinator's certificate, as at the last answer; None for plain HTTP.
+        self.certificate: Mapping[str, Any] | None = None
+        tls = None if plain else _tls_context(self.options)
         try:
             self._client = httpx.Client(
                 headers={
@@ -206,6 +209,9 @@ class Http:
     def _once(self, request: httpx.Request, take: Take | None) -> Reply:
         try:
             response = self._client.send(request, stream=True)
+            connection = response.extensions.get("network_stream")
+            tls = connection and connection.get_extra_info("ssl_object")
+            self.certificate = tls and tls.getpeercert()
             try:
                 body = self._read(response, take if response.is_success else None)
             finally:
@@ -316,7 +322,7 @@ def _httpx_proxy(address: str | None, tls: ssl.SSLContext | None) -> httpx.Proxy
     return httpx.Proxy(address, ssl_context=tls if secure else None)
 
 
-def tls_context(options: ConnectionOptions) -> ssl.SSLContext:
+def _tls_context(options: ConnectionOptions) -> ssl.SSLContext:
     context: ssl.SSLContext
     named = [options.ca_bundle]
     try:
