@@ -12,7 +12,6 @@ from fedclust import rounds, simulate
 from fedclust.methods import kfed
 from fedclust.methods.common import kmeans_rounds
 from fedclust.rounds import Plan
-from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
@@ -402,7 +401,7 @@ def test_no_vector_sent_is_a_real_record(config: dict[str, Any]) -> None:
     """Cells hold whole groups; a site may send a group's record, never a person's."""
     sites = breast_cancer()
     result = simulate("kfed", sites, config={"n_clusters": 4, **config}, seed=4)
-    space = Space(result.result.center, result.result.scale)
+    space = result.result.space
     n_vectors = 0
     for entry in result.trace_:
         if entry.phase != "cells":

@@ -371,7 +371,7 @@ def _plan(**options: Any) -> Plan:
     return Plan(overlap.METHOD, config.options, config.features, config.policy, seed=0)
 
 
-SPACE = Space(np.zeros(4), np.ones(4), np.zeros(4))
+SPACE = Space.identity(4).model_copy(update={"impute": np.zeros(4)})
 
 
 def _federated(k: int) -> SiteTask:

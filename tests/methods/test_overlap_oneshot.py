@@ -480,7 +480,7 @@ def test_a_site_measures_no_more_centroids_than_the_method_can_find(
     config = _config(3, **options)
     plan = Plan(overlap_oneshot.METHOD, config.options, config.features, config.policy, seed=0)
     points = Points(np.eye(3), np.full(3, 5), np.full(3, 0.1))
-    space = Space(np.zeros(3), np.ones(3), np.zeros(3), np.full(3, 9.0))
+    space = Space(center=np.zeros(3), scale=np.ones(3), impute=np.zeros(3), limit=np.full(3, 9.0))
 
     def measure(n_centroids: int) -> None:
         asked = evaluation.EvaluationTask(

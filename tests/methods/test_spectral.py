@@ -15,7 +15,6 @@ from fedclust.methods.spectral import METHOD
 from fedclust.methods.spectral import graph as spectral_graph
 from fedclust.methods.spectral.graph import cluster_landmarks, is_dense, matched_share
 from fedclust.rounds.site import check_method_task
-from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import Policy, RunConfig
@@ -309,7 +308,7 @@ def test_no_vector_sent_is_a_real_record(options: dict[str, Any], protection: st
     config = {"n_clusters": 3, **options}
     policy = {"protection": protection}
     result = simulate("spectral", sites, config=config, policy=policy, seed=4)
-    space = Space(result.result.center, result.result.scale)
+    space = result.result.space
     n_vectors = 0
     for entry in result.trace_:
         means = getattr(entry.payload, "means", None)

@@ -148,7 +148,7 @@ def test_a_task_without_the_limit_is_refused() -> None:
     assert isinstance(step, Next)
     assert opened.tasks["a"].space.limit is not None
     for limit in (None, np.zeros(2), np.ones(3)):
-        space = replace(step.task.space, limit=limit)
+        space = step.task.space.model_copy(update={"limit": limit})
         written = rounds.write_task(plan, "s", 2, replace(step.task, space=space), "a")
         with pytest.raises(RuleViolation):
             rounds.read_task(plan, *written)

@@ -268,7 +268,7 @@ def test_a_method_on_points_remembers_how_far_the_session_is_and_nothing_else() 
 
 # --- tasks as consented ---------------------------------------------------------------------------
 
-SPACE = Space(np.zeros(2), np.ones(2))
+SPACE = Space.identity(2)
 
 
 def _asked(plan: Plan, tasks: list[SiteTask]) -> None:
@@ -333,7 +333,7 @@ def test_a_site_answers_nothing_beyond_the_definition(tasks: list[SiteTask]) -> 
     "wrong",
     [
         SiteTask("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((0, 2)))),
-        replace(_lloyd(), space=Space(np.zeros(2), np.full(2, 1e6))),
+        replace(_lloyd(), space=SPACE.model_copy(update={"scale": np.full(2, 1e6)})),
         _evidence(
             evaluation.EvaluationTask(
                 centroids=np.eye(2), mask=np.array([[True, False], [True, True]])
@@ -367,7 +367,7 @@ def test_a_site_answers_no_phase_that_the_definition_has_not() -> None:
     with pytest.raises(RuleViolation, match="no phase 'evidence'"):
         _asked(closed, [_prepare(), _cells(), _evaluate()])
     with pytest.raises(RuleViolation, match="scaled space"):
-        _asked(unscaled, [replace(_cells(), space=Space(np.ones(2), np.ones(2)))])
+        _asked(unscaled, [replace(_cells(), space=SPACE.model_copy(update={"center": np.ones(2)}))])
 
 
 def test_a_site_answers_the_fixed_number_of_rounds_of_a_method() -> None:
@@ -499,7 +499,7 @@ def test_a_task_travels_and_comes_back() -> None:
 
 
 def _written() -> tuple[Any, Any]:
-    space = Space(np.zeros(2), np.ones(2), limit=np.full(2, 100.0))
+    space = SPACE.model_copy(update={"limit": np.full(2, 100.0)})
     task = Task("lloyd", kmeans_rounds.StepTask(centroids=np.zeros((3, 2))), space=space)
     return rounds.write_task(plan_for(2, {"n_clusters": 3}), "s", 2, task, "a")
 

@@ -66,7 +66,12 @@ def test_points_without_a_column_are_dropped_or_imputed_as_the_policy_says() -> 
     assert dropped.X[:, 0].tolist() == [0.0, 4.0, 6.0, 10.0]
     assert dropped.sizes.tolist() == [5] * 4
     config = config_of(None)
-    space = Space(np.array([1.0, 2.0]), np.array([2.0, 4.0]), np.array([3.0, 10.0]))
+    space = Space(
+        center=np.array([1.0, 2.0]),
+        scale=np.array([2.0, 4.0]),
+        impute=np.array([3.0, 10.0]),
+        limit=None,
+    )
     scaled = scaled_points(complete_points(points, config), space, config)
 
     assert scaled.observed is not None
@@ -78,7 +83,12 @@ def test_points_without_a_column_are_dropped_or_imputed_as_the_policy_says() -> 
 def test_columns_of_features_that_the_site_lacks_are_zero() -> None:
     points = weighted([[1.0, np.nan], [3.0, np.nan]])
     config = replace(config_of(None, missing="mask"), mask=np.array([True, False]))
-    space = Space(np.array([1.0, 5.0]), np.array([2.0, 1.0]), np.array([1.0, 5.0]))
+    space = Space(
+        center=np.array([1.0, 5.0]),
+        scale=np.array([2.0, 1.0]),
+        impute=np.array([1.0, 5.0]),
+        limit=None,
+    )
 
     assert scaled_points(complete_points(points, config), space, config).X.tolist() == [
         [0.0, 0.0],

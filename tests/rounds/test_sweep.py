@@ -157,7 +157,7 @@ def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> N
         return None if site.memory["steps"] > most else answer
 
     def aggregate(state: Any, contributions: Any, config: RunConfig) -> Any:
-        if state.phase == "lloyd" and config.options.k < max(KS):
+        if state.centroids is not None and config.options.k < max(KS):
             return Done(LLOYD.finish(state, config))
         return LLOYD.aggregate(state, contributions, config)
 

@@ -22,7 +22,6 @@ from fedclust.methods.fkm import CandidatesTask, SeedsTask
 from fedclust.rounds.evaluation import EvaluationTask
 from fedclust.rounds.evidence import EvidenceTask
 from fedclust.rounds.preparation import PreparationTask
-from fedclust.rounds.stages import TaskSpace
 from fedclust.schema.encoding import Space
 from fedclust.schema.model import Model
 from fedclust.site.cohorts import CohortStore
@@ -68,9 +67,7 @@ class Question:
             "session": self.session,
             "round": number + self.later,
             "phase": self.phase,
-            "space": None
-            if space is None
-            else {name: getattr(space, name) for name in TaskSpace.model_fields},
+            "space": None if space is None else space.model_dump(),
             "parameters": self.parameters.model_dump(mode="python"),
         }
         common = codec.decode(codec.encode(common))
@@ -153,7 +150,7 @@ STEP = Question("lloyd", StepTask(centroids=centroids(3)))
 EVALUATE = Question("evidence", closing(3))
 CANDIDATES = Question("candidates", CandidatesTask(centroids=centroids(3, 8)))
 FKM = {"algorithm": "fkm"}
-SPACE = {"space": Space(np.ones(D), np.ones(D))}
+SPACE = {"space": Space.identity(D).model_copy(update={"center": np.ones(D)})}
 
 #: What the definition says, what is answered, and what is not.
 NOT_CONSENTED: dict[str, tuple[dict[str, Any], list[Question], Question]] = {

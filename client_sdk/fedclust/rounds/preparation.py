@@ -24,7 +24,6 @@ and does not count for ``max_rounds``.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import numpy as np
@@ -200,17 +199,19 @@ def merge(
     otherwise = zip(sent, _coded_otherwise(distances), strict=True)
     differing = {site: tuple(np.flatnonzero(own).tolist()) for site, own in otherwise if own.any()}
     if config.policy.scaling != "standard":
-        declared = replace(declared_space(config.columns, config.policy), impute=impute)
+        declared = declared_space(config.columns, config.policy)
+        declared = declared.model_copy(update={"impute": impute})
         return _with_gamma(declared, m2 / rows, config), warnings, differing
     scale = standard_scale(config.columns, mean, m2 / rows)
     lower, upper = own_bounds(config.columns)
     weights = np.array([column.weight for column in config.columns])
     limit = np.where(apart.any(axis=0), _LIMIT_APART, _LIMIT) * np.sqrt(weights)
-    space = _with_gamma(Space(mean, scale, impute), m2 / rows, config)
+    found = Space(center=mean, scale=scale, impute=impute, limit=None)
+    space = _with_gamma(found, m2 / rows, config)
     # A share is within its bounds.
     shares = np.maximum(space.center - lower, upper - space.center) / space.scale
     limit = np.where(binary_columns(config.columns), shares, limit)
-    return replace(space, limit=limit), warnings, differing
+    return space.model_copy(update={"limit": limit}), warnings, differing
 
 
 def _with_gamma(space: Space, variances: FloatArray, config: RunConfig) -> Space:

@@ -13,7 +13,6 @@ from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
 
-from fedclust.numeric.arrays import FloatVector
 from fedclust.rounds.plan import Plan
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
@@ -38,8 +37,8 @@ class EngineState(Model):
         Rounds of the method that were opened so far; ``max_rounds`` limits these.
     phase : str
         What the open round asks.
-    center, scale, impute, limit : (d,) float64 or None
-        The space; None until it is known.
+    space : Space or None
+        None until it is known.
     warnings : tuple of str
         Of the preparation; the result repeats them.
     differing : dict of site to tuple of int
@@ -56,26 +55,12 @@ class EngineState(Model):
     round: int
     phase: str = "prepare"
     method_rounds: int = 0
-    center: FloatVector | None = None
-    scale: FloatVector | None = None
-    impute: FloatVector | None = None
-    limit: FloatVector | None = None
+    space: Space | None = None
     warnings: tuple[str, ...] = ()
     differing: dict[str, tuple[int, ...]] = Field(default_factory=dict)
     method: dict[str, Tree] | None = None
     result: Result | None = None
     history: tuple[HistoryEntry, ...] = ()
-
-    @property
-    def space(self) -> Space | None:
-        """The scaled space, once it is known."""
-        if self.center is None or self.scale is None:
-            return None
-        return Space(self.center, self.scale, self.impute, self.limit)
-
-    def with_space(self, space: Space) -> EngineState:
-        """Return the state once the space is known."""
-        return self.model_copy(update=dict(vars(space)))
 
     def with_result(self, result: Result, *warnings: str) -> EngineState:
         """Return the state with another result, which also warns."""

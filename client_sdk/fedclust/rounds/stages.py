@@ -10,7 +10,6 @@ import numpy as np
 from pydantic import ValidationError
 
 from fedclust.numeric.array_types import BoolArray
-from fedclust.numeric.arrays import FloatVector
 from fedclust.rounds import evidence, outcomes, preparation, resampling
 from fedclust.rounds.plan import Plan, assigns_by_centroids
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
@@ -39,12 +38,13 @@ class _Preparation(Stage):
         plan = before.plan
         if plan.is_prepared:
             return before.state, Task(preparation.NAME, preparation.PreparationTask())
-        return before.state.with_space(declared_space(plan.columns, plan.policy)), None
+        space = declared_space(plan.columns, plan.policy)
+        return before.state.model_copy(update={"space": space}), None
 
     def aggregate(self, closing: Round) -> Closed:
         space, warnings, differing = preparation.merge(closing.contributions, closing.config)
-        state = closing.recorded({}).with_space(space)
-        state = state.model_copy(update={"warnings": warnings, "differing": differing})
+        found = {"space": space, "warnings": warnings, "differing": differing}
+        state = closing.recorded({}).model_copy(update=found)
         return Closed(state, metrics=closing.metrics, warnings=warnings)
 
 
@@ -179,12 +179,12 @@ def refuse_uncountable(payload: Model) -> None:
             raise RuleViolation("count-range", f"no count may exceed {MAX_COUNT}", pointer)
 
 
-def leaves(value: Tree | Model | Space, pointer: str = "") -> Iterator[tuple[str, Tree]]:
+def leaves(value: Tree | Model, pointer: str = "") -> Iterator[tuple[str, Tree]]:
     """Yield all that a task or an answer holds, each array or value with its place."""
     if isinstance(value, tuple):
         for i, each in enumerate(value):
             yield from leaves(each, f"{pointer}/{i}")
-    elif isinstance(value, Model | Space | dict):
+    elif isinstance(value, Model | dict):
         for name, each in (value if isinstance(value, dict) else vars(value)).items():
             yield from leaves(each, f"{pointer}/{name}")
     else:
@@ -195,12 +195,11 @@ def write_task(
     plan: Plan, session: str, round_number: int, task: Task, site: str | None
 ) -> tuple[Tree, Tree | None]:
     """Return what travels to a site: the part common to all, and that site's own or None."""
-    space = task.space
     common = {
         "session": session,
         "round": round_number,
         "phase": task.phase,
-        "space": None if space is None else dict(vars(space)),
+        "space": None if task.space is None else task.space.model_dump(),
         "parameters": task.common.model_dump(mode="python"),
     }
     part = None if site is None else task.per_site.get(site)
@@ -235,23 +234,13 @@ def read_task(plan: Plan, common: Tree, site: Tree | None) -> SiteTask:
         raise RuleViolation("task-phase", message, "/phase") from None
     except ValidationError:
         raise RuleViolation("task", "the task does not have its phase's form") from None
-    space = None if envelope.space is None else _read_space(plan, envelope.space)
+    space = envelope.space
+    if space is not None:
+        _check_space(plan, space)
     if (space is None) != (envelope.phase == preparation.NAME):
         message = "every task but the preparation's names the space"
         raise RuleViolation("task-space", message, "/space")
     return SiteTask(phase=envelope.phase, common=parameters, site=part, space=space)
-
-
-class TaskSpace(Model):
-    """The scaled space in a task: ``center``, ``scale`` and ``impute`` (d,) in own units.
-
-    ``limit`` (d,): scaled values count as at most so far from 0.
-    """
-
-    center: FloatVector
-    scale: FloatVector
-    impute: FloatVector | None
-    limit: FloatVector | None
 
 
 class TaskCommon(Model):
@@ -260,20 +249,18 @@ class TaskCommon(Model):
     session: Slug
     round: int
     phase: str
-    space: TaskSpace | None
+    space: Space | None
     parameters: dict[str, Tree]
 
 
-def _read_space(plan: Plan, tree: TaskSpace) -> Space:
+def _check_space(plan: Plan, space: Space) -> None:
     d = len(plan.columns)
-    vectors = [each for each in (tree.impute, tree.limit) if each is not None]
-    vectors += [tree.center, tree.scale]
-    positive = (tree.scale > 0).all() and (tree.limit is None or (tree.limit > 0).all())
+    vectors = [each for each in vars(space).values() if each is not None]
+    positive = (space.scale > 0).all() and (space.limit is None or (space.limit > 0).all())
     if any(vector.shape != (d,) for vector in vectors) or not positive:
         raise RuleViolation("task-space", "the space does not fit the session's features", "/space")
-    if (tree.impute is not None) != (plan.policy.missing != "drop"):
+    if (space.impute is not None) != (plan.policy.missing != "drop"):
         message = "values are imputed as the definition says"
         raise RuleViolation("task-space", message, "/space/impute")
-    if (tree.limit is not None) != (plan.policy.scaling == "standard"):
+    if (space.limit is not None) != (plan.policy.scaling == "standard"):
         raise RuleViolation("task-space", "scaling: standard alone has a limit", "/space/limit")
-    return Space(tree.center, tree.scale, tree.impute, tree.limit)

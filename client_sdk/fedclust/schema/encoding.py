@@ -18,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
+from fedclust.numeric.arrays import FloatVector
+from fedclust.schema.model import Model
 
 if TYPE_CHECKING:
     from fedclust.schema.feature import Feature
@@ -64,8 +66,7 @@ class Column:
     block: int | None = None
 
 
-@dataclass(frozen=True)
-class Space:
+class Space(Model):
     """The map between a column's own units and the scaled space of the method.
 
     ``center`` and ``scale`` have shape (d,); ``impute`` (d,), in own units, or None. Own units are
@@ -73,14 +74,14 @@ class Space:
     None: scaled values count as at most so far from 0.
     """
 
-    center: FloatArray
-    scale: FloatArray
-    impute: FloatArray | None = None
-    limit: FloatArray | None = None
+    center: FloatVector
+    scale: FloatVector
+    impute: FloatVector | None
+    limit: FloatVector | None
 
     @classmethod
     def identity(cls, d: int) -> Space:
-        return cls(np.zeros(d), np.ones(d))
+        return cls(center=np.zeros(d), scale=np.ones(d), impute=None, limit=None)
 
     def to_scaled(self, rows: FloatArray) -> FloatArray:
         """Map rows (n, d) in own units to the scaled space, within its limit."""

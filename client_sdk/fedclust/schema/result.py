@@ -443,7 +443,7 @@ class Result(FinalModel):
     @property
     def space(self) -> Space:
         """The map from own units to the scaled space."""
-        return Space(self.center, self.scale, self.impute, self.limit)
+        return Space(**{name: getattr(self, name) for name in Space.model_fields})
 
     def at(self, n_clusters: int) -> Result:
         """Return the clustering of one K of a sweep.

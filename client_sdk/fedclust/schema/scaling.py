@@ -1,7 +1,6 @@
 """What the declared columns say of numbers: bounds, kinds and weights, in own units and scaled."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 
@@ -51,7 +50,8 @@ def declared_space(columns: Sequence[Column], policy: Policy) -> Space:
         scale = upper - center
     for block in blocks_of(columns):
         scale[block] = np.sqrt(2.0)
-    space = Space(center, weighted(columns, scale))
+    scale = weighted(columns, scale)
+    space = Space(center=center, scale=scale, impute=None, limit=None)
     if policy.dissimilarity == "k-prototypes" and policy.gamma is not None:
         return with_categories(columns, space, policy.gamma)
     return space
@@ -68,7 +68,7 @@ def _gower_space(columns: Sequence[Column]) -> Space:
     parts = np.array([column.weight for column in columns]) / sum(weights.values())
     for block in blocks_of(columns):
         parts[block] /= 2.0
-    return Space(center, (upper - center) / parts)
+    return Space(center=center, scale=(upper - center) / parts, impute=None, limit=None)
 
 
 def with_categories(columns: Sequence[Column], space: Space, gamma: float) -> Space:
@@ -81,11 +81,8 @@ def with_categories(columns: Sequence[Column], space: Space, gamma: float) -> Sp
     for block in blocks_of(columns):
         scale[block] = np.sqrt(2.0)
     scale = weighted(columns, scale / np.sqrt(gamma))
-    return replace(
-        space,
-        center=np.where(binary, 0.0, space.center),
-        scale=np.where(binary, scale, space.scale),
-    )
+    center, scale = np.where(binary, 0.0, space.center), np.where(binary, scale, space.scale)
+    return space.model_copy(update={"center": center, "scale": scale})
 
 
 def default_gamma(columns: Sequence[Column], space: Space, deviations: FloatArray) -> float:
