@@ -1,4 +1,4 @@
-"""Whole sessions: equality with central Lloyd, orders of arrival, and every awkward case."""
+"""Whole sessions: equality with central Lloyd, the order of sites, and every awkward case."""
 
 from typing import Any
 
@@ -102,12 +102,10 @@ def test_cells_find_separated_clusters_from_nothing() -> None:
 # --- same bytes -----------------------------------------------------------------------------------
 
 
-def test_the_order_of_arrival_changes_no_byte() -> None:
+def test_the_order_of_sites_changes_no_byte() -> None:
     sites = breast_cancer()
     reference = lloyd(sites, 4, seed=5)
-    reordered = lloyd(
-        dict(reversed(sites.items())), 4, seed=5, arrival=lambda _, names: names[::-1]
-    )
+    reordered = lloyd(dict(reversed(sites.items())), 4, seed=5)
     assert encode_model(reordered.result) == encode_model(reference.result)
 
 
@@ -198,8 +196,6 @@ ROWS = np.random.default_rng(0).normal(size=(20, 2))
         ({"persons": {"z": np.arange(20)}}, "persons are given for z"),
         ({"persons": {"b": np.arange(3)}}, "site 'b': .*3 persons were given for 20 rows"),
         ({"persons": {"b": [np.nan, *range(19)]}}, "site 'b': .*row 0: no person"),
-        ({"arrival": lambda _, sites: sites[:2]}, "each of the round's sites once"),
-        ({"arrival": lambda _, sites: [*sites, "z"]}, "each of the round's sites once"),
     ],
 )
 def test_a_wrong_call_is_a_value_error_that_names_what_to_change(

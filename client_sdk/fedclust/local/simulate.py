@@ -64,7 +64,6 @@ def simulate(
     outcomes_k: int | Literal["recommended"] | None = None,
     seed: int = 0,
     persons: Mapping[str, str | ArrayLike] | None = None,
-    arrival: Callable[[int, list[str]], Sequence[str]] | None = None,
     progress: bool = True,
     **others: object,
 ) -> SessionResult:
@@ -98,9 +97,6 @@ def simulate(
     persons : mapping of site name to str or sequence of length n, optional
         Which person each row belongs to, or the column that says it. At other sites, and with
         ``protection: none``, each row is a person.
-    arrival : callable, optional
-        ``(round, sites) -> sites``: the order in which answers reach the server. It does not
-        change the result.
     progress : bool
         Whether to show on terminals and in notebooks what takes over two seconds. The variable
         FEDCLUST_PROGRESS=0 turns it off in all of Python.
@@ -161,7 +157,7 @@ def simulate(
         for number, name in enumerate(sorted(sources)):
             work.say(f"simulate {method}: reading site {name}", number, len(sources))
             parts[name] = read_site(plan, name, sources[name], owners.get(name))
-        result, trace = _run_rounds(plan, parts, arrival, work)
+        result, trace = _run_rounds(plan, parts, work)
         work.say(f"simulate {method}: labelling rows")
         rows = {name: part.table for name, part in parts.items()}
         known = {name: KnownSite(part.held, part.memory) for name, part in parts.items()}
@@ -197,10 +193,7 @@ def _unknown_argument(method: str, name: str) -> str:
 
 
 def _run_rounds(
-    plan: Plan,
-    sites: Mapping[str, SimulatedSite],
-    arrival: Callable[[int, list[str]], Sequence[str]] | None,
-    work: SlowWork,
+    plan: Plan, sites: Mapping[str, SimulatedSite], work: SlowWork
 ) -> tuple[Result, tuple[TraceEntry, ...]]:
     """Run all rounds; return the result and every answer."""
     trace: list[TraceEntry] = []
@@ -212,13 +205,8 @@ def _run_rounds(
             work.say(f"simulate {plan.method.name}: {said}", place, len(addressed))
             entries[name] = _answer(plan, task, number, sites[name])
         trace.extend(entries.values())
-        order = addressed
-        if arrival is not None:
-            order = list(arrival(number, list(addressed)))
-            if sorted(order) != addressed:
-                raise ValueError("arrival must return each of the round's sites once")
         p = plan.policy.min_group_size
-        answers = [Contribution(name, entries[name].payload, p=p) for name in order]
+        answers = [Contribution(name, each.payload, p=p) for name, each in entries.items()]
         yield Attendance(answers, (), list(sites))
 
     held = {name: site.held for name, site in sites.items()}
