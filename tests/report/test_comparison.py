@@ -201,7 +201,7 @@ def test_only_features_that_mean_the_same_are_compared() -> None:
     with pytest.raises(UsageError, match="x0: another transform"):
         compare(_facts([[1.0]]), _facts([[1.0]], features=logs))
     names = [{"name": f"x{number}"} for number in range(8)]
-    with pytest.raises(UsageError, match=r"; x1: only in the first; .*; and \d more$"):
+    with pytest.raises(UsageError, match=r", x1: only in the first, .* and \d more$"):
         compare(_facts([[0.0] * 8], (9,), names), _facts([[0.0]], (9,), [{"name": "y"}]))
 
 

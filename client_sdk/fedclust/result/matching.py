@@ -6,6 +6,7 @@ import numpy as np
 
 from fedclust.numeric.array_types import FloatArray
 from fedclust.result.facts import NOTABLE, ClusterColumn, Facts
+from fedclust.schema.display import first_few
 from fedclust.schema.encoding import Column, columns_of, transformed
 from fedclust.schema.feature import Feature, clustered
 from fedclust.wire.errors import UsageError
@@ -131,12 +132,10 @@ def _shared(
         if column.feature not in reasons
     ]
     if not found:
-        more = len(left_out) - _MOST_REASONS
-        listed = "; ".join(left_out[:_MOST_REASONS]) + (f"; and {more} more" if more > 0 else "")
         raise UsageError(
             "the two results share no feature, so there is nothing to compare: choose sessions "
             "with features of the same name, kind, unit, transform and levels. Not shared: "
-            f"{listed}"
+            f"{first_few(left_out, _MOST_REASONS)}"
         )
     return found, left_out
 

@@ -29,9 +29,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedclust.methods.common.assign import distances_to_clusters, keep_columns, label_by_centroid
+from fedclust.methods.common.assign import distances_to_clusters, keep_columns
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
-from fedclust.numeric.threads import one_thread
 from fedclust.schema.encoding import Column
 from fedclust.schema.result import ClusterProfile, Result
 from fedclust.schema.scaling import binary_columns, own_bounds
@@ -171,22 +170,15 @@ _MOST_WHY = 3
 _ROUNDING = 1e-9
 
 
-def label_by_distance(result: Result, X: FloatArray, mask: BoolArray | None = None) -> IntArray:
-    """Label new rows by the nearest cluster; see :func:`place`."""
-    rows = np.asarray(X, dtype=np.float64)
-    with one_thread():
-        return label_by_centroid(result, rows if mask is None else keep_columns(result, rows, mask))
-
-
 def place(
     result: Result,
     columns: Sequence[Column],
     rows: FloatArray,
     labels: IntArray,
-    mask: BoolArray | None = None,
+    mask: BoolArray,
+    probabilities: FloatArray | None,
     *,
     by_distance: bool,
-    probabilities: FloatArray | None = None,
 ) -> Predictions:
     """Say where labelled rows lie.
 
@@ -197,26 +189,25 @@ def place(
     rows : (n, d) float64
         In own units.
     labels : (n,) int64
-    mask : (d,) bool, optional
+    mask : (d,) bool
         The columns that these rows have.
+    probabilities : (n, K) float64 or None
     by_distance : bool
         Whether these are the labels of the nearest clusters.
-    probabilities : (n, K) float64, optional
 
     Returns
     -------
     Predictions
     """
-    observed = rows if mask is None else np.where(mask, rows, np.nan)
+    observed = np.where(mask, rows, np.nan)
     outside, why = find_outside(columns, result.profile, observed, labels)
     names = [dict.fromkeys(columns[j].feature for j in places) for places in why]
     second = np.full(len(rows), -1, dtype=np.int64)
     distance, margin = np.full((2, len(rows)), np.nan)
     placed = np.flatnonzero(labels >= 0)
     if by_distance and len(placed):
-        kept = rows if mask is None else keep_columns(result, rows, mask)
         # All rows, since which columns they have shows in all of them.
-        apart = distances_to_clusters(result, kept)[placed]
+        apart = distances_to_clusters(result, keep_columns(result, rows, mask))[placed]
         own, at = labels[placed], np.arange(len(placed))
         distance[placed] = apart[at, own]
         apart[at, own] = np.inf

@@ -24,9 +24,11 @@ from fedclust.data.mapping import watch_reading
 from fedclust.data.row_warnings import TypicalValues, typical_values
 from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import write_file
+from fedclust.methods.common.assign import keep_columns, label_by_centroid
 from fedclust.methods.registry import METHODS
+from fedclust.numeric.threads import one_thread
 from fedclust.result.facts import Facts
-from fedclust.result.predictions import Predictions, label_by_distance, place
+from fedclust.result.predictions import Predictions, place
 from fedclust.result.result_file import ResultFile, Rule, rule_text
 from fedclust.schema.display import short_repr
 from fedclust.schema.feature import Feature, clustered
@@ -562,21 +564,14 @@ class SessionResult(Facts):
         memory, name, mask = self._reader(held, site)
         labels, by_distance = self._label_new(X, memory, name, mask), self.rule != "method"
         soft = None if by_distance else rounds.probabilities(self._plan, self.result, X, memory)
-        return place(
-            self.result,
-            self.columns,
-            X,
-            labels,
-            mask,
-            by_distance=by_distance,
-            probabilities=soft,
-        )
+        return place(self.result, self.columns, X, labels, mask, soft, by_distance=by_distance)
 
     def _label_new(
         self, X: FloatArray, memory: Memory | None, site: str | None, mask: NDArray[np.bool_]
     ) -> IntArray:
         if self.rule != "method":
-            return label_by_distance(self.result, X, mask)
+            with one_thread():
+                return label_by_centroid(self.result, keep_columns(self.result, X, mask))
         return rounds.label(self._plan, self.result, X, memory, site, mask, new=True)
 
     @cached_property

@@ -23,6 +23,7 @@ from pydantic import Field
 from fedclust.methods.common.kmeans_rounds import Cells, ClusterSums, local_kmeans, local_restarts
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
+from fedclust.schema.display import first_few
 from fedclust.schema.encoding import feature_names
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
@@ -332,6 +333,4 @@ def single_site_feature_warning(sites: Collection[str], config: RunConfig) -> It
 def _feature_list(columns: BoolArray, config: RunConfig) -> str:
     """Return the names of the features of some columns (d,), at most ``_MAX_NAMES``."""
     features = feature_names(config.columns, columns)
-    names = ", ".join(map(repr, features[:_MAX_NAMES]))
-    more = len(features) - _MAX_NAMES
-    return names if more <= 0 else f"{names} and {more} more"
+    return first_few([*map(repr, features)], _MAX_NAMES)
