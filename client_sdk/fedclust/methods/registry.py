@@ -7,7 +7,7 @@ distribution of its own.
 """
 
 from collections.abc import Callable, Iterable, Iterator, MutableMapping
-from importlib.metadata import Distribution, EntryPoint, distributions
+from importlib.metadata import EntryPoint, entry_points
 
 from fedclust.methods.common.options import variant_models
 from fedclust.schema.method import AnyMethod, Method
@@ -30,11 +30,11 @@ class MethodRegistry(MutableMapping[str, AnyMethod]):
     ----------
     built_in : iterable of EntryPoint
     installed : callable
-        Returns the distributions that declare methods.
+        Returns the entry points of all distributions.
     """
 
     def __init__(
-        self, built_in: Iterable[EntryPoint], installed: Callable[[], Iterable[Distribution]]
+        self, built_in: Iterable[EntryPoint], installed: Callable[[], Iterable[EntryPoint]]
     ) -> None:
         self._built_in = {entry.name: entry for entry in built_in}
         self._installed = installed
@@ -88,7 +88,7 @@ class MethodRegistry(MutableMapping[str, AnyMethod]):
         """Return the entry points of other distributions; of two with one name, neither."""
         if self._plugins is None:
             found: dict[str, EntryPoint] = {}
-            for entry in self._declared():
+            for entry in self._installed():
                 other = self._built_in.get(entry.name) or found.setdefault(entry.name, entry)
                 if other is not entry:
                     self._problems[entry.name] = _clash(entry, other)
@@ -96,16 +96,6 @@ class MethodRegistry(MutableMapping[str, AnyMethod]):
                 name: entry for name, entry in found.items() if name not in self._problems
             }
         return self._plugins
-
-    def _declared(self) -> Iterator[EntryPoint]:
-        for distribution in self._installed():
-            try:
-                yield from distribution.entry_points.select(group=GROUP)
-            except Exception as error:  # unreadable metadata
-                self._problems[distribution.name] = (
-                    f"the entry points of the distribution {distribution.name} cannot be read: "
-                    f"{type(error).__name__}: {error}. {_upgrade_advice(distribution.name)}"
-                )
 
     def _load(self, entry: EntryPoint) -> AnyMethod:
         """Return the method of an entry point; KeyError, and a problem, where it has none."""
@@ -158,16 +148,7 @@ def _distribution(entry: EntryPoint) -> str:
     return entry.module if entry.dist is None else entry.dist.name
 
 
-def _declaring() -> Iterator[Distribution]:
-    """Yield the installed distributions that declare methods, each once."""
-    seen: set[str] = set()
-    for distribution in distributions():
-        if f"[{GROUP}]" in (distribution.read_text("entry_points.txt") or ""):
-            if distribution.name not in seen:
-                yield distribution
-            seen.add(distribution.name)
-
-
 METHODS = MethodRegistry(
-    (EntryPoint(name, f"fedclust.methods.{name}:METHOD", GROUP) for name in BUILT_IN), _declaring
+    (EntryPoint(name, f"fedclust.methods.{name}:METHOD", GROUP) for name in BUILT_IN),
+    lambda: entry_points(group=GROUP),
 )
