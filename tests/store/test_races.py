@@ -19,11 +19,8 @@ from support.store_rows import (
     add_study,
     addressees,
     at,
-    lease,
-    lease_of,
     new_round,
     open_round,
-    participation,
     submission,
 )
 from support.timeouts import TIMEOUT_S
@@ -63,42 +60,6 @@ def test_one_of_many_answers_is_stored(two: list[Store]) -> None:
     assert len(winners) == 1
     listed = two[1].read("list", lambda tx: tx.submissions.list(opened.id))
     assert [s.payload for s in listed] == [f"answer {winners[0]}".encode()]
-
-
-def test_one_of_many_changes_the_state(two: list[Store]) -> None:
-    _, opened = open_round(two[0])
-    move = (opened.id, RoundState.COLLECTING, RoundState.AGGREGATING)
-    assert (
-        len(crowd(two, lambda store, _: store.run_tx("m", lambda tx: tx.rounds.transition(*move))))
-        == 1
-    )
-
-
-@pytest.mark.parametrize("first", [None, "gone"], ids=["free", "expired"])
-def test_one_of_many_takes_the_lease_and_finishes(two: list[Store], first: str | None) -> None:
-    _, opened = open_round(two[0], RoundState.AGGREGATING)
-    if first:
-        old = lease(first, expires_at=at(10))
-        assert two[0].run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, at(0), **old))
-
-    def take(store: Store, number: int) -> bool:
-        mine = lease(f"t{number}", expires_at=at(100))
-        taken = store.run_tx("take", lambda tx: tx.rounds.take_lease(opened.id, at(10), **mine))
-        return taken is not None
-
-    winners = crowd(two, take)
-    assert len(winners) == 1
-    found = two[0].read("get", lambda tx: tx.rounds.get_by_id(opened.id))
-    assert lease_of(found) == lease(f"t{winners[0]}", expires_at=at(100))
-    assert found.attempts == (2 if first else 1)
-
-    def finish(store: Store, number: int) -> bool:
-        token = f"t{number}"
-        return store.run_tx(
-            "finish", lambda tx: tx.rounds.finish(opened.id, token, RoundState.CLOSED)
-        )
-
-    assert crowd(two, finish) == winners
 
 
 def test_one_of_many_opens_the_next_round_or_creates_the_session(two: list[Store]) -> None:
@@ -204,47 +165,8 @@ def test_of_a_sites_first_tables_one_is_joined_with(two: list[Store]) -> None:
     assert len(crowd(two, step)) == 1
 
 
-def one_of_each_pair(
-    stores: list[Store], first: Callable[[Tx, str], bool], second: Callable[[Tx, str], bool]
-) -> None:
-    """Let pairs do either, each to its own name; of each pair one has done it."""
-
-    def step(store: Store, number: int) -> bool:
-        work, name = (first, second)[number % 2], f"s{number // 2}"
-        return store.run_tx("step", lambda tx: work(tx, name))
-
-    # Members of a pair use different stores.
-    assert sorted(number // 2 for number in crowd(stores, step)) == list(range(CROWD // 2))
-
-
-def test_a_session_is_deleted_or_joined_but_not_both(two: list[Store]) -> None:
-    """Whoever has the lock first wins; the other sees what became of the session."""
-
-    def arrange(tx: Tx) -> None:
-        for number in range(CROWD // 2):
-            tx.participations.add(participation(add_session(tx, f"s{number}"), "zurich"))
-
-    two[0].run_tx("arrange", arrange)
-
-    def join(tx: Tx, name: str) -> bool:
-        session = tx.sessions.get(name, lock=True)
-        if session is None:
-            return False
-        joined = replace(participation(session, "zurich"), joined_at=at(1))
-        tx.participations.update(joined)
-        return True
-
-    def delete(tx: Tx, name: str) -> bool:
-        session = tx.sessions.get(name, lock=True)
-        if any(each.joined_at for each in tx.participations.list(session.id)):
-            return False
-        tx.sessions.delete(session.id)
-        return True
-
-    one_of_each_pair(two, join, delete)
-
-
 def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> None:
+    """Whoever has the lock first wins; the other sees what became of the study."""
     two[0].run_tx("arrange", lambda tx: [add_study(tx, f"s{n}") for n in range(CROWD // 2)])
 
     def extend(tx: Tx, name: str) -> bool:
@@ -260,18 +182,9 @@ def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> 
         tx.studies.delete(study.id)
         return True
 
-    one_of_each_pair(two, extend, delete)
+    def step(store: Store, number: int) -> bool:
+        work, name = (extend, delete)[number % 2], f"s{number // 2}"
+        return store.run_tx("step", lambda tx: work(tx, name))
 
-
-def test_readers_do_not_wait_for_a_writer(store: Store) -> None:
-    session = store.run_tx("add", add_session)
-
-    def work(tx: Tx) -> int:
-        tx.sessions.get("heart", lock=True)
-        tx.sessions.touch(session.id)
-        with ThreadPoolExecutor(1) as pool:
-            future = pool.submit(store.read, "get", lambda tx: tx.sessions.get("heart"))
-            found = future.result(TIMEOUT_S)
-        return found.version
-
-    assert store.run_tx("work", work) == 1
+    # Members of a pair use different stores.
+    assert sorted(number // 2 for number in crowd(two, step)) == list(range(CROWD // 2))

@@ -1,7 +1,6 @@
 """`Store.run_tx` and `Store.read`: one commit, repeated where that helps, counted, told about."""
 
 import sqlite3
-import threading
 import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,13 +13,11 @@ from sqlalchemy import event, text
 from sqlalchemy.engine import make_url
 
 from fedclust_service.domain.access import Role, Token
-from fedclust_service.domain.session import Session
 from fedclust_service.store import Store, StoreBusy, StoreError, StoreUnavailable, Tx, Unwritable
 from fedclust_service.store import store as module
 from support.clock import ManualClock
 from support.databases import PostgresServer
 from support.store_rows import add_session, at, open_round, submission
-from support.timeouts import TIMEOUT_S
 
 # What PostgreSQL asks a client to repeat, raised by PostgreSQL itself.
 REPEATABLE = {"serialization failure": "40001", "deadlock": "40P01", "lock timeout": "55P03"}
@@ -176,17 +173,22 @@ def test_repetition_ends_in_time(
 def test_postgres_repeats_what_is_worth_it(
     postgres: Store, pauses: list[float], state: str
 ) -> None:
+    session = postgres.run_tx("add", add_session)
     runs: list[Tx] = []
+    notified: list[object] = []
+    postgres.on_touch(notified.extend)
 
     def work(tx: Tx) -> int:
         runs.append(tx)
         add("zurich")(tx)
+        assert tx.sessions.touch(session.id) == 2
         if len(runs) < 3:
             fail_with(tx, state)
         return len(runs)
 
     assert postgres.run_tx("work", work) == 3
     assert len(set(map(id, runs))) == 3
+    assert notified == [("heart", 2)]
     assert len(pauses) == 2
     assert names(postgres) == ["zurich"]
     assert postgres.metrics()["work"].attempts == 3
@@ -238,34 +240,6 @@ def test_a_connection_lost_during_the_commit_is_not_repeated(
     assert postgres.metrics()["work"].attempts == 1
     assert postgres.metrics()["work"].failures == 1
     assert names(postgres) == []
-
-
-def test_two_that_wait_for_each_other_both_get_through(postgres: Store) -> None:
-    first = postgres.run_tx("add", lambda tx: add_session(tx, "a"))
-    second = postgres.run_tx("add", lambda tx: add_session(tx, "b"))
-    meet = threading.Barrier(2)
-
-    def crosswise(mine: Session, theirs: Session) -> int:
-        tries: list[int] = []
-
-        def work(tx: Tx) -> None:
-            tx._connection.execute(text("SET LOCAL deadlock_timeout = '20ms'"))
-            tries.append(1)
-            tx.sessions.get_by_id(mine.id, lock=True)
-            if len(tries) == 1:
-                meet.wait(TIMEOUT_S)
-            tx.sessions.get_by_id(theirs.id, lock=True)
-            tx.sessions.touch(theirs.id)
-
-        postgres.run_tx("crosswise", work)
-        return len(tries)
-
-    with ThreadPoolExecutor(2) as pool:
-        one = pool.submit(crosswise, first, second)
-        two = pool.submit(crosswise, second, first)
-        assert one.result() + two.result() >= 3
-    found = postgres.read("get", lambda tx: [tx.sessions.get("a"), tx.sessions.get("b")])
-    assert [session.version for session in found if session] == [2, 2]
 
 
 def test_an_error_kept_quiet_does_not_pass_for_a_commit(store: Store) -> None:
@@ -339,23 +313,6 @@ def test_a_listener_that_fails_stops_nobody(store: Store, caplog: pytest.LogCapt
     assert notified == [("heart", 2)]
     assert "ValueError" in caplog.text
     assert "secret" not in caplog.text
-
-
-def test_a_repeated_transaction_is_told_once(postgres: Store) -> None:
-    session = postgres.run_tx("add", add_session)
-    notified: list[object] = []
-    postgres.on_touch(lambda *each: notified.append(each))
-    runs: list[int] = []
-
-    def work(tx: Tx) -> None:
-        tx.sessions.touch(session.id)
-        runs.append(tx.pending.touched["heart"])
-        if len(runs) == 1:
-            fail_with(tx, "40001")
-
-    postgres.run_tx("work", work)
-    assert runs == [2, 2]
-    assert notified == [("heart", 2)]
 
 
 def test_transactions_are_counted_by_name(store: Store) -> None:
