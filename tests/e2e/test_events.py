@@ -21,7 +21,7 @@ from fedclust.client import Client
 from support.consortium import Consortium
 from support.ledgers import body_lines
 from support.server import ServerProcess, running_server, service
-from support.timeouts import TIMEOUT_S, eventually
+from support.timeouts import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
 CONFIG = {"n_clusters": K}
@@ -128,35 +128,6 @@ def test_a_session_is_followed_to_its_end(tmp_path: Path) -> None:
                 assert client.audit_head_at(int(number)).hash == digest
             with pytest.raises(errors.NotFound):
                 client.audit_head_at(10**9)
-
-
-def test_a_revoked_token_ends_its_stream_and_places_are_bounded(tmp_path: Path) -> None:
-    with running_server(tmp_path / "server", "--waits-per-token", "8") as server:
-        people = found(server)
-        name, token = next(iter(people.site_tokens.items()))
-        opened = [stream(server.base_url, token) for _ in range(8)]
-        responses = [each.__enter__() for each in opened]
-        lines = [each.iter_lines() for each in responses]
-        assert all(next(each).startswith("retry") for each in lines)
-        with stream(server.base_url, token) as ninth:
-            assert ninth.status_code == 429
-            assert int(ninth.headers["Retry-After"]) > 0
-        opened.pop().__exit__(None, None, None)
-
-        def admitted() -> bool:
-            with stream(server.base_url, token) as again:
-                return again.status_code == 200
-
-        eventually(admitted)
-        with Client(server.base_url, server.operator_token) as operator:
-            kept = operator.principal("sites", name).tokens
-            operator.revoke_token("sites", name, kept[0].id)
-        with Client(server.base_url, people.analyst_token) as analyst:
-            analyst.cancel_session(SESSION)  # something happens: the streams look
-        seen = "\n".join(lines[0])
-        assert "session.cancelled" not in seen
-        for each in opened:
-            each.__exit__(None, None, None)
 
 
 def test_sigterm_ends_streams_before_the_grace_does(tmp_path: Path) -> None:

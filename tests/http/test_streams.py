@@ -149,9 +149,23 @@ def test_who_reads_on_is_kept() -> None:
     assert connection.loop.call_later.call_count == 3
 
 
+def test_a_revoked_token_ends_its_stream(live: Running) -> None:
+    with opened(live.api) as stream:
+        lines = stream.iter_lines()
+        assert next(lines).startswith("retry")
+        (token,) = live.api.ok("GET", "/v1/analysts/ada", "operator")["tokens"]
+        live.api.ok("DELETE", f"/v1/analysts/ada/tokens/{token['id']}", "operator")
+        # Something happens: the stream looks.
+        live.api.ok("POST", "/v1/sessions/heart/cancel", "operator")
+        assert "session.cancelled" not in "\n".join(lines)
+
+
 def test_no_path_to_a_stream_survives_its_places(tmp_path: Path) -> None:
     """Places are given back however a stream ends: more come and go than may be open."""
     with round_1(tmp_path, threads=True, waits_per_token=2) as live:
+        with opened(live.api), opened(live.api), opened(live.api) as third:
+            assert third.status_code == 429
+            assert int(third.headers["Retry-After"]) > 0
         for _ in range(3):
             with opened(live.api) as stream:
                 assert stream.status_code == 200

@@ -42,6 +42,10 @@ def filled(url: str, clock: ManualClock) -> Path:
     return Path(url.removeprefix("sqlite:///"))
 
 
+def write(store: Store) -> None:
+    store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+
+
 @pytest.mark.parametrize("tree", TREES)
 def test_a_damaged_page_is_found_at_the_start(
     sqlite_url: str, clock: ManualClock, tree: str
@@ -106,7 +110,7 @@ def test_the_check_of_a_long_file_goes_on_beside_the_service(
     monkeypatch.setattr(health.FileCheck, "_run", slowly)
     with closing(Store.open(sqlite_url, clock, serving=True, check_wait_s=0)) as store:
         assert store.faults == (StoreFault.UNCHECKED,)
-        store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+        write(store)
         checked.set()
         eventually(lambda: store.faults == (StoreFault.DAMAGED,))
 
@@ -139,12 +143,9 @@ def test_a_failed_write_is_told_until_one_succeeds(sqlite_url: str, clock: Manua
             with closing(store._engines.write.raw_connection()) as connection:
                 connection.cursor().execute(f"PRAGMA query_only={value}")
 
-        def write() -> None:
-            store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
-
         read_only("ON")
         with pytest.raises(Unwritable):
-            write()
+            write(store)
         assert store.faults == (StoreFault.READ_ONLY,)
         store.read("look", lambda tx: tx.sessions.get("heart"))
         with pytest.raises(Unwritable):
@@ -153,7 +154,7 @@ def test_a_failed_write_is_told_until_one_succeeds(sqlite_url: str, clock: Manua
         read_only("OFF")
         store.try_failed_write()
         assert store.faults == ()
-        write()
+        write(store)
 
 
 def test_a_small_write_does_not_end_a_full_disk(
@@ -167,7 +168,7 @@ def test_a_small_write_does_not_end_a_full_disk(
 
     monkeypatch.setattr(shutil, "disk_usage", disk_usage)
     with closing(Store.open(sqlite_url, clock)) as store:
-        store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
+        write(store)
         assert not folders, "asked without need"
         store._health.write_ended(StoreFault.DISK_FULL)
         store.try_failed_write()
@@ -183,9 +184,6 @@ def test_nothing_is_read_or_written_when_the_file_is_gone(
 ) -> None:
     path = filled(sqlite_url, clock)
     aside = path.with_name("aside.db")
-
-    def write(store: Store) -> None:
-        store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
 
     with closing(Store.open(sqlite_url, clock)) as store:
         shutil.copy(path, aside)

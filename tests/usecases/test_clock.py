@@ -93,25 +93,35 @@ def test_small_corrections_are_followed_and_time_never_goes_back(clock: ManualCl
     assert clock.now() == BEGIN + timedelta(seconds=41)
 
 
+class SlowDatabase:
+    """A database's clock, and the seconds that an answer takes; None where there is none."""
+
+    def __init__(self, machine: ManualMachine, ahead_s: float, takes_s: float | None) -> None:
+        self.machine, self.ahead_s, self.takes_s = machine, ahead_s, takes_s
+
+    def time(self) -> datetime:
+        if self.takes_s is None:
+            raise StoreUnavailable("no answer")
+        # The answer is given halfway.
+        self.machine.advance(self.takes_s / 2)
+        reading = self.machine.wall() + timedelta(seconds=self.ahead_s)
+        self.machine.advance(self.takes_s / 2)
+        return reading
+
+
 def test_the_database_gives_the_time_and_a_slow_answer_is_not_used() -> None:
-    machine, database = ManualMachine(BEGIN), ManualMachine(BEGIN + timedelta(seconds=30))
-    takes_s = 0.5
-
-    def ask() -> datetime:
-        machine.advance(takes_s)
-        return database.wall()
-
+    machine = ManualMachine()
+    database = SlowDatabase(machine, 30, 0.5)
     clock = StoreClock(machine=machine)
-    clock.follow(ask)
+    clock.follow(database.time)
     # The database's time stands for the middle of the question.
-    assert clock.now() == BEGIN + timedelta(seconds=30.25)
-    database.set_ahead(20)
-    takes_s = 10.0
+    assert clock.now() == machine.wall() + timedelta(seconds=30)
+    database.ahead_s, database.takes_s = 50, 10
     clock.check()
-    assert clock.now() == BEGIN + timedelta(seconds=40.25)
-    takes_s = 0.0
+    assert clock.now() == machine.wall() + timedelta(seconds=30)
+    database.takes_s = 0
     clock.check()
-    assert clock.now() == BEGIN + timedelta(seconds=50)
+    assert clock.now() == machine.wall() + timedelta(seconds=50)
 
 
 def test_it_is_settled_after_an_hour_of_agreement(clock: ManualClock) -> None:
@@ -129,22 +139,6 @@ def test_it_is_settled_after_an_hour_of_agreement(clock: ManualClock) -> None:
     clock.check()
     assert not after(SETTLING_S - 1)
     assert after(1)
-
-
-class SlowDatabase:
-    """A database's clock, and the seconds that an answer takes; None where there is none."""
-
-    def __init__(self, machine: ManualMachine, ahead_s: float, takes_s: float | None) -> None:
-        self.machine, self.ahead_s, self.takes_s = machine, ahead_s, takes_s
-
-    def time(self) -> datetime:
-        if self.takes_s is None:
-            raise StoreUnavailable("no answer")
-        # The answer is given halfway.
-        self.machine.advance(self.takes_s / 2)
-        reading = self.machine.wall() + timedelta(seconds=self.ahead_s)
-        self.machine.advance(self.takes_s / 2)
-        return reading
 
 
 @pytest.mark.parametrize("days", [31, -31])
