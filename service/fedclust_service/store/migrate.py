@@ -5,6 +5,7 @@ Alembic is imported only if there is something to migrate.
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -83,16 +84,12 @@ def check(connection: Connection) -> None:
 
 
 def _migrate(url: str, revision: str, *, up: bool) -> None:
-    made = _engines(url)
-    try:
-        lock = serving_lock(made.file) if made.file else None
-        try:
-            migrate_with(made.write, revision, up=up)
-        finally:
-            if lock:
-                lock.release()
-    finally:
-        made.dispose()
+    with contextlib.ExitStack() as opened:
+        made = _engines(url)
+        opened.callback(made.dispose)
+        if made.file:
+            opened.callback(serving_lock(made.file).release)
+        migrate_with(made.write, revision, up=up)
 
 
 def migrate_with(engine: Engine, revision: str = "head", *, up: bool = True) -> None:

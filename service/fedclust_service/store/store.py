@@ -20,7 +20,6 @@ from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from fedclust.durable_files import FileLock
 from fedclust_service.clock import StoreClock
 from fedclust_service.store import engine as engines
 from fedclust_service.store import migrate as migrations
@@ -116,17 +115,13 @@ class Store:
     """A database with the coordinator's tables, made by `Store.open`. Threads may share it."""
 
     def __init__(
-        self,
-        made: engines.Engines,
-        clock: StoreClock,
-        lock: FileLock | None,
-        url: URL,
-        pause: Callable[[float], None],
+        self, made: engines.Engines, clock: StoreClock, url: URL, pause: Callable[[float], None]
     ) -> None:
         self._engines = made
         #: The clock of everything on this store.
         self.clock = clock
-        self._lock = lock
+        #: What closes the connections, and then releases the lock.
+        self._opened = contextlib.ExitStack()
         self._url = url
         self._pause = pause
         self._active = threading.local()
@@ -177,21 +172,17 @@ class Store:
         file = engines.sqlite_file(parsed)
         if file and not create and not file.exists():
             raise Unwritable(f"there is no database {file}: check --data-dir")
-        lock: FileLock | None = None
         made = engines.build_engines(parsed, busy_timeout_s=busy_timeout_s)
-        try:
+        store = cls(made, clock, parsed, pause)
+        with store._opened as opened:
             if serving and file:
-                lock = serving_lock(file)
-            store = cls(made, clock, lock, parsed, pause)
+                opened.callback(serving_lock(file).release)
+            opened.callback(made.dispose)
             store._ensure_schema(create)
             clock.follow(None if made.file else store._database_time)
             if serving and file:
                 store._health.check(file, check_wait_s)
-        except BaseException:
-            made.dispose()
-            if lock:
-                lock.release()
-            raise
+            store._opened = opened.pop_all()
         return store
 
     @property
@@ -289,9 +280,7 @@ class Store:
     def close(self) -> None:
         """Close all connections and release the lock. A second call does nothing."""
         self._health.stop()
-        self._engines.dispose()
-        if self._lock:
-            self._lock.release()
+        self._opened.close()
 
     def _ensure_schema(self, create: bool) -> None:
         try:
