@@ -223,12 +223,12 @@ class _Table:
                     marks[found[1]] += n
                     if _THREE_DIGITS.fullmatch(cell):
                         grouped[found[1]] += n
-        found = {"decimal": ","} if marks[","] > marks["."] else {}
-        mark, other = ",." if found else ".,"
+        mark, other = ",." if marks[","] > marks["."] else ".,"
         thousands = 0 < grouped[other] == marks[other] and marks[mark] > grouped[mark]
         if thousands:
             self.notes.append(f'does "{other}" separate thousands, as in 1{other}250?')
-        self.written = self.written.model_copy(update={**found, "thousands": thousands})
+        update = {"decimal": mark, "thousands": thousands}
+        self.written = self.written.model_copy(update=update)
 
     def head(self, name: str, unused: Sequence[str]) -> list[str]:
         """Return the lines of the file before its features."""
