@@ -77,30 +77,22 @@ def test_a_slip_is_no_unexpected_error(run: Run, tmp_path: Path) -> None:
         assert (code, "a-z, 0-9 and hyphens" in said) == (2, True)
 
 
-def test_options_of_the_method_leave_its_others(tmp_path: Path) -> None:
+def test_options_leave_what_else_the_file_says(tmp_path: Path) -> None:
     file = tmp_path / "heart.json"
-    file.write_text(json.dumps({**BODY, "config": {"n_clusters": 3, "tol": 0.1}}), "utf-8")
+    own = {"config": {"n_clusters": 3, "tol": 0.1}, "policy": {"min_sites": 2, "quorum": 2}}
+    file.write_text(json.dumps({**BODY, **own}), "utf-8")
     client = Client("http://127.0.0.1:1", "fca_secret")  # which nothing here asks
-    options = SessionOptions(file=file, stability=100, evidence=True)
-    asked = {"n_clusters": 3, "tol": 0.1, "stability": 100, "evidence": True}
-    assert options.definition("heart", client).config == asked
+    options = SessionOptions(file=file, stability=100, evidence=True, min_group_size=11)
+    asked = options.definition("heart", client)
+    assert asked.config == {**own["config"], "stability": 100, "evidence": True}
+    policy = asked.policy
+    assert (policy.min_group_size, policy.min_sites, policy.quorum) == (11, 2, 2)
     body = {**{key: BODY[key] for key in ("purpose", "sites")}, "defaults": {"config": {"tol": 1}}}
     file.write_text(json.dumps(body), "utf-8")
-    study = StudyOptions(file=file, stability=50).definition("hearts")
-    assert study.defaults.config == {"tol": 1, "stability": 50}
-
-
-def test_options_of_the_policy_leave_its_other_fields(tmp_path: Path) -> None:
-    file = tmp_path / "heart.json"
-    file.write_text(json.dumps({**BODY, "policy": {"min_sites": 2, "quorum": 2}}), "utf-8")
-    client = Client("http://127.0.0.1:1", "fca_secret")  # which nothing here asks
-    policy = SessionOptions(file=file, min_group_size=11).definition("heart", client).policy
-    assert (policy.min_group_size, policy.min_sites, policy.quorum) == (11, 2, 2)
-    file.write_text(json.dumps({key: BODY[key] for key in ("purpose", "sites")}), "utf-8")
-    study = StudyOptions(file=file, min_group_size=10, min_sites=2).definition("hearts")
-    assert study.defaults.policy.model_dump(exclude_unset=True) == {
-        "min_sites": 2,
-        "min_group_size": 10,
+    study = StudyOptions(file=file, stability=50, min_group_size=10, min_sites=2)
+    assert study.definition("hearts").defaults.model_dump(exclude_unset=True) == {
+        "config": {"tol": 1, "stability": 50},
+        "policy": {"min_sites": 2, "min_group_size": 10},
     }
 
 
