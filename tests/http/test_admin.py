@@ -296,8 +296,6 @@ UNMATCHED = (
     "audit?actor=north",
     "audit?actor=site:north%00",
     "audit?action=a%0A",
-    "audit?cursor=x",
-    "audit?limit=201",
 )
 
 

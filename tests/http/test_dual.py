@@ -147,33 +147,31 @@ def test_answers_that_cannot_be_true_are_refused_and_name_the_rule(
 # --- definitions ----------------------------------------------------------------------------------
 
 
-def test_features_without_bounds_are_named_and_refused(api: ApiCaller) -> None:
-    features = [{"name": "age", "lower": 0.0, "upper": 120.0}, {"name": "chol", "lower": 0.0}]
-    changes = {"algorithm": "dual", "config": CONFIG, "features": features}
-    body = api.definition("unbounded", list(SITES), **changes)
-    (error,) = problem(api.request("POST", "/v1/sessions", "ada", json=body), "invalid").errors
-    assert error.rule == "bounds"
-    assert "chol" in error.message
-    assert "declare" in error.message
+#: Of the second feature nobody declares the upper bound.
+UNBOUNDED = [{"name": "age", "lower": 0.0, "upper": 120.0}, {"name": "chol", "lower": 0.0}]
 
 
 @pytest.mark.parametrize(
-    ("config", "pointer", "said"),
+    ("changes", "pointer", "said"),
     [
-        ({"residual": 0.1}, "/config/residual", "belongs to the paper's rules"),
-        ({"step": 0.1}, "/config/step", "belongs to the paper's rules"),
-        ({"splits": 5, "update": "subgradient"}, "/config/splits", "update quadratic_bundle"),
-        ({"splits": 5, "symmetry": "cells"}, "/config/splits", "use pairwise or none"),
-        ({"splits": 1_001}, "/config/splits", "1000"),
-        ({"splits": -1}, "/config/splits", "0"),
+        ({"features": UNBOUNDED}, "/config", "declare lower and upper of chol, wide enough"),
+        ({"config": {"residual": 0.1}}, "/config/residual", "belongs to the paper's rules"),
+        ({"config": {"step": 0.1}}, "/config/step", "belongs to the paper's rules"),
+        (
+            {"config": {"splits": 5, "update": "subgradient"}},
+            *("/config/splits", "update quadratic_bundle"),
+        ),
+        ({"config": {"splits": 5, "symmetry": "cells"}}, "/config/splits", "pairwise or none"),
+        ({"config": {"splits": 1_001}}, "/config/splits", "1000"),
+        ({"config": {"splits": -1}}, "/config/splits", "0"),
     ],
 )
-def test_options_that_do_nothing_together_are_refused(
-    api: ApiCaller, config: dict[str, Any], pointer: str, said: str
+def test_definitions_that_cannot_be_are_refused(
+    api: ApiCaller, changes: dict[str, Any], pointer: str, said: str
 ) -> None:
-    body = api.definition(
-        "refused", list(SITES), algorithm="dual", config={"n_clusters": 2, **config}
-    )
+    config = {"n_clusters": 2, **changes.get("config", {})}
+    changes = {"algorithm": "dual", **changes, "config": config}
+    body = api.definition("refused", list(SITES), **changes)
     (error,) = problem(api.request("POST", "/v1/sessions", "ada", json=body), "invalid").errors
     assert error.pointer == pointer
     assert said in error.message
