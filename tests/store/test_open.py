@@ -3,7 +3,6 @@
 import os
 import sqlite3
 import stat
-import subprocess
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -29,7 +28,6 @@ from fedclust_service.store import (
 from fedclust_service.store.errors import translate
 from support.clock import ManualClock
 from support.store_rows import at, open_round, submission
-from support.timeouts import TIMEOUT_S
 
 POSIX = pytest.mark.skipif(os.name != "posix", reason="POSIX permissions")
 
@@ -255,32 +253,6 @@ def test_a_failed_start_leaves_no_lock(empty_database_url: str, clock: ManualClo
     with pytest.raises(SchemaMissing, match="fedclust-service db upgrade"):
         Store.open(empty_database_url, clock, serving=True, create=False)
     Store.open(empty_database_url, clock, serving=True).close()
-
-
-CHILD = """
-import sys
-from fedclust_service.clock import StoreClock
-from fedclust_service.store import Store
-store = Store.open(sys.argv[1], StoreClock(), serving=True)
-print("serving", flush=True)
-sys.stdin.read()
-"""
-
-
-def test_the_lock_of_a_killed_server_vanishes(sqlite_url: str, clock: ManualClock) -> None:
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, sqlite_url],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with child:
-        assert child.stdout.readline() == "serving\n"
-        with pytest.raises(StoreLocked):
-            Store.open(sqlite_url, clock, serving=True)
-        child.kill()
-        child.wait(TIMEOUT_S)
-    Store.open(sqlite_url, clock, serving=True).close()
 
 
 # -------------------------------------------------------------------------------------- schema
