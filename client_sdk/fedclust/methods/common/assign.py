@@ -7,16 +7,9 @@ from collections.abc import Sized
 
 import numpy as np
 
+from fedclust.numeric import distances
 from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_argmax
-from fedclust.numeric.distances import (
-    ROW_BLOCK,
-    gower_dissimilarities,
-    masked_squared_distances,
-    nearest_by_gower,
-    nearest_centroid,
-    squared_distances,
-)
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Probabilities
 from fedclust.schema.model import Memory
@@ -96,16 +89,18 @@ def label_by_centroid(result: Result, X: FloatArray) -> IntArray:
     if result.mask is not None:
         known = result.mask[:, present]
         if known.any():
-            labels[:] = nearest_centroid(scaled[:, present], result.centroids[:, present], known)
+            labels[:] = distances.nearest_centroid(
+                scaled[:, present], result.centroids[:, present], known
+            )
         return labels
     complete = ~np.isnan(scaled).any(axis=1)
     if result.prototypes is None:
         gower = result.dissimilarity == "gower"
-        nearest = nearest_by_gower if gower else nearest_centroid
+        nearest = distances.nearest_by_gower if gower else distances.nearest_centroid
         labels[complete] = nearest(scaled[complete], result.centroids)
     else:
         clusters = np.array(result.prototype_labels, dtype=np.int64)
-        labels[complete] = clusters[nearest_centroid(scaled[complete], result.prototypes)]
+        labels[complete] = clusters[distances.nearest_centroid(scaled[complete], result.prototypes)]
     return labels
 
 
@@ -136,7 +131,7 @@ def label_by_cells(result: Result, X: FloatArray, memory: Memory | None) -> IntA
     (clusters,) = result.mapping.values()
     check_mapping(clusters, len(cells))
     complete = labels >= 0
-    own = nearest_centroid(scale_rows(result, X)[complete], cells)
+    own = distances.nearest_centroid(scale_rows(result, X)[complete], cells)
     labels[complete] = np.array(clusters, dtype=np.int64)[own]
     return labels
 
@@ -223,12 +218,12 @@ def dissimilarities_to_centroids(result: Result, X: FloatArray) -> FloatArray:
     present = np.asarray(~np.isnan(rows).all(axis=0) | (result.mask is None))
     scaled = np.where(present, scale_rows(result, rows), 0.0)
     squares = np.empty((len(rows), len(result.centroids)))
-    for begin in range(0, len(rows), ROW_BLOCK):
-        block = slice(begin, begin + ROW_BLOCK)
+    for begin in range(0, len(rows), distances.ROW_BLOCK):
+        block = slice(begin, begin + distances.ROW_BLOCK)
         if result.dissimilarity == "gower":
-            squares[block] = gower_dissimilarities(scaled[block], result.centroids)
+            squares[block] = distances.gower_dissimilarities(scaled[block], result.centroids)
             continue
-        squares[block] = masked_squared_distances(
+        squares[block] = distances.masked_squared_distances(
             scaled[block], present, result.centroids, result.mask
         )
     return squares
@@ -253,9 +248,9 @@ def distances_to_clusters(result: Result, X: FloatArray) -> FloatArray:
     scaled = scale_rows(result, rows)
     of = np.array(result.prototype_labels, dtype=np.int64)
     squares = np.full((len(rows), len(result.centroids)), np.inf)
-    for begin in range(0, len(rows), ROW_BLOCK):
-        block = slice(begin, begin + ROW_BLOCK)
-        every = squared_distances(scaled[block], result.prototypes)
+    for begin in range(0, len(rows), distances.ROW_BLOCK):
+        block = slice(begin, begin + distances.ROW_BLOCK)
+        every = distances.squared_distances(scaled[block], result.prototypes)
         for k in np.unique(of):
             squares[block, k] = every[:, of == k].min(axis=1)
     return np.asarray(np.sqrt(squares))

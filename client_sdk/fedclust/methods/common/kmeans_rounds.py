@@ -14,17 +14,10 @@ import numpy as np
 from pydantic import Field
 
 from fedclust.methods.common.finalize import no_centroids
+from fedclust.numeric import distances
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
 from fedclust.numeric.canonical import TIE_TOLERANCE
-from fedclust.numeric.distances import (
-    CentroidRule,
-    MedianRule,
-    keep_means,
-    nearest_by_gower,
-    nearest_centroid,
-    own_dissimilarities,
-)
 from fedclust.numeric.weighted_kmeans import restart_count, weighted_kmeans
 from fedclust.protection.message_checks import (
     SLACK,
@@ -422,7 +415,7 @@ def local_kmeans(
     n_clusters: int,
     n_init: int,
     rng: np.random.Generator,
-    rule: CentroidRule = keep_means,
+    rule: distances.CentroidRule = distances.keep_means,
 ) -> ClusterSums:
     """Cluster a site's scaled points by weighted k-means.
 
@@ -442,7 +435,7 @@ def local_kmeans(
     """
     weights = points.sizes.astype(np.float64)
     centres = weighted_kmeans(points.X, weights, n_clusters, rng, n_restarts=n_init, rule=rule)
-    return cluster_sums(points, nearest_centroid(points.X, centres), centres)
+    return cluster_sums(points, distances.nearest_centroid(points.X, centres), centres)
 
 
 def local_restarts(n_points: int, n_features: int, n_cells: int) -> int:
@@ -472,16 +465,18 @@ def pad_cells(counts: IntArray, means: FloatArray, n_cells: int) -> Cells:
     return Cells(counts=np.pad(counts, (0, lacking)), means=np.pad(means, ((0, lacking), (0, 0))))
 
 
-def site_lloyd_step(centroids: FloatArray, points: Points, rule: MedianRule | None = None) -> Step:
+def site_lloyd_step(
+    centroids: FloatArray, points: Points, rule: distances.MedianRule | None = None
+) -> Step:
     """Return a site's part of one Lloyd step from ``centroids`` (K, d); ``rule`` is Gower's."""
     if rule is not None:
         return _site_median_step(centroids, points, rule)
-    sums = cluster_sums(points, nearest_centroid(points.X, centroids), centroids)
+    sums = cluster_sums(points, distances.nearest_centroid(points.X, centroids), centroids)
     return Step(counts=sums.counts, sums=sums.sums, costs=sums.costs)
 
 
 def site_lloyd_steps(
-    candidates: FloatArray, points: Points, rule: MedianRule | None = None
+    candidates: FloatArray, points: Points, rule: distances.MedianRule | None = None
 ) -> Steps:
     """Return a site's part of one Lloyd step from each candidate (c, K, d)."""
     steps = [site_lloyd_step(each, points, rule) for each in candidates]
@@ -489,10 +484,10 @@ def site_lloyd_steps(
     return Steps(**{name: np.stack([getattr(step, name) for step in steps]) for name in names})
 
 
-def _site_median_step(centroids: FloatArray, points: Points, rule: MedianRule) -> Step:
+def _site_median_step(centroids: FloatArray, points: Points, rule: distances.MedianRule) -> Step:
     n_clusters = len(centroids)
-    labels = nearest_by_gower(points.X, centroids)
-    apart = own_dissimilarities(points.X, centroids, labels) * points.sizes
+    labels = distances.nearest_by_gower(points.X, centroids)
+    apart = distances.own_dissimilarities(points.X, centroids, labels) * points.sizes
     counts = np.bincount(labels, weights=points.sizes, minlength=n_clusters)
     costs = np.bincount(labels, weights=apart, minlength=n_clusters)
     return Step(
