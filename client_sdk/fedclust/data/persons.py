@@ -373,8 +373,7 @@ def _person_text(value: Any) -> str:
 def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     named = [f"{name} ({counted(n, 'person')})" for name, n in found]
     said = f"{ROWS_DIFFER} in {list_names(named)}: the commonest value counts, of equally common "
-    said += "ones the first, of an outcome the last (yes, the highest); of numbers the mean. Leave "
-    said += "out rows that should not count, such as later admissions, or give them one value"
+    said += "ones the first, of an outcome yes or the highest. Leave out rows that should not count"
     return (said,) if found else ()
 
 

@@ -66,7 +66,7 @@ _AFTERWARDS = (
     "After a pause a new approval is needed. The others wait for this site up to each deadline.",
     "The group of a patient who withdraws is not used again, nor its other persons in this table.",
     "Others may notice that this group is missing.",
-    "Delete the patient's rows afterwards. Write labels of ended sessions before.",
+    "First write the labels of ended sessions. Delete the patient's rows last.",
 )
 
 #: What the sums of a round are where centroids hold medians.
@@ -76,7 +76,7 @@ _CODES = (
 )
 
 #: What a record holds of numbers, and of yes/no and categorical columns.
-_IN_A_RECORD = {True: "middle value of its persons, rounded", False: "commonest category"}
+_IN_A_RECORD = {True: "rounded middle value", False: "commonest category"}
 #: What a field can identify without protection; what methods say of it is about groups.
 _EXACT = "Single persons: a number about few rows shows their values."
 
@@ -274,8 +274,9 @@ class SessionTerms:
             return f"{who}. Coordinator: {self.coordinator}"
         days = counted(operator.retention_days, "day")
         return (
-            f"{who}. It deletes what was sent to {self.coordinator} {days} after the session ends. "
-            "Results (with sizes and outcomes by site) and audit trail stay, backups as it decides."
+            f"{who}. Coordinator: {self.coordinator}. It deletes what was sent {days} after the "
+            "session ends. Results (with sizes and outcomes by site) and audit trail stay; the "
+            "operator decides on backups."
         )
 
     @property
@@ -328,7 +329,7 @@ class SessionTerms:
             values = " or ".join(_IN_A_RECORD[numeric] for numeric in sorted(kinds, reverse=True))
             yield (
                 f"The site forms groups of at least {self.p} similar persons. A group's record has "
-                f"the {values}, for each of {self._names()}."
+                f"the {values} of its persons, for each of {self._names()}."
             )
         what = "exact rows" if self.protection_none else "these records"
         yield f"In each round: numbers computed from {what}."
