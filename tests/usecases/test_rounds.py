@@ -2,14 +2,9 @@
 
 import dataclasses
 from datetime import timedelta
-from typing import Any
-
-import pytest
 
 from fedclust.wire.models import RoundInfo, SessionPatch
-from fedclust_service.domain.session import Session
-from fedclust_service.store import Tx
-from fedclust_service.usecases import participation, rounds, sessions, sweeper
+from fedclust_service.usecases import participation, rounds, sessions
 from fedclust_service.usecases.sweeper import sweep
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
@@ -78,23 +73,6 @@ def test_an_overdue_round_is_swept_without_writing(direct: DirectApi, clock: Man
     clock.advance(7 * 24 * HOUR)
     sweep(direct.co)
     assert direct.info("heart").stopped_because == "quorum_not_reached"
-
-
-def test_a_session_that_cannot_be_decided_keeps_no_other_waiting(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    direct.session("broken", policy={"quorum": 3})
-    direct.session("heart", policy={"quorum": 3})
-    decided = sweeper.decide_stored_round
-
-    def decide(tx: Tx, session: Session, *rest: Any) -> Any:
-        if session.name == "broken":
-            raise ValueError("its definition is one of another version")
-        return decided(tx, session, *rest)
-
-    monkeypatch.setattr(sweeper, "decide_stored_round", decide)
-    direct.later(HOUR)
-    assert look(direct).overdue
 
 
 def test_it_fails_only_after_fail_after(direct: DirectApi) -> None:
