@@ -44,7 +44,7 @@ office = at_desk(Office)
 
 
 def test_sources_are_added_shown_and_removed(office: Office) -> None:
-    assert "@cohort: 3 columns; next: fedclust check SESSION --data @cohort" in office.err
+    assert "@cohort: 3 columns; now give other commands --data @cohort" in office.err
     assert "@cohort" in office.ran("data", "list").out
     assert office.run("data", "show", "cohort") == 0
     for text in ("cohort.csv", "mrn, Ex, y", "columns.toml", "missing          ?"):

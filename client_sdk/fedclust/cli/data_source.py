@@ -59,7 +59,7 @@ def add(
             show_recognition(found, err)
     except DataError as error:
         show(err, f"warning: a session would refuse these rows: {error}")
-    said = f"{MARK}{name}: {len(columns)} columns; next: fedclust check SESSION --data {MARK}{name}"
+    said = f"{MARK}{name}: {len(columns)} columns; now give other commands --data {MARK}{name}"
     conclude(said, facts)
 
 

@@ -295,8 +295,7 @@ class RowCheck:
                 doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
             _say(
                 f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}. Next, with "
-                "the same options: fedclust review, for somebody else to approve, or fedclust "
-                "participate"
+                "the same options: fedclust data add NAME, then fedclust review or participate"
             )
 
     def _edits(self) -> Iterator[str]:
@@ -331,7 +330,7 @@ class RowCheck:
         held = [each for each in outcomes_of(self.body.features) if each.name in table.features]
         if table.points_left is not None:
             short = ": points short, so this site would answer no outcomes" * table.points_short
-            yield f"{points_asked(held)}; {table.points_left} are left{short}"
+            yield f"{points_asked(held)}; {table.points_left} are left before{short}"
         yield from self.open_points
 
     def _crowded_texts(self) -> Iterator[str]:
@@ -461,9 +460,14 @@ def _with_codes(column: ColumnProfile, data: Dataset, n_rows: int) -> ColumnProf
         # Of 1 and 2 the 1 may mean no.
         if "0" in codes or others <= {"1"}:
             codes = Counter({code: n for code, n in codes.items() if code not in ("0", "1")})
-    missing = max(0.0, 1.0 - column.present - codes.total() / n_rows)
+    asked_share = codes.total() / n_rows
+    missing = max(0.0, 1.0 - column.present - asked_share)
     return dataclasses.replace(
-        column, unknown=codes.total(), unknown_codes=dict(codes), missing=missing
+        column,
+        unknown=codes.total(),
+        unknown_codes=dict(codes),
+        missing=missing,
+        present=min(column.present, 1.0 - missing - asked_share),
     )
 
 

@@ -178,7 +178,7 @@ def _details(name: str, rule: ColumnMap) -> Iterator[str]:
     if rule.values:
         yield ", ".join(f"{text!r} = {number:g}" for text, number in rule.values.items())
     if rule.suffix:
-        yield f"{rule.suffix!r} behind a number is not read"
+        yield f"numbers with {rule.suffix!r} behind them are read"
     if rule.levels:
         codes = (f"{code} = {'missing' if to == '' else to}" for code, to in rule.levels.items())
         yield f"codes: {', '.join(codes)}"
