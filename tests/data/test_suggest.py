@@ -504,6 +504,10 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     (tmp_path / "n.toml").write_text(found.text, "utf-8")
     table = Dataset(tmp_path / "table.csv", mapping=tmp_path / "n.toml")
     np.testing.assert_array_equal(load(table, [of_unit]).X[:, 0], 30.0 + np.arange(45))
+    # Only behind a number: NA is missing, whatever the unit is.
+    rows = csv("utf-8", ";", {"age": ["58 A", "NA", "61"]})(tmp_path)
+    read = load(Dataset(rows, mapping={"features": {"age": {"suffix": "A"}}}), features[1:])
+    np.testing.assert_array_equal(read.X[:, 0], [58, np.nan, 61])
     years["age"][7] = "8 mois"
     assert "suffix" not in suggested(tmp_path, features[1], **years)[0], "two units"
     remark = suggested(tmp_path, features[0], crp=["1,5", "<1", "2,5 (repeat)", "3,5", "4,5"])[0]

@@ -259,9 +259,9 @@ class Decoder:
             return self.rule.values[text]
         if text.casefold() in SHEET_ERRORS:
             return _error_cell(text)
-        if self.rule.suffix:
-            text = text.removesuffix(self.rule.suffix).rstrip()
         value = self._parsed(text)
+        if value is None and self.rule.suffix:  # the text stays: NA is missing where A is a unit
+            value = self._parsed(text.removesuffix(self.rule.suffix).rstrip())
         if value is not None and value in self._is_sentinel:
             return math.nan
         if self.rule.coded:

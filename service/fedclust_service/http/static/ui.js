@@ -137,7 +137,7 @@ function fillRows(row, first, lines) {
   const headings = lines[0].map((text) => known(text, all));
   // Whatever it is called, a column that says "outcome" has the roles.
   const asked = lines[0].findIndex((_, place) =>
-    lines.some((cells) => /^(outcome|endpoint)s?$/i.test(cells[place] ?? "")));
+    lines.slice(1).some((cells) => /^(outcome|endpoint)s?$/i.test(cells[place] ?? "")));
   if (asked >= 0 && !headings.includes("role") && !headings[asked]) headings[asked] = "role";
   const headed = headings.includes("name") && lines.length > 1;
   const order = headed ? headings : [first];
