@@ -228,7 +228,7 @@ def test_a_code_has_one_spelling(text: str, code: str) -> None:
         ("featurs = 1", "featurs: there is no such setting: did you mean features?"),
         ("[features.chol]\nfactor = 'x'", "features.chol.factor: write a number, without quotes"),
         ("[features.chol]\nfactor = inf", "features.chol.factor: write a finite number"),
-        ("[features.sex]\nvalues = { '<5' = 1 }", "values and suffix are for numbers"),
+        ("[features.sex]\nvalues = { '<5' = 1 }", "values and units are for numbers"),
         ("[features.chol]\nvalues = { '5,0' = 1 }", "'5,0' is a number"),
         ("[features.chol]\nvalues = { '<5' = '1' }", "values.<5: write a number"),
         ("[features.chol]\nsentinels = 0", "features.chol.sentinels: write a list, in square brac"),

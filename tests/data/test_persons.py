@@ -251,9 +251,9 @@ def test_another_number_for_a_text_is_another_rule() -> None:
     assert rule_differences(half.text(), plain.text()) == "no values of texts"
     assert rule_differences(all_.text(), half.text()) == "values '<5' = 2.5"
     assert "values" not in plain.text()
-    unit = ColumnRule(False, suffix="kg")
-    assert rule_differences(unit.text(), plain.text()) == "no suffix"
-    assert rule_differences(plain.text(), unit.text()) == "suffix 'kg'"
+    unit = ColumnRule(False, units={"kg": 1.0})
+    assert rule_differences(unit.text(), plain.text()) == "no units in cells"
+    assert rule_differences(plain.text(), unit.text()) == "units 'kg' = 1"
 
 
 def test_a_number_may_be_named_as_a_marker_or_as_a_sentinel() -> None:

@@ -384,7 +384,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (FEMALE, {"Cinsiyet__(E/K)": ["E", "K"]}, ""),
         (FEMALE, {"cinsiyet": ["E", "H", "K"]}, 'not known: "E" 1'),
         (TSH, {"tsh": [*range(60, 100)]}, "40 of 40 values lie outside the bounds"),
-        (CREATININE, {"creatinine": ["1.1", "<0.2"]}, 'text in a number column: "<0.2" 1'),
+        (CREATININE, {"creatinine": ["1.1", "<0.2"]}, 'read as below: "<0.2" 1'),
         (TSH, {"tsh__(MU/l)": [1, 2]}, 'how does "MU/l" become "mU/l"?'),
         (TSH, {"TSH__(mIU/L)": [1, 2]}, ""),
         (TEMP, {"TEMP_F": [97, 99]}, 'is "TEMP_F" this column?'),
@@ -495,7 +495,7 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     years = {"age": [f"{30 + i} ans" for i in range(45)]}
     found = suggest_mapping(features[1:], csv("utf-8", ";", years)(tmp_path))
     assert '45 different texts, such as "30 ans"' in found.still_open[0]
-    assert '\n# suffix = "ans"\n' in found.text
+    assert '\n# units = { "ans" = 1.0 }\n' in found.text
     assert "missing = " not in found.text
     # The session's unit is certain, and marked.
     of_unit = Feature(name="age", unit="years", lower=0, upper=120)
@@ -506,12 +506,43 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     np.testing.assert_array_equal(load(table, [of_unit]).X[:, 0], 30.0 + np.arange(45))
     # Only behind a number: NA is missing, whatever the unit is.
     rows = csv("utf-8", ";", {"age": ["58 A", "NA", "61"]})(tmp_path)
-    read = load(Dataset(rows, mapping={"features": {"age": {"suffix": "A"}}}), features[1:])
+    read = load(Dataset(rows, mapping={"features": {"age": {"units": {"A": 1}}}}), features[1:])
     np.testing.assert_array_equal(read.X[:, 0], [58, np.nan, 61])
     years["age"][7] = "8 mois"
-    assert "suffix" not in suggested(tmp_path, features[1], **years)[0], "two units"
+    assert "units" not in suggested(tmp_path, features[1], **years)[0], "two units"
     remark = suggested(tmp_path, features[0], crp=["1,5", "<1", "2,5 (repeat)", "3,5", "4,5"])[0]
     assert 'values = { "<1" = 0.5, "2,5 (repeat)" = 2.5 }' in remark
+
+
+def test_units_in_cells_are_converted_and_marked(tmp_path: Path) -> None:
+    cells = {
+        "weight": ["82", "82 kg", "180 lb", "11st", "12 st 4", "76.5kg"],
+        "height": ["180", "178 cm", "1.80 m", "5'11", "5 ft 11 in", "1m72"],
+        "Hb (g/dL)": ["13.5", "135 g/L", "14 g/dl", "<7", "b.d.", "15"],
+    }
+    path = csv("utf-8", ";", cells)(tmp_path)
+    features = (
+        Feature(name="weight", unit="kg", lower=30, upper=200),
+        Feature(name="height", unit="cm", lower=100, upper=220),
+        Feature(name="hemoglobin", unit="g/L", lower=30, upper=200),
+    )
+    found = suggest_mapping(features, path)
+    assert [note.partition(":")[0] for note in found.still_open] == [
+        *("weight", "weight", "height", "height", "hemoglobin", "hemoglobin")
+    ]
+    assert "to do" not in found.text.replace("marked as to do", "")
+    foot, pound = 30.48, 0.45359237
+    expected = [
+        [82, 82, 180 * pound, 11 * 14 * pound, (12 * 14 + 4) * pound, 76.5],
+        [180, 178, 180, 5 * foot + 11 * 2.54, 5 * foot + 11 * 2.54, 172],
+        [135, 135, 140, 35, np.nan, 150],
+    ]
+    np.testing.assert_allclose(read_with(found, path, features), np.transpose(expected), rtol=1e-5)
+    # Another number may be meant of two, and a unit of something else is not converted.
+    unclear = suggest_mapping(features[:1], csv("utf-8", ";", {"weight": ["120/80"] * 9})(tmp_path))
+    assert "# to do: text in a number column" in unclear.text
+    of_size = csv("utf-8", ";", {"weight": ["80", "180 cm", "80 kg"]})(tmp_path)
+    assert '\n# missing = ["180 cm"]' in suggest_mapping(features[:1], of_size).text
 
 
 def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None:

@@ -305,7 +305,7 @@ class RowCheck:
             name, says = column.feature, list(column.says)
             if column.unknown_codes and column.kind == "numeric":
                 texts, file = Counter(column.unknown_codes), self.options.resolved()
-                asked, lines = ask_texts(name, texts, file)
+                asked, lines = ask_texts(features[name], column.column or name, texts, file)
                 optional = "missing = [...]", "only what leaves is limited to the bounds"
                 others = [text for text in says if not any(part in text for part in optional)]
                 # What ends in lines to paste is an edit of its own.

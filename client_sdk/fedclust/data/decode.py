@@ -65,8 +65,8 @@ class ColumnRule:
         The decimal mark of numbers in text.
     values : mapping of str to float
         The numbers of texts such as ``<5``.
-    suffix : str
-        Text behind a number that is not read, such as ``kg``.
+    units : mapping of str to float
+        What one of each unit that stands behind a number is, in the column's unit.
     thousands : bool
         Whether the mark that is not the decimal one separates thousands.
     """
@@ -76,7 +76,7 @@ class ColumnRule:
     sentinels: frozenset[float] = frozenset()
     decimal_mark: str = "."
     values: Mapping[str, float] = field(default_factory=dict)
-    suffix: str = ""
+    units: Mapping[str, float] = field(default_factory=dict)
     thousands: bool = False
 
     def text(self) -> str:
@@ -97,10 +97,9 @@ class ColumnRule:
             "sentinels": sorted(sentinels),
             "decimal": self.decimal_mark,
         }
-        if self.values:
-            tree["values"] = dict(sorted(self.values.items()))
-        if self.suffix:
-            tree["suffix"] = self.suffix
+        for name, numbers in (("values", self.values), ("units", self.units)):
+            if numbers:
+                tree[name] = dict(sorted(numbers.items()))
         if self.thousands:
             tree["thousands"] = True
         return json.dumps(tree)
@@ -121,13 +120,10 @@ def rule_differences(now: str, before: str) -> str:
         said.append(f"sentinels {numbers}" if numbers else "no sentinels")
     if new["decimal"] != old["decimal"]:
         said.append(f"decimal mark {old['decimal']!r}")
-    values = old.get("values", {})
-    if new.get("values", {}) != values:
-        pairs = ", ".join(f"{text!r} = {number:.15g}" for text, number in values.items())
-        said.append(f"values {pairs}" if pairs else "no values of texts")
-    suffix = old.get("suffix", "")
-    if new.get("suffix", "") != suffix:
-        said.append(f"suffix {suffix!r}" if suffix else "no suffix")
+    for name, kind in (("values", "values of texts"), ("units", "units in cells")):
+        if new.get(name, {}) != (numbers := old.get(name, {})):
+            pairs = ", ".join(f"{text!r} = {number:.15g}" for text, number in numbers.items())
+            said.append(f"{name} {pairs}" if pairs else f"no {kind}")
     if new.get("thousands", False) != (thousands := old.get("thousands", False)):
         said.append(f"thousands {'separated' if thousands else 'not separated'}")
     return " and ".join(said)
@@ -260,8 +256,7 @@ class Decoder:
         if text.casefold() in SHEET_ERRORS:
             return _error_cell(text)
         value = self._parsed(text)
-        if value is None and self.rule.suffix:  # the text stays: NA is missing where A is a unit
-            value = self._parsed(text.removesuffix(self.rule.suffix).rstrip())
+        value = self._with_unit(text) if value is None else value
         if value is not None and value in self._is_sentinel:
             return math.nan
         if self.rule.coded:
@@ -304,6 +299,14 @@ class Decoder:
             place = self._places[code] = float(len(self.codes))
             self.codes.append(code)
         return math.nan if place is None else place
+
+    def _with_unit(self, text: str) -> float | None:
+        """Return the number before a known unit; None if there is no such number."""
+        for unit, factor in self.rule.units.items():
+            number = self._parsed(text.removesuffix(unit).rstrip()) if text.endswith(unit) else None
+            if number is not None:
+                return number * factor
+        return None
 
     def _parsed(self, text: str) -> float | None:
         mark = self.rule.decimal_mark

@@ -65,6 +65,10 @@ _LAST_UNIT: Final = re.compile(
 _UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
 _ALONE: Final = {unit: {unit: 1.0} for unit in _WORDS["alone"]["units"].split()}
 _SCALES: Final[dict[str, dict[str, float]]] = _WORDS["scales"] | _ALONE
+#: Two units in a cell, such as ``12 st 4`` and ``1m72``.
+_TWO_UNITS: Final = re.compile(
+    rf"(\d+) ?({'|'.join(_WORDS['larger'])}) ?(\d+(?:[.,]\d+)?) ?(\D*)", re.IGNORECASE
+)
 
 
 def _parts(name: str) -> tuple[str, ...]:
@@ -397,6 +401,26 @@ def _group(feature: str, header: str) -> str | None:
     """Return the first name of what is measured."""
     sure = _measured(feature)[0] or _measured(split_unit(header)[0], within=True)[1]
     return min(sure) if len(sure) == 1 else None
+
+
+def cell_factor(feature: str, header: str, unit: str, to: str) -> float | None:
+    """Return what one of a unit in cells is in the column's unit; None if that is not known."""
+    if same_measure(unit, to):
+        return 1.0
+    smaller, n = _WORDS["larger"].get(unit.casefold(), (unit, 1))
+    factor, offset = conversion(feature, header, smaller, to) or (0.0, 0.0)
+    return float(f"{factor * n:.6g}") if factor and not offset else None
+
+
+def with_two_units(feature: str, header: str, text: str, to: str) -> float | None:
+    """Return the number of a text such as ``12 st 4``, in the column's unit; None if unknown."""
+    if not (found := _TWO_UNITS.fullmatch(text)):
+        return None
+    smaller, n = _WORDS["larger"][found[2].casefold()]
+    factor = cell_factor(feature, header, smaller, to)
+    if factor is None or (found[4] and not same_measure(found[4], smaller)):
+        return None
+    return float(f"{(int(found[1]) * n + float(found[3].replace(',', '.'))) * factor:.6g}")
 
 
 def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:

@@ -80,8 +80,8 @@ class ColumnMap(Model):
         Text that means a missing value, in addition to the usual markers.
     values : dict
         The number, in the unit here, of each text such as ``<5``.
-    suffix : str
-        Text behind a number that is not read, such as ``kg``.
+    units : dict
+        What one of each unit that stands behind a number is, in the unit here: kg 1, lb 0.4536.
     lacking : bool
         Whether this site lacks the feature, whatever its columns are called.
     person, time : str or None
@@ -100,7 +100,7 @@ class ColumnMap(Model):
     sentinels: tuple[FiniteFloat, ...] = ()
     missing: tuple[Text, ...] = ()
     values: dict[str, FiniteFloat] = Field(default_factory=dict)
-    suffix: Text = ""
+    units: dict[str, FiniteFloat] = Field(default_factory=dict)
     lacking: bool = False
     person: Text | None = None
     time: Text | None = None
@@ -412,8 +412,10 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
         raise refuse("person and time are for a trajectory; the session asks one value a person")
     if rule.levels and feature.kind == "numeric":
         raise refuse("levels are for binary and categorical features")
-    if (rule.values or rule.suffix) and feature.kind != "numeric":
-        raise refuse("values and suffix are for numbers; codes of levels go into levels")
+    if (rule.values or rule.units) and feature.kind != "numeric":
+        raise refuse("values and units are for numbers; codes of levels go into levels")
+    if not all(rule.units.values()):
+        raise refuse("a unit of 0 would lose the values")
     for text in rule.values:
         # A number for a number would be a conversion of single cells.
         if number_or_none(text.replace(",", ".")) is not None:

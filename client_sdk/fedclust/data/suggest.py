@@ -18,6 +18,7 @@ from fedclust.data.csvfile import CsvReader
 from fedclust.data.decode import ColumnRule, Decoder, is_value, looks_like_a_value, place_of_header
 from fedclust.data.excel import ExcelReader, cell_name, sheets_with_rows
 from fedclust.data.known_names import (
+    cell_factor,
     conversion,
     death_of,
     fits_person,
@@ -47,6 +48,7 @@ from fedclust.data.known_names import (
     status_of,
     statuses_of,
     time_unit_of,
+    with_two_units,
 )
 from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, as_dataset, canonical_code
 from fedclust.data.outcome_rows import with_outcomes
@@ -509,11 +511,11 @@ def _is_missing(cell: Any) -> bool:
 
 
 def _numbers(
-    cells: Counter[Any], mark: str, textual: bool, suffix: str = "", thousands: bool = False
+    cells: Counter[Any], mark: str, textual: bool, **read: Any
 ) -> tuple[list[tuple[float, int]], dict[tuple[str, str], list[Any]]]:
     """Return a column's numbers with their counts, and its other cells by what is wrong."""
     distinct = list(cells)
-    rule = ColumnRule(coded=False, decimal_mark=mark, suffix=suffix, thousands=thousands)
+    rule = ColumnRule(coded=False, decimal_mark=mark, **read)
     decoder = Decoder(rule, textual=textual)
     decoded = decoder(distinct)
     values = [
@@ -740,29 +742,35 @@ class _Writer:
         self._add_missing(_codes(feature, cells)[1])
         factor, offset = self._add_unit(feature, column)
         unit = split_unit(column)[1]
-        suffix = _values_of((str(cell) for each in wrong.values() for cell in each), mark)[1]
-        if suffix and same_measure(suffix, unit or feature.unit):
-            shown = next(c for each in wrong.values() for c in each if _has_unit(str(c), suffix))
-            self._note(feature, f"cells such as {_toml(str(shown))} are read as numbers")
-            self.lines.append(f"suffix = {_toml(suffix)}")
-            found, wrong = _numbers(cells, mark, table.textual, suffix, thousands)
+        here = _Column(feature.name, column, unit or feature.unit)
+        others = [str(cell) for unread in wrong.values() for cell in unread]
+        of_cells = _values_of(others, mark, here)[1]
+        if units := {name: factor for name, factor in of_cells.items() if factor}:
+            shown = [next(text for text in others if _has_unit(text, {name})) for name in units]
+            said = f"cells such as {list_names([*map(_toml, shown)])} are read as numbers"
+            self._note(feature, said, _units_line(units))
+            found, wrong = _numbers(cells, mark, table.textual, units=units, thousands=thousands)
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
         if given:
             self.lines.append(f"sentinels = [{', '.join(map(repr, given))}]")
             found = [(value, n) for value, n in found if value not in given]
-        texts = {
-            why.partition(";")[0]: Counter({str(cell): cells[cell] for cell in others})
-            for (_, why), others in wrong.items()
-        }
-        taken = all(is_absent_text(text) for each in texts.values() for text in each)
-        for why, each in texts.items():
-            said = f"{why}{', read as missing' * taken}: {with_counts(each)}"
-            self._note(feature, said, mark="uncertain" if taken else "to do")
+        texts: dict[str, Counter[str]] = {}
+        for (_, why), unread in wrong.items():
+            counts_of = texts.setdefault(why.partition(";")[0], Counter())
+            counts_of.update({str(cell): cells[cell] for cell in unread})
         listed = sum(texts.values(), Counter[str]())
-        lines = _text_lines(listed, mark, ColumnMap())
+        # Of 120/80 another number may be meant.
+        numbers = {text for text in _values_of(listed, mark, here)[0] if "/" not in text}
+        taken = all(is_absent_text(text) or text in numbers for text in listed)
+        for why, each in texts.items():
+            how = "as below" if numbers & {*each} else "as missing"
+            said = f"{why}{f', read {how}' * taken}: {with_counts(each)}"
+            self._note(feature, said, mark="uncertain" if taken else "to do")
+        lines = _text_lines(listed, mark, ColumnMap(units=units), here)
         self.lines += ["# " * (not taken) + line for line in lines]
         if not found:
-            self._note(feature, "the column has no number")
+            if not numbers:
+                self._note(feature, "the column has no number")
             return
         spelled = [cell for cell in cells if isinstance(cell, str) and _POINTED.fullmatch(cell)]
         threes = [*filter(_THREE_DIGITS.fullmatch, spelled)]
@@ -777,14 +785,15 @@ class _Writer:
         values = own * factor + offset
         absent, no_values = _absent(own, counts, _outside(feature, values))
         if absent.any():
-            numbers = [f"{value:.15g}" for value in own[absent].tolist()]
-            said = with_counts(Counter(dict(zip(numbers, counts[absent].tolist(), strict=True))))
+            codes = [f"{value:.15g}" for value in own[absent].tolist()]
+            said = with_counts(Counter(dict(zip(codes, counts[absent].tolist(), strict=True))))
             taken = no_values and not given
             why = "may mean a missing value" if not taken else "seem to be codes, read as missing"
-            line = f"sentinels = [{', '.join([*map(repr, given), *numbers])}]"
+            line = f"sentinels = [{', '.join([*map(repr, given), *codes])}]"
             self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
         kept = ~absent
-        self._judge_bounds(feature, own[kept], values[kept], counts[kept], said_unit=bool(unit))
+        said_unit = bool(unit or units)
+        self._judge_bounds(feature, own[kept], values[kept], counts[kept], said_unit=said_unit)
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
@@ -883,19 +892,22 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
         cell
         for cell in map(str.strip, cells)
         if (_TEXT.search(cell) or is_absent_text(cell)) and not {cell, cell.casefold()} & known
-        if not (looks_like_a_value(cell) or _has_unit(cell, own.suffix))
+        if not (looks_like_a_value(cell) or _has_unit(cell, own.units))
     )
 
 
-def ask_texts(feature: str, texts: Counter[str], file: ColumnsFile) -> tuple[str, list[str]]:
+def ask_texts(
+    feature: Feature, column: str, texts: Counter[str], file: ColumnsFile
+) -> tuple[str, list[str]]:
     """Return what to write into a mapping file about texts in numbers, and the lines."""
     said = f"text in a number column: {with_counts(texts)}"
-    lines = _text_lines(texts, file.decimal, file.features.get(feature, ColumnMap()))
-    below = f"below [features.{mapping_key(feature)}]"
+    own = file.features.get(feature.name, ColumnMap())
+    here = _Column(feature.name, column, own.unit or feature.unit)
+    lines = _text_lines(texts, file.decimal, own, here)
+    below = f"below [features.{mapping_key(feature.name)}]"
     if not lines:
         return f"{said}; name {below} what means a missing value (missing)", lines
-    own = file.features.get(feature, ColumnMap())
-    instead = ", in place of such a line" * bool(own.missing or own.values or own.suffix)
+    instead = ", in place of such a line" * bool(own.missing or own.values or own.units)
     return f"{said}; to read it, write {below}{instead}", lines
 
 
@@ -903,34 +915,55 @@ def _is_limit(text: str) -> bool:
     return text[:1] in tuple("<>≤≥")
 
 
-def _values_of(texts: Iterable[str], mark: str) -> tuple[dict[str, float], str]:
-    """Return the number of each text such as a limit or a grade, and the one unit of others.
+@dataclass(frozen=True)
+class _Column:
+    """A feature's name, its column, and the unit of the column."""
+
+    feature: str
+    name: str
+    unit: str
+
+
+def _values_of(
+    texts: Iterable[str], mark: str, here: _Column
+) -> tuple[dict[str, float], dict[str, float | None]]:
+    """Return the number of each text such as a limit or a grade, and units behind numbers.
 
     ``mark`` is the decimal mark. The number is half the limit of values below it, and the limit of
-    values above it.
+    values above it. A unit has its factor to that of the column, None if it is not known.
     """
-    found, units = dict[str, float](), set[str]()
+    found, units = dict[str, float](), dict[str, float | None]()
     for text in texts:
         parts = _NUMBER.fullmatch(text)
         if parts and parts[3] in (None, mark):
             number = float(f"{parts[2]}.{parts[4] or 0}")
             if parts[1] or parts[5].startswith(("(", "/")):
                 found[text] = number / 2 if parts[1] in tuple("<≤") else number
-            else:
-                units.add(parts[5].strip())
+            elif unit := parts[5].strip():
+                units[unit] = cell_factor(here.feature, here.name, unit, here.unit)
+        elif of_two := with_two_units(here.feature, here.name, text, here.unit):
+            found[text] = of_two
         elif (rank := rank_of(text)) is not None:
             found[text] = float(rank)
-    return found, units.pop() if len(units) == 1 else ""
+    return found, units
 
 
-def _text_lines(texts: Counter[str], mark: str, own: ColumnMap) -> list[str]:
+def _units_line(units: Mapping[str, float]) -> str:
+    pairs = (f"{_toml(unit)} = {factor!r}" for unit, factor in units.items())
+    return f"units = {{ {', '.join(pairs)} }}"
+
+
+def _text_lines(texts: Counter[str], mark: str, own: ColumnMap, here: _Column) -> list[str]:
     """Return lines of a mapping file that read texts; ``own`` is the present section."""
-    found, unit = _values_of(texts, mark)
-    values, suffix = {**own.values, **found}, own.suffix or unit
+    found, of_cells = _values_of(texts, mark, here)
+    values = {**own.values, **found}
+    alone = len(of_cells) == 1 and not own.units
+    units = {name: factor or 1.0 for name, factor in of_cells.items() if factor or alone}
+    units |= own.units
     others = {
         text: n
         for text, n in texts.items()
-        if not (text in values or _is_limit(text) or _has_unit(text, suffix))
+        if not (text in values or _is_limit(text) or _has_unit(text, units))
     }
     lines = []
     # Free text may name persons.
@@ -939,14 +972,15 @@ def _text_lines(texts: Counter[str], mark: str, own: ColumnMap) -> list[str]:
     if len(values) > len(own.values):
         pairs = (f"{_toml(text)} = {number!r}" for text, number in values.items())
         lines.append(f"values = {{ {', '.join(pairs)} }}")
-    if suffix != own.suffix:
-        lines.append(f"suffix = {_toml(suffix)}")
+    if units != own.units:
+        lines.append(_units_line(units))
     return lines
 
 
-def _has_unit(text: str, unit: str) -> bool:
-    """Return whether a text is a number with this unit."""
-    return bool(unit) and text.endswith(unit) and _NUMBER.fullmatch(text) is not None
+def _has_unit(text: str, units: Collection[str]) -> bool:
+    """Return whether a text is a number with one of these units."""
+    found = _NUMBER.fullmatch(text)
+    return found is not None and not found[1] and found[5].strip() in units
 
 
 def ask_codes(

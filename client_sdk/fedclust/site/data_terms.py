@@ -177,8 +177,8 @@ def _details(name: str, rule: ColumnMap) -> Iterator[str]:
         yield f"{', '.join(markers)} = missing"
     if rule.values:
         yield ", ".join(f"{text!r} = {number:g}" for text, number in rule.values.items())
-    if rule.suffix:
-        yield f"numbers with {rule.suffix!r} behind them are read"
+    if rule.units:
+        yield "cells: " + ", ".join(f"1 {unit} = {factor:g}" for unit, factor in rule.units.items())
     if rule.levels:
         codes = (f"{code} = {'missing' if to == '' else to}" for code, to in rule.levels.items())
         yield f"codes: {', '.join(codes)}"
