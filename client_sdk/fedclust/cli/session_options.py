@@ -52,7 +52,7 @@ class _Shared(o.OptionGroup):
     purpose: str | None = None
     """Why the sites should take part, one to five sentences. Required."""
     contact: str | None = None
-    """Whom sites can ask: name, address."""
+    """Who is responsible: name, institution, address."""
     approval: str | None = None
     """Ethics approval or contract."""
     expires: str | None = None

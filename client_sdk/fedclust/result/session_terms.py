@@ -27,6 +27,7 @@ from fedclust.schema.feature import (
     outcomes_of,
 )
 from fedclust.schema.task import Disclosure, Phase
+from fedclust.schema.times import time_span
 from fedclust.wire.codec import sha256
 from fedclust.wire.models import Definition, OperatorInfo
 
@@ -66,6 +67,7 @@ _AFTERWARDS = (
     "After a pause a new approval is needed. The others wait for this site up to each deadline.",
     "The group of a patient who withdraws is not used again, nor its other persons in this table.",
     "Others may notice that this group is missing.",
+    "Sites, analyst and operator keep the results that they have downloaded.",
     "First write the labels of ended sessions. Delete the patient's rows last.",
 )
 
@@ -259,7 +261,9 @@ class SessionTerms:
                     "If a patient withdraws: leave, and run fedclust cohort withdraw.",
                 ],
             )
-            yield "more on that", _AFTERWARDS
+            wait = time_span(policy.fail_after_s)
+            ends = f"The session fails if a round still lacks sites {wait} after its deadline."
+            yield "more on that", (ends, *_AFTERWARDS)
             yield "options", [named_values(definition.config)]
             of_method = f"{self.plan.max_rounds} of the method, {most} in all"
             yield "policy", [named_values({**policy.model_dump(), "max_rounds": of_method})]

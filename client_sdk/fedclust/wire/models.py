@@ -170,7 +170,7 @@ class SessionCreate(Written):
     """An analyst's definition of a session. Frozen when the session is created."""
 
     name: Slug
-    """The session's name in commands and addresses: a-z, 0-9 and hyphens."""
+    """In commands and addresses: a-z, 0-9 and hyphens."""
     study: Slug | None = None
     """The study that the session belongs to."""
     title: Line = ""
@@ -180,7 +180,7 @@ class SessionCreate(Written):
     decide by it.
     """
     contact: Line = ""
-    """Whom they can ask: name and address."""
+    """Who is responsible: name, institution and address, also for questions."""
     approval: Line = ""
     """The ethics approval or the contract."""
     expires: Timestamp | None = None

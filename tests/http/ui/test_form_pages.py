@@ -197,7 +197,7 @@ def test_outcomes_say_whether_they_are_worth_their_points(place: Place) -> None:
     # 600 persons in 3 clusters: 20 deaths in each are likely, and 44 are needed.
     assert "died: too few points." in said
     assert "47 points would be enough." in said
-    assert "Expert: title, contact, approval, deadline, options" in said
+    assert "Expert: title, deadline, options" in said
     assert "Deadline for joining (UTC) No site joins from then on. Options" in said
     assert page.value("/features/3/guess") == "10"
     assert "died (outcome, yes/no, 10 points)" in said, "what each site will read"

@@ -35,7 +35,10 @@ _GUESS = FormField(
     "/guess", "Guess: % with the event", "number", "For the estimate. No site sees it."
 )
 #: The inputs above the table.
-ASKED = ("/purpose", "/sites", "/name", "/algorithm", "/config/n_clusters", "/patients")
+ASKED = (
+    *("/purpose", "/sites", "/contact"),
+    *("/name", "/algorithm", "/config/n_clusters", "/patients", "/approval"),
+)
 _K = "/config/n_clusters"
 _ROWS = "/features"
 #: What a definition needs.
