@@ -391,9 +391,14 @@ def test_ratios_beyond_the_axis_end_in_an_arrow() -> None:
     facts = outcome_facts((DIED,), 2)
     found = facts.result.outcomes.results[0]
     wide = Estimate(value=90.0, lower=-0.5, upper=1e9)
-    comparisons = (found.comparisons[0].model_copy(update={"estimate": wide, "by_site": {}}),)
+    # A site of which one limit is known reads like an effect.
+    one_limit = {"s0": Estimate(value=0.3, lower=None, upper=0.9)}
+    comparisons = (
+        found.comparisons[0].model_copy(update={"estimate": wide, "by_site": one_limit}),
+    )
     results = (found.model_copy(update={"comparisons": comparisons}),)
     figure = Plots(changed(facts, results=results)).forest()
     assert not re.search(r'="[^"]*\b(nan|inf)\b', figure.svg)
     assert "(-0.5 to 1000000000)" in figure.svg
+    assert "at most" not in figure.svg
     assert figure.svg.count("<path d=") == 4

@@ -98,7 +98,12 @@ def _rows(facts: Facts, found: OutcomeComparison) -> Iterator[_Row]:
     colour = colour_of(found.cluster)
     name = f"{facts.cluster_names[found.cluster]}{level}"
     yield _Row(name, effect_text(found), found.estimate, colour, site=False)
-    sites = sorted(found.by_site.items())
+    # One limit alone reads like an effect.
+    sites = [
+        (site, own)
+        for site, own in sorted(found.by_site.items())
+        if own.lower is not None and own.upper is not None
+    ]
     for site, own in sites[:MOST_JOINED]:
         yield _Row(facts.site_name(site), effect_text(found, own), own, colour, site=True)
 
