@@ -541,6 +541,8 @@ def test_units_in_cells_are_converted_and_marked(tmp_path: Path) -> None:
     # Another number may be meant of two, and a unit of something else is not converted.
     unclear = suggest_mapping(features[:1], csv("utf-8", ";", {"weight": ["120/80"] * 9})(tmp_path))
     assert "# to do: text in a number column" in unclear.text
+    swiss = csv("utf-8", ";", {"height": ["180", "1'250"]})(tmp_path)
+    assert "values = " not in suggest_mapping(features[1:2], swiss).text
     of_size = csv("utf-8", ";", {"weight": ["80", "180 cm", "80 kg"]})(tmp_path)
     assert '\n# missing = ["180 cm"]' in suggest_mapping(features[:1], of_size).text
 

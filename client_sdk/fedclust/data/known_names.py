@@ -417,10 +417,11 @@ def with_two_units(feature: str, header: str, text: str, to: str) -> float | Non
     if not (found := _TWO_UNITS.fullmatch(text)):
         return None
     smaller, n = _WORDS["larger"][found[2].casefold()]
-    factor = cell_factor(feature, header, smaller, to)
-    if factor is None or (found[4] and not same_measure(found[4], smaller)):
+    factor, rest = cell_factor(feature, header, smaller, to), float(found[3].replace(",", "."))
+    # In 1'250 the mark separates thousands.
+    if factor is None or rest >= n or (found[4] and not same_measure(found[4], smaller)):
         return None
-    return float(f"{(int(found[1]) * n + float(found[3].replace(',', '.'))) * factor:.6g}")
+    return float(f"{(int(found[1]) * n + rest) * factor:.6g}")
 
 
 def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:
