@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import logging
 import sys
 import threading
 import time
+import traceback
 import warnings
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,6 +20,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 import structlog
+
+from fedclust.wire.errors import causes
 
 #: How often the counts of repeated lines are written.
 _INTERVAL_S = 10.0
@@ -209,15 +213,11 @@ def _exception_type(
 
 def exception_chain(error: BaseException) -> list[str]:
     """Return type and place, without messages, of an exception and of its causes."""
-    chain: list[str] = []
-    current: BaseException | None = error
-    while current is not None and len(chain) < 10:
-        place, trace = "", current.__traceback__
-        while trace is not None:
-            code = trace.tb_frame.f_code
-            module = trace.tb_frame.f_globals.get("__name__", "?")
-            place = f" at {module}.{code.co_name}:{trace.tb_lineno}"
-            trace = trace.tb_next
-        chain.append(type(current).__name__ + place)
-        current = current.__cause__ or current.__context__
+    chain = []
+    for each in itertools.islice(causes(error), 10):
+        place = ""
+        for frame, line in traceback.walk_tb(each.__traceback__):
+            module = frame.f_globals.get("__name__", "?")
+            place = f" at {module}.{frame.f_code.co_name}:{line}"
+        chain.append(type(each).__name__ + place)
     return chain

@@ -193,14 +193,11 @@ def _check_versions(session: Session, body: JoinRequest) -> None:
     for what, version, spoken, distribution in pinned:
         if version in spoken:
             continue
-        # An SDK that no longer supports the session's version goes back to the coordinator's one.
-        later = bool(spoken) and min(spoken) > version
-        command = "pip install" if later else "pip install --upgrade"
-        wanted = f"{distribution}{'==' if later else '>='}{server_version(distribution)}"
+        wanted = f"{distribution}=={server_version(distribution)}"
         raise Refusal(
             "version-unsupported",
             f"The session runs version {version} of {what}, which this SDK does not support. "
-            f'Install one that does with: {command} "{wanted}"',
+            f'Install one that does with: pip install "{wanted}"',
         )
 
 

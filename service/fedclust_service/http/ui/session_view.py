@@ -91,8 +91,7 @@ class SessionView:
     @property
     def needed(self) -> int:
         """How many sites the session needs to start and to go on."""
-        policy = self.info.definition.policy
-        return max(policy.min_sites, policy.quorum or 0)
+        return self.info.definition.policy.sites_needed
 
     @property
     def never_joined(self) -> bool:
