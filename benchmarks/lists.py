@@ -26,7 +26,7 @@ from fedclust_service.clock import StoreClock  # noqa: E402
 from fedclust_service.domain.access import Actor, AuditSearch  # noqa: E402
 from fedclust_service.domain.session import SessionState  # noqa: E402
 from fedclust_service.store import Store, migrate  # noqa: E402
-from fedclust_service.usecases import admin, sessions, studies  # noqa: E402
+from fedclust_service.usecases import admin, sessions  # noqa: E402
 from fedclust_service.usecases.sessions import list_completed  # noqa: E402
 from fedclust_service.usecases.sweeper import end_unsupported, sweep  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
@@ -98,7 +98,7 @@ def _reads(direct: DirectApi, place: Path) -> dict[str, Callable[[], object]]:
         for state in SessionState:
             reads[f"sessions {state.value}, {name}"] = sessions_of(actor, state=state)
         reads[f"sessions of a study, {name}"] = sessions_of(actor, study="study-01")
-        reads[f"studies, {name}"] = partial(studies.list_studies, co, actor)
+        reads[f"studies, {name}"] = partial(sessions.list_studies, co, actor)
         reads[f"completed, {name}"] = partial(list_completed, co, actor)
     past = now - timedelta(days=1500)
     searches = {

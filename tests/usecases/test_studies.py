@@ -9,7 +9,7 @@ import pytest
 from fedclust.definition.study import SessionRequest, StudyCreate
 from fedclust_service.domain.access import Role
 from fedclust_service.store import DataDamaged
-from fedclust_service.usecases import events, participation, sessions, studies
+from fedclust_service.usecases import events, participation, sessions
 from support.clock import ManualClock
 from support.purpose import PURPOSE
 from usecases import counting_method
@@ -39,7 +39,7 @@ def body(name: str = "hearts", **changes: Any) -> StudyCreate:
 def study(both: DirectApi) -> DirectApi:
     """Return a coordinator with the study ``hearts`` of ada."""
     both.register(*SITES)
-    studies.create_study(both.co, ANALYST, body())
+    sessions.create_study(both.co, ANALYST, body())
     return both
 
 
@@ -54,18 +54,18 @@ def add(direct: DirectApi, name: str, who: Any = ANALYST, **fields: Any) -> Any:
 
 
 def test_a_study_is_frozen(study: DirectApi) -> None:
-    info, created = studies.create_study(study.co, ANALYST, body())
+    info, created = sessions.create_study(study.co, ANALYST, body())
     assert (info.title, created) == ("Hearts", False)
     for who, other in ((ANALYST, body(title="Lungs")), (EVE, body())):
-        assert refusal(studies.create_study, study.co, who, other).slug == "name-taken"
+        assert refusal(sessions.create_study, study.co, who, other).slug == "name-taken"
     assert [action for _, action, _ in study.audit(action="study.created")] == ["study.created"]
 
 
 def test_sites_of_a_study_are_registered_and_its_features_right(study: DirectApi) -> None:
-    refused = refusal(studies.create_study, study.co, ANALYST, body("x", sites=["north", "mars"]))
+    refused = refusal(sessions.create_study, study.co, ANALYST, body("x", sites=["north", "mars"]))
     assert [error.pointer for error in refused.errors] == ["/sites/1"]
     twice = body("x", features=[{"name": "age"}, {"name": "age"}])
-    refused = refusal(studies.create_study, study.co, ANALYST, twice)
+    refused = refusal(sessions.create_study, study.co, ANALYST, twice)
     assert [error.pointer for error in refused.errors] == ["/features/1/name"]
 
 
@@ -73,45 +73,45 @@ def test_studies_are_seen_by_those_they_concern(study: DirectApi) -> None:
     study.register("other")
     add(study, "first")
     add(study, "second", OPERATOR)
-    absent = refusal(studies.get_study, study.co, OPERATOR, "nothing")
+    absent = refusal(sessions.get_study, study.co, OPERATOR, "nothing")
     for stranger in (EVE, site("other")):
-        hidden = refusal(studies.get_study, study.co, stranger, "hearts")
+        hidden = refusal(sessions.get_study, study.co, stranger, "hearts")
         assert hidden.to_problem() == absent.to_problem()
-        assert studies.list_studies(study.co, stranger).items == ()
-    whole = studies.get_study(study.co, OPERATOR, "hearts")
+        assert sessions.list_studies(study.co, stranger).items == ()
+    whole = sessions.get_study(study.co, OPERATOR, "hearts")
     assert (whole.sites, whole.n_sessions) == (SITES, 2)
     assert whole.defaults == body().defaults
     # As in the list of sessions: not those of the operator.
-    assert studies.get_study(study.co, ANALYST, "hearts").n_sessions == 1
-    own = studies.get_study(study.co, site("north"), "hearts")
+    assert sessions.get_study(study.co, ANALYST, "hearts").n_sessions == 1
+    own = sessions.get_study(study.co, site("north"), "hearts")
     assert (own.title, own.purpose, own.n_sessions) == ("Hearts", PURPOSE, 2)
     assert {own.approval, own.expires, own.sites, own.features, own.defaults} == {None}
-    assert studies.list_studies(study.co, site("north")).items == (own,)
+    assert sessions.list_studies(study.co, site("north")).items == (own,)
 
 
 def test_studies_are_listed_by_pages(study: DirectApi) -> None:
     for name in ("a", "b"):
-        studies.create_study(study.co, ANALYST, body(name))
-    first = studies.list_studies(study.co, ANALYST, 2)
-    rest = studies.list_studies(study.co, ANALYST, 2, first.next)
+        sessions.create_study(study.co, ANALYST, body(name))
+    first = sessions.list_studies(study.co, ANALYST, 2)
+    rest = sessions.list_studies(study.co, ANALYST, 2, first.next)
     assert [each.name for each in (*first.items, *rest.items)] == ["b", "a", "hearts"]
     assert rest.next is None
 
 
 def test_a_study_is_deleted_only_without_sessions(study: DirectApi) -> None:
     add(study, "first")
-    refused = refusal(studies.delete_study, study.co, ANALYST, "hearts")
+    refused = refusal(sessions.delete_study, study.co, ANALYST, "hearts")
     assert refused.slug == "wrong-state"
     assert "first" in refused.detail
     sessions.delete_session(study.co, ANALYST, "first")
-    assert refusal(studies.delete_study, study.co, EVE, "hearts").slug == "not-found"
-    assert refusal(studies.delete_study, study.co, site("north"), "hearts").slug == "forbidden"
+    assert refusal(sessions.delete_study, study.co, EVE, "hearts").slug == "not-found"
+    assert refusal(sessions.delete_study, study.co, site("north"), "hearts").slug == "forbidden"
     for _ in range(2):  # asked again, for instance because the answer was lost
-        studies.delete_study(study.co, ANALYST, "hearts")
-    assert refusal(studies.delete_study, study.co, EVE, "hearts").slug == "not-found"
-    assert refusal(studies.get_study, study.co, ANALYST, "hearts").slug == "not-found"
+        sessions.delete_study(study.co, ANALYST, "hearts")
+    assert refusal(sessions.delete_study, study.co, EVE, "hearts").slug == "not-found"
+    assert refusal(sessions.get_study, study.co, ANALYST, "hearts").slug == "not-found"
     assert len(study.audit(action="study.deleted")) == 1
-    assert studies.create_study(study.co, ANALYST, body(title="Again"))[1]
+    assert sessions.create_study(study.co, ANALYST, body(title="Again"))[1]
 
 
 def test_a_damaged_study_is_refused_and_left_out_of_lists(
@@ -119,19 +119,19 @@ def test_a_damaged_study_is_refused_and_left_out_of_lists(
 ) -> None:
     direct.register(*SITES)
     for name in ("hearts", "lungs"):
-        studies.create_study(direct.co, ANALYST, body(name))
-    real = studies._definition_of
+        sessions.create_study(direct.co, ANALYST, body(name))
+    real = sessions._study_definition
 
     def damaged(found: Any) -> StudyCreate:
         changed = replace(found, definition=found.definition.replace(b"Hearts", b"Harts"))
         return real(changed if found.name == "hearts" else found)
 
-    monkeypatch.setattr(studies, "_definition_of", damaged)
+    monkeypatch.setattr(sessions, "_study_definition", damaged)
     with pytest.raises(DataDamaged):
-        studies.get_study(direct.co, ANALYST, "hearts")
+        sessions.get_study(direct.co, ANALYST, "hearts")
     with pytest.raises(DataDamaged):
         add(direct, "first")
-    assert [each.name for each in studies.list_studies(direct.co, ANALYST).items] == ["lungs"]
+    assert [each.name for each in sessions.list_studies(direct.co, ANALYST).items] == ["lungs"]
 
 
 # --- sessions of a study --------------------------------------------------------------------------
@@ -170,7 +170,7 @@ def test_a_study_that_is_deleted_meanwhile_gets_no_session(
 
     def freeze(*given: Any) -> Any:
         monkeypatch.setattr(sessions, "freeze", real)
-        studies.delete_study(study.co, ANALYST, "hearts")
+        sessions.delete_study(study.co, ANALYST, "hearts")
         return real(*given)
 
     monkeypatch.setattr(sessions, "freeze", freeze)

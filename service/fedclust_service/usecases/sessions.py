@@ -1,4 +1,4 @@
-"""Create, read, start, cancel sessions; invite sites; move deadlines.
+"""Studies and sessions: create, read, start, cancel, delete; invite sites; move deadlines.
 
 ``SessionInfo.stopped_because`` holds a stable code for every ended session (``converged``,
 ``max_rounds``, ``too_few_contributors``, ``cancelled``, ...). For a failed session ``failure``
@@ -13,12 +13,17 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
+import structlog
+from pydantic import ValidationError
+
 from fedclust.definition import DefinitionError, canonical, freeze, plan_of, request_hash
+from fedclust.definition.study import StudyCreate, StudyInfo, check_study, complete
 from fedclust.rounds import Plan
 from fedclust.rounds.workload import check_workload
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.states import ENDED
 from fedclust.wire import codec
+from fedclust.wire.errors import FieldError
 from fedclust.wire.models import (
     MAX_SEED,
     Definition,
@@ -37,6 +42,7 @@ from fedclust_service.domain.access import (
     Role,
     require,
     sees_account_details,
+    sees_whole_study,
     wrong_field,
 )
 from fedclust_service.domain.overview import Attendance, Presence
@@ -59,6 +65,7 @@ from fedclust_service.usecases.access_queries import (
     row_number,
     session_for,
     show,
+    study_for,
     visible_to,
 )
 from fedclust_service.usecases.coordinator import Coordinator
@@ -71,12 +78,15 @@ from fedclust_service.usecases.round_lifecycle import (
     unsuitable,
     update_round,
 )
-from fedclust_service.usecases.studies import completed, require_registered
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads, writes
 
 #: The entry of the audit trail about a deletion. A later session of the name continues its version,
 #: so that a request that waits for a newer version is answered.
 DELETED = "session.deleted"
+_STUDY_DELETED = "study.deleted"
+#: The most sessions that a refusal names.
+_MOST_NAMED = 10
+log = structlog.get_logger(__name__)
 
 
 def create_session(co: Coordinator, actor: Actor, body: SessionCreate) -> tuple[SessionInfo, bool]:
@@ -149,7 +159,7 @@ def _name_taken() -> Refusal:
 
 def _require_joinable(tx: Tx, definition: Definition, now: datetime) -> None:
     """Raise Refusal ``invalid`` if a site is not registered, or no site could join in time."""
-    require_registered(tx, definition.sites, "/sites")
+    _require_registered(tx, definition.sites, "/sites")
     if definition.expires is not None and definition.expires <= now:
         past = "this time has passed: give a later one"
         detail = "With this expiry no site could join the session."
@@ -163,20 +173,50 @@ def _definition(
 
     Called outside the transaction, which may run again and must write the same seed.
     """
-    seed = secrets.randbelow(MAX_SEED + 1)
-    study, wanted = completed(co, actor, body)
+    seed, study = secrets.randbelow(MAX_SEED + 1), _study_of(co, actor, body.study)
     try:
+        wanted = body if study is None else complete(_study_definition(study), body)
         definition = freeze(wanted, seed)
         plan = plan_of(definition)
     except DefinitionError as error:
-        left_out = "" if study is None else " The study gave what the request left out."
-        raise Refusal(
-            "invalid",
-            f"Change the fields that are named here and send it again.{left_out}",
-            error.errors,
-        ) from None
+        raise _invalid(error, study) from None
     _check_workload(co.limits, plan, len(definition.sites))
     return study, definition
+
+
+def _invalid(error: DefinitionError, study: Study | None = None) -> Refusal:
+    """Return the refusal of a study, or of a session with what its study gives."""
+    left_out = "" if study is None else " The study gave what the request left out."
+    detail = f"Change the fields that are named here and send it again.{left_out}"
+    return Refusal("invalid", detail, error.errors)
+
+
+def _study_of(co: Coordinator, actor: Actor, name: str | None) -> Study | None:
+    """Return a session's study; Refusal ``invalid`` if the actor sees none of that name."""
+    if name is None:
+        return None
+    try:
+        return co.store.read("study.of_session", lambda tx: study_for(tx, actor, name))
+    except Refusal:
+        why = "there is no study of this name that this token may see"
+        detail = "Create the study first, or correct its name."
+        raise wrong_field("/study", "study", why, detail) from None
+
+
+def _require_registered(tx: Tx, sites: tuple[str, ...], at: str) -> None:
+    """Raise Refusal ``invalid`` unless all sites are registered; ``at`` points to the list."""
+    registered = tx.principals.existing(Role.SITE, sites)
+    errors = [
+        FieldError(
+            pointer=f"{at}/{index}", rule="registered", message="no site of this name is registered"
+        )
+        for index, site in enumerate(sites)
+        if site not in registered
+    ]
+    if errors:
+        raise Refusal(
+            "invalid", "Ask the operator to register these sites, or correct their names.", errors
+        )
 
 
 def _check_workload(limits: Limits, plan: Plan, n_sites: int, pointer: str | None = None) -> None:
@@ -302,7 +342,7 @@ def known_bands(tx: Tx, actor: Actor, sites: Sequence[str]) -> dict[str, str]:
 
 def _invite(uow: UnitOfWork, actor: Actor, session: Session, sites: tuple[str, ...]) -> None:
     tx = uow.tx
-    require_registered(tx, sites, "/invite")
+    _require_registered(tx, sites, "/invite")
     new = [site for site in dict.fromkeys(sites) if tx.participations.get(session.id, site) is None]
     if not new:
         return
@@ -480,4 +520,151 @@ def _session_entry(
         deadline=known.deadline,
         definition=definition,
         sites=tuple(map(presence, known.sites)),
+    )
+
+
+# --- studies --------------------------------------------------------------------------------------
+
+
+def create_study(co: Coordinator, actor: Actor, body: StudyCreate) -> tuple[StudyInfo, bool]:
+    """Create a study (analysts, operators). False if the same request created it before."""
+    _require_valid_study(actor, body)
+    # Only what was sent: later versions may have other defaults.
+    stored = codec.canonical_json(body.model_dump(mode="json", exclude_unset=True))
+
+    def work(uow: UnitOfWork) -> tuple[StudyInfo, bool]:
+        tx = uow.tx
+        there = tx.studies.get(body.name)
+        if there is not None:
+            if there.created_by != actor.key or there.definition != stored:
+                raise _study_name_taken()
+            return _study_info(tx, actor, there), False
+        _require_registered(tx, body.sites, "/sites")
+        added = tx.studies.add(
+            Study(
+                id=0,
+                name=body.name,
+                definition=stored,
+                definition_sha256=codec.sha256(stored),
+                created_by=actor.key,
+                created_at=uow.now,
+            ),
+            body.sites,
+        )
+        uow.audit(
+            actor, "study.created", _study_subject(body.name), definition=added.definition_sha256
+        )
+        return _study_info(tx, actor, added), True
+
+    return commit(co, "study.create", work)
+
+
+def check_new_study(co: Coordinator, actor: Actor, body: StudyCreate) -> StudyCreate:
+    """Return the study, or raise the refusal of :func:`create_study`; create nothing."""
+    _require_valid_study(actor, body)
+
+    def work(tx: Tx) -> None:
+        if tx.studies.get(body.name) is not None:
+            raise _study_name_taken()
+        _require_registered(tx, body.sites, "/sites")
+
+    co.store.read("study.check", work)
+    return body
+
+
+def _require_valid_study(actor: Actor, body: StudyCreate) -> None:
+    require(actor, "study.create")
+    try:
+        check_study(body)
+    except DefinitionError as error:
+        raise _invalid(error) from None
+
+
+def _study_name_taken() -> Refusal:
+    return Refusal(
+        "name-taken",
+        "A study of this name was created with other contents or by somebody else. Choose another "
+        "name; a study without sessions can be deleted by its creator, and its name used again.",
+    )
+
+
+@reads("study.read", "study.list")
+def list_studies(
+    tx: Tx, actor: Actor, limit: int = 50, cursor: str | None = None
+) -> Page[StudyInfo]:
+    """List the studies that the actor may see, newest first, without damaged ones."""
+    after = read_cursor(cursor, row_number)
+    rows = tx.studies.list(limit=limit + 1, after_id=after, **visible_to(actor))
+    shown = rows[:limit]
+    counts = tx.studies.session_counts([each.name for each in shown], **visible_to(actor))
+    items = []
+    for each in shown:
+        try:
+            items.append(_shown_study(actor, each, counts[each.name]))
+        except DataDamaged:
+            log.error("study_unreadable", study=each.name)
+    return Page(items=tuple(items), next=str(shown[-1].id) if len(rows) > limit else None)
+
+
+@reads("study.read", "study.get")
+def get_study(tx: Tx, actor: Actor, name: str) -> StudyInfo:
+    """Return a study; Refusal ``not-found`` if the actor may not see it."""
+    return _study_info(tx, actor, study_for(tx, actor, name))
+
+
+@writes("study.manage", "study.delete")
+def delete_study(uow: UnitOfWork, actor: Actor, name: str) -> None:
+    """Delete a study that has no session (its analyst, operators). Idempotent."""
+    tx = uow.tx
+    try:
+        study = study_for(tx, actor, name, lock=True)
+    except Refusal:
+        if is_slug(name) and deleted_before(tx, actor, _STUDY_DELETED, _study_subject(name)):
+            return
+        raise
+    n_sessions = tx.studies.session_counts([study.name])[study.name]
+    if n_sessions:
+        newest = tx.sessions.list(limit=_MOST_NAMED, study=study.name)
+        more = n_sessions - len(newest)
+        named = ", ".join(each.name for each in newest) + (f" and {more} more" if more else "")
+        raise Refusal(
+            "wrong-state",
+            f"The study has sessions: {named}. It can be deleted once it has none; a session "
+            "can be deleted if no site ever joined it.",
+        )
+    tx.studies.delete(study.id)
+    uow.audit(actor, _STUDY_DELETED, _study_subject(name), definition=study.definition_sha256)
+
+
+def _study_subject(name: str) -> str:
+    """Return a study's subject in the audit trail; that of a session is its name alone."""
+    return f"study:{name}"
+
+
+def _study_definition(study: Study) -> StudyCreate:
+    """Return what a study's creator sent; DataDamaged if the stored bytes are others."""
+    if codec.sha256(study.definition) != study.definition_sha256:
+        raise DataDamaged("study")
+    try:
+        return StudyCreate.model_validate_json(study.definition)
+    except ValidationError:
+        raise DataDamaged("study") from None
+
+
+def _study_info(tx: Tx, actor: Actor, study: Study) -> StudyInfo:
+    counts = tx.studies.session_counts([study.name], **visible_to(actor))
+    return _shown_study(actor, study, counts[study.name])
+
+
+def _shown_study(actor: Actor, study: Study, n_sessions: int) -> StudyInfo:
+    found = _study_definition(study)
+    fields = {"title", "purpose", "contact"}
+    if sees_whole_study(actor):
+        fields |= {"approval", "expires", "sites", "features", "defaults"}
+    return StudyInfo(
+        name=study.name,
+        n_sessions=n_sessions,
+        created_by=study.created_by.partition(":")[2],
+        created_at=study.created_at,
+        **{field: getattr(found, field) for field in fields},
     )

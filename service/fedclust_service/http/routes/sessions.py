@@ -20,7 +20,7 @@ from fedclust_service.http.dependencies import (
     StudyOf,
     allowed,
 )
-from fedclust_service.usecases import rounds, sessions, studies
+from fedclust_service.usecases import rounds, sessions
 
 studies_router = api_router(prefix="/v1/studies", tags=["studies"])
 
@@ -41,7 +41,7 @@ def create_study(
     """Analysts and operators. What several sessions of the same sites have in common. It never
     changes. The same body by the same creator again gives the existing study.
     """
-    info, created = studies.create_study(co, actor, body)
+    info, created = sessions.create_study(co, actor, body)
     locate(response, f"/v1/studies/{info.name}", created=created)
     return info
 
@@ -53,7 +53,7 @@ def list_studies(
     """Operators see all studies, analysts those they created, sites those that name them. Newest
     first. Damaged ones are left out.
     """
-    return studies.list_studies(co, actor, limit, cursor)
+    return sessions.list_studies(co, actor, limit, cursor)
 
 
 @studies_router.get(
@@ -63,7 +63,7 @@ def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
     """What its sessions have in common, and the names of those that the token may see. For a site
     `approval`, `expires`, `sites`, `features` and `defaults` are null.
     """
-    return studies.get_study(co, actor, study)
+    return sessions.get_study(co, actor, study)
 
 
 @studies_router.delete(
@@ -76,7 +76,7 @@ def delete_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> None:
     """Its analyst and operators. Afterwards its name can be used again. While it has sessions it
     stays (409 `wrong-state`). The same person may repeat the request.
     """
-    studies.delete_study(co, actor, study)
+    sessions.delete_study(co, actor, study)
 
 
 router = api_router(prefix="/v1/sessions", tags=["sessions"])

@@ -29,7 +29,7 @@ from fedclust_service.http.ui.session_form import (
     row_fields,
 )
 from fedclust_service.http.ui.study_pages import points_of_study
-from fedclust_service.usecases import principals, sessions, studies
+from fedclust_service.usecases import principals, sessions
 
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
 _NOT_YET: Final = frozenset({"seed", "definition"})
@@ -71,7 +71,7 @@ def _act(kind: str, page: PageRequest) -> Response:
     form, made = form.checked(functools.partial(_check, kind, page))
     if form.refusals or not create:
         return _show(page, form, made, status=422 if create else 200)
-    make = sessions.create_session if kind == "session" else studies.create_study
+    make = sessions.create_session if kind == "session" else sessions.create_study
     try:
         info, new = make(page.co, page.actor, _request(kind, body))
     except Refusal as refusal:
@@ -111,12 +111,12 @@ def _request(kind: str, body: bytes) -> Any:
 
 
 def _check(kind: str, page: PageRequest, body: bytes) -> Any:
-    check = sessions.check_session if kind == "session" else studies.check_new_study
+    check = sessions.check_session if kind == "session" else sessions.check_new_study
     return check(page.co, page.actor, _request(kind, body))
 
 
 def _study(page: PageRequest, name: str | None) -> StudyInfo | None:
-    return studies.get_study(page.co, page.actor, name) if name else None
+    return sessions.get_study(page.co, page.actor, name) if name else None
 
 
 def _worth(form: SessionForm, made: Any) -> tuple[str, ...]:

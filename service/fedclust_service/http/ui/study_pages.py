@@ -13,7 +13,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
-from fedclust_service.usecases import sessions, studies
+from fedclust_service.usecases import sessions
 
 _PATH = "/studies"
 #: Sessions of a study on its page; the list of all sessions has the others.
@@ -22,7 +22,7 @@ _MOST_SESSIONS = 100
 
 def _list(page: PageRequest) -> Response:
     cursor = page.query("cursor")
-    found = studies.list_studies(page.co, page.actor, cursor=cursor)
+    found = sessions.list_studies(page.co, page.actor, cursor=cursor)
     return page.render(
         "studies.html",
         studies=found.items,
@@ -33,7 +33,7 @@ def _list(page: PageRequest) -> Response:
 
 
 def _read(page: PageRequest) -> Response:
-    study = studies.get_study(page.co, page.actor, page.param("study"))
+    study = sessions.get_study(page.co, page.actor, page.param("study"))
     found = sessions.list_sessions(page.co, page.actor, _MOST_SESSIONS, study=study.name)
     return page.render(
         "study.html",
@@ -70,11 +70,11 @@ def _agreed(study: StudyInfo) -> list[tuple[str, str]]:
 
 
 def _doomed(page: PageRequest) -> dict[str, object]:
-    return {"study": studies.get_study(page.co, page.actor, page.param("study"))}
+    return {"study": sessions.get_study(page.co, page.actor, page.param("study"))}
 
 
 def _delete(page: PageRequest) -> None:
-    studies.delete_study(page.co, page.actor, page.param("study"))
+    sessions.delete_study(page.co, page.actor, page.param("study"))
 
 
 _DELETION = Action(
