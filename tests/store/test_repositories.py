@@ -235,21 +235,15 @@ def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
     assert (lease_of(taken), taken.attempts) == (lease("t2"), 2)
 
     def finish(token: str) -> bool:
-        return store.run_tx(
-            "finish",
-            lambda tx: tx.rounds.finish(
-                rid, token, RoundState.CLOSED, closed_at=at(5), close_reason="all_answered"
-            ),
-        )
+        return store.run_tx("finish", lambda tx: tx.rounds.finish(rid, token, 1.5, {"shift": 0.5}))
 
     assert not finish("t1")
     assert finish("t2")
     assert not finish("t2")
     assert not store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t2", at(99)))
     closed = store.read("get", lambda tx: tx.rounds.get(session.id, 1))
-    assert closed == replace(
-        opened, state=RoundState.CLOSED, closed_at=at(5), close_reason="all_answered", attempts=2
-    )
+    done = {"closed_at": store.clock.now(), "aggregation_s": 1.5, "metrics": {"shift": 0.5}}
+    assert closed == replace(opened, state=RoundState.CLOSED, attempts=2, **done)
 
 
 def test_the_effort_is_of_the_rounds_answers_and_the_sessions_last_round_of_the_phase(
@@ -259,7 +253,7 @@ def test_the_effort_is_of_the_rounds_answers_and_the_sessions_last_round_of_the_
 
     def arrange(tx: Tx) -> WaitingRound:
         tx.rounds.take_lease(first.id, at(0), **lease("t"))
-        tx.rounds.finish(first.id, "t", RoundState.CLOSED, aggregation_s=1.5)
+        tx.rounds.finish(first.id, "t", 1.5, {})
         second = tx.rounds.add(new_round(session, number=2), addressees())
         for site, payload in (("zurich", b"one"), ("cleveland", b"four")):
             tx.submissions.insert(submission(second, site, payload))
@@ -281,7 +275,7 @@ def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:
     store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(0), **lease("t1")))
     move = (rid, RoundState.AGGREGATING, RoundState.FAILED)
     assert store.run_tx("move", lambda tx: tx.rounds.transition(*move))
-    assert not store.run_tx("finish", lambda tx: tx.rounds.finish(rid, "t1", RoundState.CLOSED))
+    assert not store.run_tx("finish", lambda tx: tx.rounds.finish(rid, "t1", 1.5, {}))
     found = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
     assert (found.state, found.lease_token) == (RoundState.FAILED, None)
     assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(99), **lease("t2")))

@@ -7,7 +7,7 @@ and round, is read in one statement.
 The statements are built once: building a statement costs more than running it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -77,13 +77,16 @@ class Submissions(Repository):
         """Return a round's answers with their payloads, sorted by site. Raises as `get`."""
         return self._list(_intact, _OF_ROUND, round_id=round_id)
 
-    def summaries(self, **of: int) -> Sequence[Submission]:
-        """Return the answers of a ``session_id`` or ``round_id``, without payloads.
+    def summaries(
+        self, *, session_id: int | None = None, round_id: int | None = None
+    ) -> Sequence[Submission]:
+        """Return the answers of a session or of a round, without payloads.
 
         They are sorted by round and site.
         """
-        query = select(*SUMMARY).where(*(_S[name] == value for name, value in of.items()))
-        return self._list(Submission, query.order_by(_S.round_id, _S.site))
+        of = _S.round_id == round_id if session_id is None else _S.session_id == session_id
+        query = select(*SUMMARY).where(of).order_by(_S.round_id, _S.site)
+        return self._list(Submission, query)
 
     def receipts(
         self, session_id: int, site: str, limit: int, after: int | None = None
@@ -242,15 +245,15 @@ class Rounds(Repository):
         return self._set(statement, round_id, _state=RoundState.COLLECTING, overdue_since=since)
 
     def transition(
-        self, round_id: int, from_state: RoundState, to_state: RoundState, **changes: Any
+        self, round_id: int, from_state: RoundState, to_state: RoundState, reason: str | None = None
     ) -> bool:
         """Change the state if it still is ``from_state``; return whether it was. Drops any lease.
 
-        ``changes`` are further columns to write. The domain decides whether the step is allowed;
-        this decides that only one caller wins.
+        The domain decides whether the step is allowed; this decides that only one caller wins.
         """
-        values: dict[str, Any] = {"state": to_state, **_NO_LEASE, **changes}
-        return self._set(_IN_STATE, round_id, _state=from_state, **values)
+        closed_at = self._pending.now if to_state is RoundState.FAILED else None
+        values = {"state": to_state, "close_reason": reason, "closed_at": closed_at}
+        return self._set(_IN_STATE, round_id, _state=from_state, **_NO_LEASE, **values)
 
     def take_lease(
         self, round_id: int, now: datetime, *, token: str, holder: str, expires_at: datetime
@@ -276,13 +279,16 @@ class Rounds(Repository):
         rows = update(tables.rounds).where(_R.lease_token.is_not(None))
         self._all(rows.values(**_NO_LEASE))
 
-    def finish(self, round_id: int, lease_token: str, to_state: RoundState, **changes: Any) -> bool:
-        """End the aggregation if the lease is still held; False if another process took over.
+    def finish(
+        self, round_id: int, lease_token: str, seconds: float, metrics: Mapping[str, float]
+    ) -> bool:
+        """Close a round if the lease is still held; False if another process took over.
 
-        On False the caller MUST NOT write its result.
+        On False the caller MUST NOT write its result. ``seconds`` is how long it took to aggregate.
         """
-        values: dict[str, Any] = {"state": to_state, **_NO_LEASE, **changes}
-        return self._set(_HELD, round_id, **_by(lease_token), **values)
+        values = {"state": RoundState.CLOSED, "closed_at": self._pending.now, "metrics": metrics}
+        held = {**_by(lease_token), **_NO_LEASE}
+        return self._set(_HELD, round_id, aggregation_s=seconds, **held, **values)
 
     def addressees(self, round_id: int) -> Sequence[Addressee]:
         """Return all sites that a round addresses, including released ones, sorted by site."""

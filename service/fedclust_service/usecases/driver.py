@@ -30,14 +30,8 @@ from fedclust.rounds.workload import aggregation_seconds
 from fedclust.schema.errors import MethodFailure
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
-from fedclust_service.domain.round import (
-    ROUND_TRANSITIONS,
-    FailureReason,
-    Round,
-    RoundState,
-    Submission,
-)
-from fedclust_service.domain.session import Session, SessionState, next_state
+from fedclust_service.domain.round import FailureReason, Round, Submission
+from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.store import DataDamaged, Store, StoreError, StoreFault, Tx, WaitingRound
 from fedclust_service.usecases.access_queries import joined_sites
 from fedclust_service.usecases.aggregation import (
@@ -464,15 +458,8 @@ class Driver(BackgroundThread):
             reason, message = outcome.what.reason, outcome.what.message
             end_session(uow, session, SessionState.FAILED, reason=reason, failure=message)
             return "failed"
-        closed = next_state(ROUND_TRANSITIONS, work.round.state, RoundState.CLOSED)
-        if not tx.rounds.finish(
-            work.round.id,
-            work.lease_token,
-            closed,
-            closed_at=uow.now,
-            aggregation_s=outcome.seconds,
-            metrics=outcome.metrics,
-        ):
+        done = outcome.seconds, outcome.metrics
+        if not tx.rounds.finish(work.round.id, work.lease_token, *done):
             return "lost"
         uow.audit(COORDINATOR, "round.closed", session.name, round=work.round.number)
         if session.deaths:

@@ -189,7 +189,7 @@ def _stop_collecting(
 ) -> Round:
     tx = uow.tx
     target = next_state(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
-    if not tx.rounds.transition(current.id, current.state, target, close_reason=reason.value):
+    if not tx.rounds.transition(current.id, current.state, target, reason.value):
         return current
     # This wakes the sites that need not answer any more. The others wait for the next round.
     if reason is not CollectedReason.ALL_ANSWERED:
@@ -260,7 +260,7 @@ def end_session(
     current = tx.rounds.latest(session.id)
     if current is not None and current.state in (RoundState.COLLECTING, RoundState.AGGREGATING):
         failed = next_state(ROUND_TRANSITIONS, current.state, RoundState.FAILED)
-        tx.rounds.transition(current.id, current.state, failed, closed_at=now, close_reason=reason)
+        tx.rounds.transition(current.id, current.state, failed, reason)
         uow.audit(actor, "round.failed", session.name, round=current.number, reason=reason)
     ended = dataclasses.replace(
         session,
