@@ -237,10 +237,6 @@ def _first_version(tx: Tx, name: str) -> int:
     return 1 + int(deleted[0].details["version"] or 0) if deleted else 1
 
 
-#: Why a deadline cannot be moved.
-NOT_COLLECTING = "No round of this session is collecting answers now."
-
-
 @reads("session.read", "session.list")
 def list_sessions(
     tx: Tx,
@@ -375,7 +371,7 @@ def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: da
     current = tx.rounds.latest(session.id)
     running = session.state is SessionState.RUNNING
     if not running or current is None or current.state is not RoundState.COLLECTING:
-        raise Refusal("wrong-state", NOT_COLLECTING)
+        raise not_collecting()
     if deadline == current.deadline:
         return
     tx.rounds.set_deadline(current.id, deadline)
@@ -391,6 +387,11 @@ def _move_deadline(uow: UnitOfWork, actor: Actor, session: Session, deadline: da
     update_round(uow, session, moved)
 
 
+def not_collecting() -> Refusal:
+    """Return the refusal to move a deadline that no round has."""
+    return Refusal("wrong-state", "No round of this session is collecting answers now.")
+
+
 @writes("session.manage", "session.start")
 def start_session(uow: UnitOfWork, actor: Actor, name: str) -> SessionInfo:
     """Start with the sites that have joined; they must reach the quorum. Idempotent."""
@@ -403,20 +404,15 @@ def start_session(uow: UnitOfWork, actor: Actor, name: str) -> SessionInfo:
     present = len(joined(tx.participations.list(session.id)))
     needed = definition_of(session).policy.sites_needed
     if present < needed:
-        raise quorum_missing(present, needed)
+        raise Refusal(
+            "quorum-missing",
+            f"{present} of the {needed} sites that the session needs have joined. Wait for the "
+            "others, or invite more.",
+        )
     try:
         return _session_info(tx, begin(uow, session, actor))
     except RuleViolation as violation:
         raise Refusal("sites-unsuitable", violation.message) from None
-
-
-def quorum_missing(present: int, needed: int) -> Refusal:
-    """Return the refusal to start with the sites that have joined so far."""
-    return Refusal(
-        "quorum-missing",
-        f"{present} of the {needed} sites that the session needs have joined. Wait for the others, "
-        "or invite more.",
-    )
 
 
 @writes("session.retry", "session.retry")

@@ -94,7 +94,6 @@ def test_a_session_that_recruits_says_who_is_missing_and_starts(place: Place) ->
     assert "0 of 4 sites have joined. Waiting for north, south, west and 1 more" not in page
     assert "Waiting for east, north, south and west" in page
     assert 'id="do-start"' not in page
-    assert "0 of the 3 sites" in place.open("ada", "/spring/start")
     refused = place.post("ada", "/spring/start")
     assert (refused.status_code, "0 of the 3 sites" in refused.text) == (409, True)
     for site in SITES:
@@ -180,7 +179,6 @@ def test_excluding_says_how_many_sites_are_left(place: Place) -> None:
     assert "2 sites would be left: north and south. <b>The session needs 3.</b>" in confirm
     assert place.post("ada", "/smaller/sites/west/exclude").status_code == 303
     assert '<span class="badge excluded">' in place.open("ada", "/smaller")
-    assert "takes no part" in place.open("ada", "/smaller/sites/west/exclude")
     assert "no site" in place.open("ada", "/smaller/sites/x/exclude", status=404)
 
 
@@ -226,8 +224,8 @@ def test_inviting_cancelling_and_deleting(place: Place) -> None:
     assert place.post("ada", "/short/delete").headers["Location"].startswith("/ui/sessions?")
     place.open("ada", "/short", status=404)
     place.running("over", "north")
-    assert "so it stays" in place.open("ada", "/over/delete")
-    assert place.post("ada", "/over/delete").status_code == 409
+    stays = place.post("ada", "/over/delete")
+    assert (stays.status_code, "so it stays" in stays.text) == (409, True)
     assert "the answers of 1 of 3 sites are not used" in place.open("ada", "/over/cancel")
     assert place.post("ada", "/over/cancel").status_code == 303
     page = place.open("ada", "/over")

@@ -46,10 +46,6 @@ def _action(
     return Action(below, template, right, values, act, notice, leads_to)
 
 
-def _against(applies: bool, words: str) -> Refusal | None:
-    return Refusal("wrong-state", words) if applies else None
-
-
 # --- start, cancel, delete ------------------------------------------------------------------------
 
 
@@ -58,30 +54,14 @@ def _on(use_case: Callable[[Coordinator, Actor, str], object]) -> Callable[[Page
     return lambda page: use_case(page.co, page.actor, page.param("session"))
 
 
-def _unless(
-    applies: Callable[[SessionView], bool], words: str
-) -> Callable[[PageRequest, SessionView], _Shown]:
-    """Return a page that shows ``words`` against its action where ``applies``."""
-    return lambda _, view: {"refusal": _against(applies(view), words)}
+def _nothing(_page: PageRequest, _view: SessionView) -> _Shown:
+    """Show the session alone. Where its state does not allow the action, the use case says so."""
+    return {}
 
 
 def _show_start(_: PageRequest, view: SessionView) -> _Shown:
     method = METHODS.get(view.info.definition.algorithm)
-    joins_late = method is not None and method.joins_late
-    joined = len(view.names("joined"))
-    if view.info.state != "recruiting":
-        against = _against(True, "The session has started already, or it has ended.")
-    elif joined < view.needed:
-        against = sessions.quorum_missing(joined, view.needed)
-    else:
-        why = view.info.cannot_start
-        against = Refusal("sites-unsuitable", why) if why else None
-    return {"refusal": against, "method_joins_late": joins_late}
-
-
-_GOES_ON = _unless(lambda view: view.ended, "The session has ended already.")
-_UNJOINED = _unless(lambda view: not view.never_joined, "Sites joined this session, so it stays.")
-_IS_HELD = _unless(lambda view: view.info.state != "held", "The session is not held.")
+    return {"method_joins_late": method is not None and method.joins_late}
 
 
 # --- the open round -------------------------------------------------------------------------------
@@ -109,16 +89,15 @@ def _close(page: PageRequest) -> None:
 
 def _show_deadline(_: PageRequest, view: SessionView) -> _Shown:
     open_ = view.collecting
-    against = _against(open_ is None, sessions.NOT_COLLECTING)
-    begin = view.now if open_ is None else max(view.now, open_.deadline)
+    if open_ is None:
+        raise sessions.not_collecting()
+    begin = max(view.now, open_.deadline)
     longer = [(label, begin + timedelta(seconds=seconds)) for label, seconds in _LONGER]
     choices = [(label, at, write_time(at)) for label, at in longer]
-    return {"refusal": against, "round": open_, "choices": choices}
+    return {"round": open_, "choices": choices}
 
 
 def _move_deadline(page: PageRequest) -> None:
-    if load_view(page).collecting is None:
-        raise Refusal("wrong-state", sessions.NOT_COLLECTING)
     chosen = read_time(page.form.get("at") or page.form.get("deadline", ""), UTC)
     if chosen is None:
         raise Refusal("invalid", "Give a date and a time, such as 2026-03-01 12:00.")
@@ -135,14 +114,8 @@ def _show_exclude(page: PageRequest, view: SessionView) -> _Shown:
     site = next((each for each in view.info.sites if each.name == page.param("site")), None)
     if site is None:
         raise absent("site in this session")
-    against = _against(
-        view.ended, "The session has ended: a site cannot leave it any more."
-    ) or _against(
-        site.state in ("left", "excluded", "refused"),
-        "This site takes no part in the session any more.",
-    )
     left = [name for name in view.names("joined") if name != site.name]
-    return {"refusal": against, "site": site, "left": left}
+    return {"site": site, "left": left}
 
 
 def _exclude(page: PageRequest) -> None:
@@ -150,13 +123,11 @@ def _exclude(page: PageRequest) -> None:
 
 
 def _show_invite(page: PageRequest, view: SessionView) -> _Shown:
-    lost = view.info.state in ("failed", "cancelled")
     known = {each.name for each in view.info.sites}
     sites = [
         each for each in principals.enabled_sites(page.co, page.actor) if each.name not in known
     ]
-    against = _against(lost, "The session has ended without a result.")
-    return {"refusal": against, "sites": sites, "chosen": set(_chosen(page))}
+    return {"sites": sites, "chosen": set(_chosen(page))}
 
 
 def _chosen(page: PageRequest) -> list[str]:
@@ -175,8 +146,6 @@ def _invite(page: PageRequest) -> None:
 
 def _show_names(page: PageRequest, view: SessionView) -> _Shown:
     """Show an input for each cluster of the K of the address."""
-    if view.info.state != "completed":
-        return {"refusal": _against(True, "The session has not completed.")}
     typed = page.form.getlist("name")
     read, k = read_shown(page, view.info, None), len(typed) or number_of_clusters(page, "k")
     shown = read.facts if k in (None, len(read.facts.clusters)) else replace(read, k=k).facts
@@ -195,11 +164,11 @@ def _name(page: PageRequest) -> None:
 _ACTIONS = (
     _action("start", "session-started", _show_start, _on(sessions.start_session)),
     _action(
-        "retry", "session-retried", _IS_HELD, _on(sessions.retry_session), right="session.retry"
+        "retry", "session-retried", _nothing, _on(sessions.retry_session), right="session.retry"
     ),
-    _action("cancel", "session-cancelled", _GOES_ON, _on(sessions.cancel_session)),
+    _action("cancel", "session-cancelled", _nothing, _on(sessions.cancel_session)),
     _action(
-        *("delete", "session-deleted", _UNJOINED, _on(sessions.delete_session)),
+        *("delete", "session-deleted", _nothing, _on(sessions.delete_session)),
         leads_to="/ui/sessions",
     ),
     _action("close", "round-closed", _show_close, _close, "rounds/{number}/close"),
