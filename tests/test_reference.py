@@ -219,7 +219,7 @@ def _pattern(node: ast.expr, constants: dict[str, Any]) -> str | None:
     return None
 
 
-_TRANSACTIONS = {"clock.record", "restore.record", "backup.record"}
+_TRANSACTIONS = {"clock.record"}
 
 
 def test_every_kind_of_notification_is_on_its_page() -> None:

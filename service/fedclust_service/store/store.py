@@ -11,6 +11,7 @@ import logging
 import secrets
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
@@ -97,12 +98,12 @@ SESSIONS, HEAD = "fedclust_session", "fedclust_head"
 _NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 
-@dataclass(frozen=True)
+@dataclass
 class TxMetrics:
     """Counts of the transactions with one name.
 
     ``failures`` ended with an error of the database, ``attempts - calls`` are repetitions. Seconds
-    per call, including waits for locks: the sum and the longest.
+    include waits for locks.
     """
 
     calls: int = 0
@@ -126,7 +127,7 @@ class Store:
         self._pause = pause
         self._active = threading.local()
         self._callbacks: list[TouchCallback] = []
-        self._metrics: dict[str, TxMetrics] = {}
+        self._metrics: defaultdict[str, TxMetrics] = defaultdict(TxMetrics)
         self._metrics_lock = threading.Lock()
         self._health = Health(made.file)
 
@@ -383,13 +384,11 @@ class Store:
 
     def _count(self, name: str, attempts: int, failed: bool, seconds: float) -> None:
         with self._metrics_lock:
-            old = self._metrics.get(name, TxMetrics())
-            self._metrics[name] = TxMetrics(
-                calls=old.calls + 1,
-                failures=old.failures + failed,
-                attempts=old.attempts + attempts,
-                seconds=old.seconds + seconds,
-            )
+            found = self._metrics[name]
+            found.calls += 1
+            found.failures += failed
+            found.attempts += attempts
+            found.seconds += seconds
 
 
 def _announce(connection: Connection, pending: Pending) -> None:

@@ -9,7 +9,7 @@ from fedclust.schema.times import read_time
 from fedclust_service.domain.access import AuditSearch, require
 from fedclust_service.domain.audit_chain import Head
 from fedclust_service.http.ui.address import account_path, address
-from fedclust_service.http.ui.filled_form import FilledForm
+from fedclust_service.http.ui.form import FilledForm
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.usecases.admin import AdminAuditEntry, list_audit
 from fedclust_service.usecases.audit import last_verification, record_verification, verify_audit

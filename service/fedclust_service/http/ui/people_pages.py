@@ -27,7 +27,7 @@ from fedclust_service.domain.access import (
 )
 from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.address import address
-from fedclust_service.http.ui.filled_form import FilledForm, checked
+from fedclust_service.http.ui.form import FilledForm, checked
 from fedclust_service.http.ui.page_request import PageRequest, get, post
 from fedclust_service.usecases import principals, site_tables
 from fedclust_service.usecases.attention import EXPIRING_IN

@@ -15,8 +15,7 @@ from fedclust.result.wording import time_text
 from fedclust.schema.times import time_span
 from fedclust_service.domain.access import Actor
 from fedclust_service.http.dependencies import context_of
-from fedclust_service.http.ui.address import account_path
-from fedclust_service.http.ui.navigation import entries_for
+from fedclust_service.http.ui.address import account_path, entries_for
 
 HTML = "text/html"
 #: Scripts, styles and pictures come from this coordinator alone, and none is written into a page.

@@ -11,7 +11,7 @@ from fedclust.schema.times import read_time, write_time
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Actor, Refusal, absent
 from fedclust_service.http.ui.action import Action
-from fedclust_service.http.ui.filled_form import checked
+from fedclust_service.http.ui.form import checked
 from fedclust_service.http.ui.page_request import PageRequest
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
 from fedclust_service.http.ui.session_view import SessionView, load_view
