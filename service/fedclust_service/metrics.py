@@ -86,6 +86,8 @@ class Metrics(Observer):
         )
         self._registry.register(_ScrapeCollector(co, connections))
         ProcessCollector(registry=self._registry)
+        for counter in co.store.counters.values():
+            self._registry.register(counter)
         co.observer = self
 
     def requested(self, method: str, route: str, status: int, seconds: float) -> None:
@@ -144,7 +146,6 @@ class _ScrapeCollector(Collector):
             yield GaugeMetricFamily("fedclust_listening", text, co.listener.connected)
             text = "Changes that were found by reading again before they were heard of."
             yield CounterMetricFamily("fedclust_changes_missed", text, co.listener.missed)
-        yield from self._transactions()
         clocks = {"machine": co.clock.skew.machine_s, "database": co.clock.skew.database_s}
         yield _by_label(
             "clock_skew_seconds",
@@ -159,23 +160,6 @@ class _ScrapeCollector(Collector):
         text = "1 when the database answered this scrape."
         yield GaugeMetricFamily("fedclust_database_up", text, bool(stored))
         yield from stored
-
-    def _transactions(self) -> Iterator[Metric]:
-        texts = {
-            "calls": "Transactions asked for, by name.",
-            "retries": "Times that a transaction was run again: deadlocks, lost connections.",
-            "failures": "Transactions that ended with an error of the database.",
-            "seconds": "Seconds that transactions took, waiting for locks included.",
-        }
-        families = {
-            key: CounterMetricFamily(f"fedclust_store_{key}", text, labels=["transaction"])
-            for key, text in texts.items()
-        }
-        for name, each in sorted(self._co.store.metrics().items()):
-            values = (each.calls, each.attempts - each.calls, each.failures, each.seconds)
-            for key, value in zip(texts, values, strict=True):
-                families[key].add_metric([name], value)
-        yield from families.values()
 
     def _stored(self, tx: Tx) -> Iterator[Metric]:
         rounds = tx.rounds.counts(self._co.clock.now())

@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import httpx
 import pytest
 
+from support.store_rows import counted
 from support.timeouts import eventually
 
 from .conftest import Running
@@ -19,8 +20,7 @@ TASK = "/v1/sessions/heart/task"
 
 def calls(running: Running, name: str) -> int:
     """Return how many transactions of a name there were."""
-    counted = running.local.coordinator.store.metrics().get(name)
-    return 0 if counted is None else counted.calls
+    return counted(running.local.coordinator.store, name)["calls"]
 
 
 @pytest.mark.parametrize(

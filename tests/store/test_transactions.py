@@ -17,7 +17,7 @@ from fedclust_service.store import Store, StoreBusy, StoreError, StoreUnavailabl
 from fedclust_service.store import store as module
 from support.clock import ManualClock
 from support.databases import PostgresServer
-from support.store_rows import add_session, at, open_round, submission
+from support.store_rows import add_session, at, counted, open_round, submission
 
 # What PostgreSQL asks a client to repeat, raised by PostgreSQL itself.
 REPEATABLE = {"serialization failure": "40001", "deadlock": "40P01", "lock timeout": "55P03"}
@@ -135,8 +135,7 @@ def test_sqlite_waits_for_another_process_and_repeats(
     store = Store.open(sqlite_url, clock, busy_timeout_s=0.01, pause=pause)
     store.run_tx("add", add("zurich"))
     assert names(store) == ["zurich"]
-    counted = store.metrics()["add"]
-    assert (counted.calls, counted.attempts, counted.failures) == (1, 4, 0)
+    assert counted(store, "add") == {"calls": 1, "retries": 3, "failures": 0}
     assert len(pauses) == 3
     assert 0 < pauses[0] < pauses[1] < pauses[2] < 0.05
     store.close()
@@ -150,8 +149,8 @@ def test_sqlite_gives_up_when_it_stays_busy(
         store.run_tx("add", add("zurich"))
     assert names(store) == []  # readers are not in the writer's way
     other.execute("ROLLBACK")
-    counted = store.metrics()["add"]
-    assert (counted.attempts, counted.failures) == (module.MAX_ATTEMPTS, 1)
+    tried = module.MAX_ATTEMPTS - 1
+    assert counted(store, "add") == {"calls": 1, "retries": tried, "failures": 1}
     assert len(pauses) == module.MAX_ATTEMPTS - 1
     store.run_tx("add", add("zurich"))
     store.close()
@@ -165,7 +164,7 @@ def test_repetition_ends_in_time(
     store = Store.open(sqlite_url, clock, busy_timeout_s=0.01)
     with pytest.raises(StoreBusy):
         store.run_tx("add", add("zurich"))
-    assert store.metrics()["add"].attempts == 1
+    assert counted(store, "add")["retries"] == 0
     store.close()
 
 
@@ -192,20 +191,20 @@ def test_postgres_repeats_what_is_worth_it(
     assert notified == [("heart", 2)]
     assert len(pauses) == 2
     assert names(postgres) == ["zurich"]
-    assert postgres.metrics()["work"].attempts == 3
+    assert counted(postgres, "work")["retries"] == 2
 
 
 def test_postgres_gives_up_in_the_end(postgres: Store) -> None:
     with pytest.raises(StoreBusy):
         postgres.run_tx("work", lambda tx: fail_with(tx, "40001"))
-    assert postgres.metrics()["work"].attempts == module.MAX_ATTEMPTS
+    assert counted(postgres, "work")["retries"] == module.MAX_ATTEMPTS - 1
     postgres.run_tx("add", add("zurich"))
 
 
 def test_other_errors_are_not_repeated(postgres: Store) -> None:
     with pytest.raises(StoreError, match=r"work: .* \(22012\)"):
         postgres.run_tx("work", lambda tx: fail_with(tx, "22012"))
-    assert postgres.metrics()["work"].attempts == 1
+    assert counted(postgres, "work")["retries"] == 0
 
 
 def test_a_connection_lost_before_the_commit_is_replaced(
@@ -223,7 +222,7 @@ def test_a_connection_lost_before_the_commit_is_replaced(
     postgres.run_tx("work", work)
     assert cuts == [1]
     assert names(postgres) == ["zurich"]
-    assert postgres.metrics()["work"].attempts == 2
+    assert counted(postgres, "work")["retries"] == 1
 
 
 def test_a_connection_lost_during_the_commit_is_not_repeated(
@@ -238,8 +237,8 @@ def test_a_connection_lost_during_the_commit_is_not_repeated(
     with pytest.raises(StoreUnavailable, match="during the commit"):
         postgres.run_tx("work", add("zurich"))
     event.remove(postgres._engines.write, "commit", cut)
-    assert postgres.metrics()["work"].attempts == 1
-    assert postgres.metrics()["work"].failures == 1
+    assert counted(postgres, "work")["retries"] == 0
+    assert counted(postgres, "work")["failures"] == 1
     assert names(postgres) == []
 
 
@@ -317,7 +316,7 @@ def test_a_listener_that_fails_stops_nobody(store: Store, caplog: pytest.LogCapt
 
 
 def test_transactions_are_counted_by_name(store: Store) -> None:
-    assert store.metrics() == {}
+    assert counted(store, "write") == {"calls": 0, "retries": 0, "failures": 0}
     store.run_tx("write", add("a"))
     store.run_tx("write", add("b"))
     orphan = Token("t", 999, "h", at(0), at(1))
@@ -326,13 +325,14 @@ def test_transactions_are_counted_by_name(store: Store) -> None:
     with pytest.raises(LookupError):
         store.run_tx("refused", lambda tx: {}[tx.now])
     names(store)
-    counted = store.metrics()
-    assert set(counted) == {"write", "broken", "refused", "names"}
-    assert (counted["write"].calls, counted["write"].attempts) == (2, 2)
-    assert counted["broken"].failures == 1
+    assert counted(store, "write") == {"calls": 2, "retries": 0, "failures": 0}
+    assert counted(store, "broken")["failures"] == 1
     # A refusal by the program is no failure of the database.
-    assert counted["refused"].failures == 0
-    assert all(each.seconds > 0 for each in counted.values())
+    assert counted(store, "refused")["failures"] == 0
+    samples = [each for family in store.counters["seconds"].collect() for each in family.samples]
+    found = {each.labels["transaction"] for each in samples}
+    assert found == {"write", "broken", "refused", "names"}
+    assert all(each.value > 0 for each in samples)
 
 
 def test_no_error_repeats_what_a_row_held(store: Store) -> None:

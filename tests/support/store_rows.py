@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+from prometheus_client import CollectorRegistry
 from sqlalchemy import select
 
 from fedclust.wire.codec import canonical_json, sha256
@@ -21,6 +22,18 @@ from fedclust_service.store import Store, Tx, tables
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 SITES = ("budapest", "cleveland", "zurich")
+
+
+def counted(store: Store, transaction: str) -> dict[str, int]:
+    """Return what a store counted of the transactions of a name but their seconds."""
+    read = CollectorRegistry()
+    for counter in store.counters.values():
+        read.register(counter)
+    found = {
+        key: read.get_sample_value(f"fedclust_store_{key}_total", {"transaction": transaction})
+        for key in ("calls", "retries", "failures")
+    }
+    return {key: int(value or 0) for key, value in found.items()}
 
 
 def at(seconds: float) -> datetime:

@@ -46,7 +46,7 @@ from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.submissions import Body
 from fedclust_service.usecases.sweeper import sweep
 from support.purpose import PURPOSE
-from support.store_rows import latest_state
+from support.store_rows import counted, latest_state
 from support.timeouts import TIMEOUT_S
 from usecases import counting_method
 
@@ -252,8 +252,7 @@ class DirectApi:
 
     def calls(self, name: str) -> int:
         """Return how many transactions of a name there were."""
-        metrics = self.store.metrics()
-        return metrics[name].calls if name in metrics else 0
+        return counted(self.store, name)["calls"]
 
     def stored(self, name: str = "heart") -> list[str]:
         """Return the sites whose submissions are stored, each as often as it has one."""

@@ -11,12 +11,11 @@ import logging
 import secrets
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from datetime import datetime
 from typing import TypeVar
 
+from prometheus_client import Counter
 from sqlalchemy import URL, Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
@@ -98,18 +97,13 @@ SESSIONS, HEAD = "fedclust_session", "fedclust_head"
 _NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 
-@dataclass
-class TxMetrics:
-    """Counts of the transactions with one name.
-
-    ``failures`` ended with an error of the database, ``attempts - calls`` are repetitions. Seconds
-    include waits for locks.
-    """
-
-    calls: int = 0
-    failures: int = 0
-    attempts: int = 0
-    seconds: float = 0.0
+#: What is counted of the transactions of each name.
+_COUNTED = {
+    "calls": "Transactions asked for, by name.",
+    "retries": "Times that a transaction was run again: deadlocks, lost connections.",
+    "failures": "Transactions that ended with an error of the database.",
+    "seconds": "Seconds that transactions took, waiting for locks included.",
+}
 
 
 class Store:
@@ -127,8 +121,11 @@ class Store:
         self._pause = pause
         self._active = threading.local()
         self._callbacks: list[TouchCallback] = []
-        self._metrics: defaultdict[str, TxMetrics] = defaultdict(TxMetrics)
-        self._metrics_lock = threading.Lock()
+        #: What this process counted: `calls`, `retries`, `failures` and `seconds`.
+        self.counters = {
+            key: Counter(f"fedclust_store_{key}", what, ["transaction"], registry=None)
+            for key, what in _COUNTED.items()
+        }
         self._health = Health(made.file)
 
     @classmethod
@@ -265,11 +262,6 @@ class Store:
         """For `Listener`, which hears other processes' commits; None on SQLite, which has none."""
         return self._engines.listen
 
-    def metrics(self) -> dict[str, TxMetrics]:
-        """Return this process's counts by name of transaction."""
-        with self._metrics_lock:
-            return dict(self._metrics)
-
     def migration_head(self) -> str | None:
         """Ask the database for its migration; None if it has no tables of fedclust."""
         return self.read("migration_head", lambda tx: migrations.revision_of(tx._connection))
@@ -347,7 +339,10 @@ class Store:
                     return done
                 self._pause(_pause_s(attempts))
         finally:
-            self._count(name, attempts, failed, time.perf_counter() - started)
+            seconds = time.perf_counter() - started
+            counts = 1, attempts - 1, failed, seconds
+            for counter, count in zip(self.counters.values(), counts, strict=True):
+                counter.labels(name).inc(count)
 
     def _once(self, name: str, engine: Engine, fn: Callable[[Tx], T]) -> tuple[Tx, T]:
         # Leaving the block without a commit rolls back.
@@ -381,14 +376,6 @@ class Store:
                 callback(*touched)
             except Exception as error:  # the transaction is committed
                 log.error("a listener failed after a commit: %s", type(error).__name__)
-
-    def _count(self, name: str, attempts: int, failed: bool, seconds: float) -> None:
-        with self._metrics_lock:
-            found = self._metrics[name]
-            found.calls += 1
-            found.failures += failed
-            found.attempts += attempts
-            found.seconds += seconds
 
 
 def _announce(connection: Connection, pending: Pending) -> None:
