@@ -101,13 +101,13 @@ def test_the_check_of_a_long_file_goes_on_beside_the_service(
 ) -> None:
     path = filled(sqlite_url, clock)
     overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
-    checked, run = threading.Event(), health.FileCheck._run
+    checked, run = threading.Event(), health.FileCheck.run
 
     def slowly(self: health.FileCheck) -> None:
         checked.wait()
         run(self)
 
-    monkeypatch.setattr(health.FileCheck, "_run", slowly)
+    monkeypatch.setattr(health.FileCheck, "run", slowly)
     with closing(Store.open(sqlite_url, clock, serving=True, check_wait_s=0)) as store:
         assert store.faults == (StoreFault.UNCHECKED,)
         write(store)
@@ -128,7 +128,7 @@ def test_a_check_is_cut_short_when_the_store_closes(
         with pytest.raises(sqlite3.OperationalError):
             self._connection.execute(query).fetchone()
 
-    monkeypatch.setattr(health.FileCheck, "_run", endlessly)
+    monkeypatch.setattr(health.FileCheck, "run", endlessly)
     store = Store.open(sqlite_url, clock, serving=True, check_wait_s=0)
     assert begun.wait()
     store.close()

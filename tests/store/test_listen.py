@@ -42,7 +42,7 @@ class Ear:
     def close(self) -> None:
         self.listener.ask_to_stop()
         self.listener.join(TIMEOUT_S)
-        assert not self.listener.alive
+        assert not self.listener.is_alive()
         self.store.close()
 
 

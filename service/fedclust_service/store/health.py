@@ -36,7 +36,7 @@ class Health:
         found = []
         if self._damaged:
             found.append(StoreFault.DAMAGED)
-        elif self._check is not None and self._check.alive:
+        elif self._check is not None and self._check.is_alive():
             found.append(StoreFault.UNCHECKED)
         if self.failed_write is not None:
             found.append(self.failed_write)
@@ -158,13 +158,14 @@ class FileCheck(BackgroundThread):
     def stop(self) -> None:
         """Interrupt the check and wait for its end."""
         self.ask_to_stop()
-        while self.alive:
+        while self.is_alive():
             # Repeated, because between two statements there is nothing to interrupt.
             with contextlib.suppress(sqlite3.ProgrammingError):
                 self._connection.interrupt()
             self.join(0.01)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run in the thread."""
         with contextlib.closing(self._connection) as connection:
             try:
                 if not self._stopping.is_set():

@@ -60,7 +60,8 @@ class Listener(BackgroundThread):
         #: How many changes were found by reading again, before or without a notification.
         self.missed = 0
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run in the thread."""
         pause, engine = _FIRST_PAUSE_S, self._store.listening_engine
         assert engine is not None, "SQLite has no other processes"  # noqa: S101
         while not self._stopping.is_set():

@@ -91,7 +91,8 @@ class Sealer(BackgroundThread):
         for subject, number in changed:
             self.streams.bump(subject, number)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run in the thread."""
         limits, heard = self._co.limits, False
         while not self._stopping.is_set():
             # What another process has sealed only wakes streams: two that both sealed at once would

@@ -87,7 +87,7 @@ class Coordinator(CoordinatorCore):
     @property
     def alive(self) -> bool:
         """Whether all threads run (part of readiness)."""
-        return all(thread.alive for thread in self._threads)
+        return all(thread.is_alive() for thread in self._threads)
 
     @property
     def _threads(self) -> list[BackgroundThread]:

@@ -230,10 +230,10 @@ class Driver(BackgroundThread):
         for work in self._taken.copy().values():
             self._end(work)
 
-    def join(self, timeout_s: float) -> None:
+    def join(self, timeout: float | None = None) -> None:
         """Wait for all threads to end; leave aggregations that take longer to another driver."""
-        until = time.monotonic() + timeout_s
-        super().join(timeout_s)
+        until = time.monotonic() + (timeout or 0.0)
+        super().join(timeout)
         for thread in tuple(self._working):
             thread.join(max(0.0, until - time.monotonic()))
         for work in self._taken.copy().values():
@@ -251,7 +251,8 @@ class Driver(BackgroundThread):
         except StoreError as error:
             log.warning("lease_not_given_back", error=type(error).__name__)
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run in the thread."""
         while not self._stopping.is_set():
             self._co.aggregation_due.clear()
             with survived("driver"):

@@ -283,7 +283,8 @@ class NotificationSender(BackgroundThread):
         self._channel = channel
         self._sender = sender
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run in the thread."""
         while not self._stopping.is_set():
             with survived("notification"):
                 while not self._stopping.is_set() and self.run_once():

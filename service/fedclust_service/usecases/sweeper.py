@@ -39,7 +39,8 @@ class Sweeper(BackgroundThread):
         super().__init__("fedclust-sweeper")
         self._co = co
 
-    def _run(self) -> None:
+    def run(self) -> None:
+        """Run in the thread."""
         upgraded = False
         tidied_at: datetime | None = None
         while not self._stopping.is_set():

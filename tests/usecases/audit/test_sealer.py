@@ -53,7 +53,7 @@ def test_another_worker_seals_what_a_dead_one_has_left(both: DirectApi) -> None:
     other = both.another()
     with working(other.sealer):
         eventually(lambda: waiting(other) == 0)
-    assert not other.sealer.alive
+    assert not other.sealer.is_alive()
 
 
 def test_a_worker_that_hears_of_a_seal_seals_nothing_at_once(direct: DirectApi) -> None:
