@@ -227,13 +227,13 @@ class Sessions(Repository):
         )
         return self._whole(query)
 
-    def to_scrub(self, ended_before: datetime, limit: int = 100) -> Sequence[Session]:
+    def to_scrub(self, ended_before: datetime) -> Sequence[Session]:
         """Return ended sessions with payloads past their retention time, without damaged ones."""
         query = (
             select(_S.id)
             .where(_S.ended_at < ended_before, _S.scrubbed_at.is_(None))
             .order_by(_S.ended_at, _S.id)
-            .limit(limit)
+            .limit(100)
         )
         return self._whole(query)
 

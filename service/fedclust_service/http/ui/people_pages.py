@@ -278,9 +278,8 @@ def _accept_table(page: PageRequest) -> Response:
     require(page.actor, "table.accept")
     form, name = _typed(page, "table_id", "number", "head"), page.param("name")
     try:
-        typed = checked(_TypedTable, {**form.texts, "number": _whole(form.texts["number"])})
-        body = TableAcceptance(number=typed.number, head=typed.head)
-        site_tables.accept_table(page.co, page.actor, name, typed.table_id, body)
+        body = checked(_TypedTable, {**form.texts, "number": _whole(form.texts["number"])})
+        site_tables.accept_table(page.co, page.actor, name, body.table_id, body)
     except Refusal as refusal:
         return _shown_again(Role.SITE, page, refusal, chain=form.refused(refusal))
     return page.redirect(f"{_path(Role.SITE)}/{name}", "table-accepted")
