@@ -129,9 +129,8 @@ def _suggested(
     to_do, uncertain = (found.text.count(f"# {mark}: ") for mark in ("to do", "uncertain"))
     said = f'{counted(to_do, "line")} marked "to do", {uncertain} "uncertain"'
     show(err, f"{path}: a suggested mapping; {said}")
-    update: dict[str, Any] = {
-        "reading": source.reading.model_copy(update={"mapping": o.absolute(path)})
-    }
+    mapping = {"mapping": str(path.absolute())}
+    update: dict[str, Any] = {"reading": source.reading.model_copy(update=mapping)}
     if source.person_column is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
         update["person_column"] = found.person

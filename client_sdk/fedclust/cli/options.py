@@ -25,7 +25,6 @@ from fedclust.client import Client
 from fedclust.client.http import ConnectionOptions, Http
 from fedclust.client.token_file import read_token_file
 from fedclust.data.mapping import ReadOptions, read_options
-from fedclust.data.secret_files import refuse_address
 from fedclust.schema.model import Written
 from fedclust.site import Site
 from fedclust.site.data_sources import MARK, DataSource, DataSources
@@ -299,7 +298,7 @@ class Reading(OptionGroup):
 
     @property
     def options(self) -> ReadOptions:
-        """The options as the SDK takes them; paths are absolute."""
+        """The options as the SDK takes them."""
         sentinels: dict[str, list[float]] = {}
         for text in self.sentinel or ():
             name, _, number = text.rpartition("=")
@@ -312,24 +311,27 @@ class Reading(OptionGroup):
                 raise UsageError("--sentinel needs FEATURE=NUMBER, for example chol=0")
         given = {name: getattr(self, name) for name in field_names(Reading) if name != "sentinel"}
         given |= {
-            "mapping": _absolute_file(self.mapping, "--mapping"),
             "sentinels": sentinels,
             "delimiter": "\t" if self.delimiter in ("tab", "\\t") else self.delimiter,
             "columns": [name.strip() for name in (self.columns or "").split(",") if self.columns],
-            "sql_url_file": _absolute_file(self.sql_url_file, "--sql-url-file"),
         }
         return read_options(given, lambda field: "--" + field.replace("_", "-"))
 
     def given(self, data: str, whose: WhoseRows) -> DataSource:
         """Return what this command says of ``--data``, a file or a registered source."""
+        if data == "-":
+            raise UsageError("rows are read twice, so not from standard input: give a file")
+        if not (data.startswith(MARK) or Path(data).exists()) and data in DataSources().read():
+            named = f"{MARK}{data}"
+            raise UsageError(f"there is no file {data} here; for the registered source: {named}")
         return DataSource(
-            data=absolute_data(data),
+            data=data,
             reading=self.options,
             id_column=whose.id_column,
             person_column=whose.person_column,
-            id_map=_absolute_file(whose.id_map, "--id-map"),
+            id_map=None if whose.id_map is None else str(whose.id_map),
             given=data,
-        )
+        ).absolute()
 
     def source(self, data: str, whose: WhoseRows) -> DataSource:
         """Return the rows that ``--data`` names.
@@ -450,30 +452,9 @@ def option_names(kind: type[OptionGroup]) -> dict[str, str]:
     return {name: "--" + name.replace("_", "-") for name in kind.model_fields}
 
 
-def absolute(path: Path | None) -> str | None:
-    """Return a path that still holds in another directory."""
-    return None if path is None else str(path.resolve())
-
-
 def answered_later(data: str, how: Reading, persons: Persons, outputs: Outputs) -> dict[str, Any]:
     """Return the fields of a :class:`SessionSource`; they still hold in another directory."""
-    paths = {name: absolute(path) for name, path in vars(outputs).items()}
-    given = {**vars(persons), "id_map": absolute(persons.id_map)}
-    return {"data": absolute_data(data), "reading": how.options, **given, **paths}
-
-
-def _absolute_file(path: Path | None, option: str) -> str | None:
-    """Return :func:`absolute`; UsageError if the option was given a database's address."""
-    return None if path is None else absolute(Path(refuse_address(str(path), option)))
-
-
-def absolute_data(data: str) -> str:
-    """Return the path of data that still holds in another directory; ``@NAME`` as it is."""
-    if data == "-":
-        raise UsageError("rows are read twice, so not from standard input: give a file")
-    if data.startswith(MARK):
-        return data
-    path = Path(refuse_address(data, "--data"))
-    if not path.exists() and data in DataSources().read():
-        raise UsageError(f"there is no file {data} here; for the registered source: {MARK}{data}")
-    return str(path.absolute())
+    paths = {
+        name: None if path is None else str(path.absolute()) for name, path in vars(outputs).items()
+    }
+    return {**dict(how.given(data, persons)), "given": None, **table_options(persons), **paths}

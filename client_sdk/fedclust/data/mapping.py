@@ -287,7 +287,7 @@ def read_options(
     """
     for name in ("mapping", "sql_url_file"):
         if isinstance(given.get(name), str | os.PathLike):
-            refuse_address(os.fspath(given[name]), name)
+            refuse_address(os.fspath(given[name]), called(name))
     said = {name: value for name, value in given.items() if value is not None}
     try:
         return ReadOptions.model_validate_json(json.dumps(said, default=_plain))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final, TypedDict
+from typing import Annotated, Final, Self, TypedDict
 
 from pydantic import Field
 
@@ -71,6 +71,24 @@ class DataSource(Model):
     def rows(self, on_read: OnRead | None = None) -> Dataset:
         """Return the rows, to be read with these options."""
         return Dataset.of(Path(self.data), self.reading, on_read, self.given)
+
+    def absolute(self) -> Self:
+        """Return this with paths that still hold in another directory; ``@NAME`` stays as it is.
+
+        Symbolic links stay too: a link may lead to another file every month.
+
+        Raises
+        ------
+        UsageError
+            A path is the address of a database.
+        """
+        read = {"mapping": self.reading.mapping, "sql_url_file": self.reading.sql_url_file}
+        read = {name: _absolute(p, name) for name, p in read.items() if isinstance(p, str)}
+        paths = {} if self.data.startswith(MARK) else {"data": _absolute(self.data, "--data")}
+        if self.id_map is not None:
+            paths["id_map"] = _absolute(self.id_map, "--id-map")
+        reading = self.reading.model_copy(update=read)
+        return self.model_copy(update={**paths, "reading": reading})
 
     def resolved(self) -> DataSource:
         """Return the registered source that ``data`` names, changed by what is given here.
@@ -187,7 +205,7 @@ class DataSources:
             )
         if source.data.startswith(MARK):
             raise UsageError(f"{source.data} is a registered source: give a file or a directory")
-        absolute = _absolute(source)
+        absolute = source.absolute().model_copy(update={"given": None})
         columns = absolute.columns()
         unmatched = absolute.unmatched(columns)
         if unmatched:
@@ -239,22 +257,5 @@ def _not_there(source: DataSource, unmatched: list[str], columns: list[str]) -> 
     return DataError(Path(source.data).name, "missing-column", message, column=column)
 
 
-def _absolute(source: DataSource) -> DataSource:
-    """Return a source whose paths still hold in another directory.
-
-    Symbolic links stay: a link may lead to another file every month.
-    """
-    reading = source.reading
-    paths = {
-        name: str(Path(refuse_address(path, name)).absolute())
-        for name, path in (("mapping", reading.mapping), ("sql_url_file", reading.sql_url_file))
-        if isinstance(path, str)
-    }
-    return source.model_copy(
-        update={
-            "data": str(Path(refuse_address(source.data, "data")).absolute()),
-            "given": None,
-            "id_map": None if source.id_map is None else str(Path(source.id_map).absolute()),
-            "reading": reading.model_copy(update=paths),
-        }
-    )
+def _absolute(path: str, option: str) -> str:
+    return str(Path(refuse_address(path, option)).absolute())
