@@ -147,7 +147,7 @@ def test_what_does_not_fit_is_named(run: Run) -> None:
     method = ("--algorithm", "lloyd", "--clusters", "2")
     make = ("session", "create", "one", "--study", "lungs", *method)
     assert "--sites: a session has the sites" in run("eva", *make, "--sites", "ada,brno", code=2)
-    assert "no study of this name" in run("eva", *make[:4], "nothing", *method, code=5)
+    assert "no study of this name" in run("eva", *make[:4], "nothing", *method, code=2)
     run("eva", *make)
     # From a session of another study, or of none, it gets the sites of the named one.
     run("eva", "study", "create", "others", *asked)

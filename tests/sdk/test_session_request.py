@@ -71,7 +71,7 @@ def test_a_session_starts_from_another(analyst: Client) -> None:
     assert "candidates" not in other.definition.config
     body, dropped = inherit(first, {"name": "x", "study": "other"})
     assert "sites" not in body
-    assert dropped == ()
+    assert not dropped
 
 
 def test_a_token_comes_from_text_or_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

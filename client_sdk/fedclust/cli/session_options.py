@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -10,9 +11,9 @@ from fedclust.cli import options as o
 from fedclust.cli.console import err, show
 from fedclust.cli.session_file import read_object, source_name
 from fedclust.client import Client
-from fedclust.client.session_request import FieldNames, declare, dropped_text, inherit, read_model
+from fedclust.client.session_request import FieldNames, read_session, read_study
 from fedclust.definition import check_definition
-from fedclust.definition.study import SessionOfStudy, StudyCreate, complete
+from fedclust.definition.study import StudyCreate, complete
 from fedclust.schema import times
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionCreate
@@ -117,20 +118,16 @@ class SessionOptions(_Shared):
         """Return the definition of a session of this name; UsageError that says what is wrong."""
         body = {} if self.file is None else read_object(self.file)
         body |= {"name": session, **self.given(*_FIELDS, "study", "algorithm", "seed", "start")}
-        if self.from_session is not None:
-            known = client.session(self.from_session).definition
-            body, dropped = inherit(known, body)
-            if dropped:
-                show(err, dropped_text(known, dropped))
-        study = client.study(str(body["study"])) if body.get("study") else None
         if self.features is not None:
-            body["features"] = declare(o.split_names(self.features), study, "--features")
+            body["features"] = o.split_names(self.features)
         body |= self.parts(body)
-        model = SessionCreate if study is None else SessionOfStudy
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
-        found = read_model(model, body, self.names)
-        if study is None and not found.purpose:
+        start = None
+        if self.from_session is not None:
+            start = client.session(self.from_session).definition
+        found = read_session(body, start, client.study, self.names, partial(show, err))
+        if found.study is None and not found.purpose:
             name = self.names.name("/purpose")
             raise UsageError(f"{name}: say in one to five sentences what the session is for")
         where = self.names.name("/config/n_clusters")
@@ -192,12 +189,12 @@ class StudyOptions(_Shared):
         body = {key: value for key, value in body.items() if key not in _OF_STORED_STUDY}
         body |= {"name": name, **self.given(*_FIELDS)}
         if self.features is not None:
-            body["features"] = declare(o.split_names(self.features), None, "--features")
+            body["features"] = o.split_names(self.features)
         defaults = {**_object_at(body, "defaults"), **self.given("algorithm", "start")}
         defaults |= self.parts(defaults)
         if defaults:
             body["defaults"] = defaults
-        return read_model(StudyCreate, body, self.names)
+        return read_study(body, self.names)
 
 
 def read_time(text: str, option: str) -> datetime:

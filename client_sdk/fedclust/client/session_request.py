@@ -6,7 +6,7 @@ the option that the person gave, or the field in the person's file.
 
 import functools
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
@@ -111,18 +111,24 @@ def read_model(model: type[M], body: Mapping[str, Any], names: FieldNames = _PLA
     raise names.error(faults)
 
 
-def read_study(body: Mapping[str, Any]) -> StudyCreate:
+def read_study(body: Mapping[str, Any], names: FieldNames = _PLAIN_NAMES) -> StudyCreate:
     """Return the study that a mapping describes; UsageError that names all faults.
 
     A feature may be its name alone, for a number without bounds.
     """
-    return read_model(StudyCreate, _with_features(json_value(body), None))
+    return read_model(StudyCreate, _with_features(json_value(body), None, names), names)
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, UserWarning, stacklevel=4)
 
 
 def read_session(
     written: SessionCreate | Mapping[str, Any],
     start: Definition | None,
     get_study: Callable[[str], StudyInfo],
+    names: FieldNames = _PLAIN_NAMES,
+    tell: Callable[[str], None] = _warn,
 ) -> SessionCreate:
     """Return the session that a mapping describes; UsageError that names all faults.
 
@@ -133,9 +139,12 @@ def read_session(
     ----------
     written : SessionCreate or mapping
     start : Definition, optional
-        That of another session, which the mapping changes; a warning names dropped options.
+        That of another session, which the mapping changes.
     get_study : callable
         Returns the study of a name.
+    names : FieldNames, optional
+    tell : callable
+        Takes what names the options of ``start`` that are dropped.
     """
     if isinstance(written, SessionCreate):
         if start is not None:
@@ -145,18 +154,16 @@ def read_session(
     if start is not None:
         body, dropped = inherit(start, body)
         if dropped:
-            warnings.warn(dropped_text(start, dropped), UserWarning, stacklevel=3)
+            tell(dropped)
     name, features = body.get("study"), body.get("features")
     by_name = isinstance(features, (list, tuple)) and any(isinstance(f, str) for f in features)
     study = get_study(str(name)) if by_name and name is not None else None
     model = SessionCreate if name is None else SessionOfStudy
-    return read_model(model, _with_features(json_value(body), study))
+    return read_model(model, _with_features(json_value(body), study, names), names)
 
 
-def inherit(
-    definition: Definition, changes: Mapping[str, Any]
-) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Return a definition that starts from another session's, and the options that it drops.
+def inherit(definition: Definition, changes: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
+    """Return a definition that starts from another session's, and what names dropped options.
 
     ``changes`` replace fields; those in ``config`` and ``policy`` replace single options. The seed
     is drawn again. With another algorithm only the number of clusters is taken over of ``config``;
@@ -164,10 +171,12 @@ def inherit(
     """
     known = definition.model_dump(mode="json")
     body = {key: value for key, value in known.items() if key not in _FROZEN}
-    dropped: tuple[str, ...] = ()
+    dropped = ""
     if changes.get("algorithm", definition.algorithm) != definition.algorithm:
         n_clusters = definition.config.get("n_clusters")
-        dropped = tuple(sorted(set(definition.config) - {"n_clusters"}))
+        if options := ", ".join(sorted(set(definition.config) - {"n_clusters"})):
+            dropped = f"not taken over from {definition.name}: options of {definition.algorithm} "
+            dropped += f"({options})"
         body["config"] = {} if n_clusters is None else {"n_clusters": n_clusters}
     if changes.get("study") not in (None, definition.study):
         del body["sites"]  # the sites of a session are those of its study
@@ -177,44 +186,31 @@ def inherit(
     return {**body, **changes}, dropped
 
 
-def dropped_text(definition: Definition, dropped: Sequence[str]) -> str:
-    """Return the line that says which options another method did not take over."""
-    return (
-        f"not taken over from {definition.name}: options of {definition.algorithm} "
-        f"({', '.join(dropped)})"
-    )
-
-
-def declare(names: Sequence[str], study: StudyInfo | None, option: str) -> list[dict[str, Any]]:
-    """Return the declarations of these features: the study's, or numbers without bounds.
+def _with_features(
+    body: dict[str, Any], study: StudyInfo | None, names: FieldNames
+) -> dict[str, Any]:
+    """Return a definition without names alone: the study's features, or numbers without bounds.
 
     Raises
     ------
     UsageError
-        The study has features, but none of this name. It names ``option``.
+        The study has features, but none of this name.
     """
+    features = body.get("features")
+    if not isinstance(features, list):
+        return body
     known: dict[str, list[dict[str, Any]]] = {}
     for each in (study and study.features) or ():
         # A column that is a feature and an outcome is declared twice.
         known.setdefault(each.name, []).append(each.model_dump(mode="json"))
-    for name in names:
-        if known and study is not None and name not in known:
-            near = nearest_name(name, known)
+    declared: list[Any] = []
+    for each in features:
+        if known and isinstance(each, str) and each not in known:
+            near = nearest_name(each, known)
             meant = f': did you mean "{near}"?' if near else "."
             raise UsageError(
-                f'{option}: study {study.name} has no feature "{name}"{meant} It has: '
-                f"{', '.join(known)}"
+                f'{names.name("/features")}: study {body["study"]} has no feature "{each}"{meant} '
+                f"It has: {', '.join(known)}"
             )
-    return [each for name in names for each in (known[name] if known else [{"name": name}])]
-
-
-def _with_features(body: dict[str, Any], study: StudyInfo | None) -> dict[str, Any]:
-    features = body.get("features")
-    if not isinstance(features, list):
-        return body
-    declared = [
-        found
-        for each in features
-        for found in (declare([each], study, "features") if isinstance(each, str) else [each])
-    ]
+        declared += known.get(each, [{"name": each}]) if isinstance(each, str) else [each]
     return {**body, "features": declared}

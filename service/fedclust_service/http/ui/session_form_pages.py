@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from fedclust.client.session_request import dropped_text, inherit
+from fedclust.client.session_request import inherit
 from fedclust.data.definition_warnings import definition_warnings
 from fedclust.definition.json_text import read_json
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
@@ -48,7 +48,7 @@ def _open(kind: str, page: PageRequest) -> Response:
     body, dropped = inherit(definition, {**changes, **({"study": study} if study else {})})
     form = form.filled({name: value for name, value in body.items() if name != "name"})
     notes = [f"Copied from {definition.name}. The new session needs its own name."]
-    notes += [f"{dropped_text(definition, dropped)}."] if dropped else []
+    notes += [f"{dropped}."] if dropped else []
     return _show(page, replace(form, notes=(*notes, *form.notes)))
 
 
