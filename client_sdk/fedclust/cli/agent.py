@@ -6,12 +6,11 @@ import contextlib
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
 import typer
-from pydantic import Field
 
 from fedclust.cli import options as o
 from fedclust.cli.console import ProgressLine, conclude, consented, err, show, show_list, timestamp
@@ -20,7 +19,6 @@ from fedclust.cli.output_files import check_outputs, is_labels, is_result, write
 from fedclust.client import Client
 from fedclust.data.live_line import SLOW_S, rows_read
 from fedclust.data.mapping import OnRead
-from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.site import Progress, Site
 from fedclust.site.consent import ConsentRequest
@@ -62,54 +60,39 @@ class AgentEntry(SessionSource):
         return self == other.model_copy(update={"state": self.state, "said": self.said})
 
 
-_Entries: TypeAlias = tuple[AgentEntry, ...]
-
-
-class _AgentList(Model):
-    entries: Annotated[_Entries, Field(max_length=100_000)] = ()
-
-
 class AgentEntries:
-    """The list of entries in a site's state; several processes may change it."""
+    """The entries in a site's state, one for each session; several processes may change them."""
 
     def __init__(self, state: SiteState) -> None:
         self.state = state
-        self._list = StateDocument(state, "agent", _AgentList)
+        self._known = StateDocument(state, "agent", dict[str, AgentEntry])
 
-    def read(self) -> _Entries:
+    def read(self) -> list[AgentEntry]:
         """Return all entries, in the order in which they were added."""
-        return self._list.read().entries
+        return [*self._known.read().values()]
 
     def put(self, entry: AgentEntry) -> None:
         """Add an entry, or replace the session's."""
-        self._change(lambda known: [*_without(known, entry.session), entry])
+        self._known.update(lambda known: {**known, entry.session: entry})
 
     def drop(self, session: str) -> None:
         """Remove a session's entry; UsageError where there is none."""
-        if all(each.session != session for each in self.read()):
+        if session not in self._known.read():
             raise errors.UsageError(
                 f"{session} was not handed to the agent: fedclust agent list shows which"
             )
-        self._change(lambda known: _without(known, session))
+        self._known.update(lambda known: {name: known[name] for name in known if name != session})
 
     def note(self, entry: AgentEntry, state: State, said: str) -> None:
         """Record the state of an entry, unless the entry was replaced meanwhile."""
-        noted, asked = {"state": state, "said": said}, (entry.session, entry.definition_sha256)
-        self._change(
-            lambda known: [
-                each.model_copy(update=noted)
-                if (each.session, each.definition_sha256) == asked
-                else each
-                for each in known
-            ]
-        )
 
-    def _change(self, change: Callable[[_Entries], Iterable[AgentEntry]]) -> None:
-        self._list.update(lambda known: _AgentList(entries=tuple(change(known.entries))))
+        def change(known: dict[str, AgentEntry]) -> dict[str, AgentEntry]:
+            found = known.get(entry.session)
+            if found is None or found.definition_sha256 != entry.definition_sha256:
+                return known
+            return {**known, entry.session: found.model_copy(update={"state": state, "said": said})}
 
-
-def _without(known: _Entries, session: str) -> list[AgentEntry]:
-    return [each for each in known if each.session != session]
+        self._known.update(change)
 
 
 class _TakenBack(Exception):

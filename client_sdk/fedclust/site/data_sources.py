@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Annotated, Final, Self, TypedDict
+from typing import Final, Self, TypedDict
 
 from pydantic import Field
 
@@ -18,7 +18,7 @@ from fedclust.data.mapping import OnRead, ReadOptions
 from fedclust.data.secret_files import refuse_address
 from fedclust.data.sources import read_columns
 from fedclust.schema.field_names import nearest_name
-from fedclust.schema.model import SLUG, Model, Slug
+from fedclust.schema.model import SLUG, Model
 from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.errors import DataError, UsageError
 
@@ -150,21 +150,15 @@ class SessionSource(DataSource):
         return Path(labels) if labels else None, Path(result) if result else None
 
 
-class _DataSourceList(Model):
-    sources: Annotated[dict[Slug, DataSource], Field(max_length=10_000)] = Field(
-        default_factory=dict
-    )
-
-
 class DataSources:
     """The sources that are registered in a site's state; several processes may change them."""
 
     def __init__(self, state: SiteState | None = None) -> None:
-        self._list = StateDocument(state or SiteState(), "data-sources", _DataSourceList)
+        self._list = StateDocument(state or SiteState(), "data-sources", dict[str, DataSource])
 
     def read(self) -> dict[str, DataSource]:
         """Return all sources by name, in the order of their names."""
-        return dict(sorted(self._list.read().sources.items()))
+        return dict(sorted(self._list.read().items()))
 
     def get(self, name: str) -> DataSource:
         """Return a source; UsageError lists the known ones."""
@@ -211,13 +205,13 @@ class DataSources:
         if unmatched:
             raise _not_there(absolute, unmatched, columns)
 
-        def put(registered: _DataSourceList) -> _DataSourceList:
-            if registered.sources.get(name, absolute) != absolute and not replace:
+        def put(registered: dict[str, DataSource]) -> dict[str, DataSource]:
+            if registered.get(name, absolute) != absolute and not replace:
                 raise UsageError(
                     f"{MARK}{name} is registered with other data or options (fedclust data show "
                     f"{name}): give replace=True (--replace), or another name"
                 )
-            return _DataSourceList(sources={**registered.sources, name: absolute})
+            return {**registered, name: absolute}
 
         self._list.update(put)
         return columns
@@ -225,12 +219,7 @@ class DataSources:
     def remove(self, name: str) -> None:
         """Forget a source; its data are not changed. UsageError where there is none."""
         self.get(name)
-
-        def drop(registered: _DataSourceList) -> _DataSourceList:
-            kept = {key: each for key, each in registered.sources.items() if key != name}
-            return _DataSourceList(sources=kept)
-
-        self._list.update(drop)
+        self._list.update(lambda known: {key: known[key] for key in known if key != name})
 
 
 def data_source(name: str) -> DataSource:

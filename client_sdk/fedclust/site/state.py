@@ -28,10 +28,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from pydantic import ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from fedclust.durable_files import FileLock, LockHeld, private_directory, reason, sync_directory
-from fedclust.schema.model import Model
 from fedclust.wire.errors import StateDamaged, StateError, StateLocked, UsageError
 
 RESTORE: Final = "Restore the state from a backup (fedclust restore --from FILE)"
@@ -45,7 +44,7 @@ _NETWORK = frozenset(
     | {"fuse.glusterfs", "fuse.rclone", "fuse.s3fs", "fuse.sshfs", "glusterfs", "gpfs", "lustre"}
     | {"ncpfs", "nfs", "nfs4", "smb2", "smb3", "smbfs", "vboxsf"}
 )
-M = TypeVar("M", bound=Model)
+T = TypeVar("T")
 
 
 class _Open(threading.local):
@@ -381,21 +380,23 @@ _NOT_USABLE = frozenset(
 )
 
 
-class StateDocument(Generic[M]):
-    """A model that is stored as a whole, such as the list of data sources.
+class StateDocument(Generic[T]):
+    """A value that is stored as a whole, such as the list of data sources.
 
     Parameters
     ----------
     state : SiteState
     name : str
-    model : type
-        A document that was never written counts as the model with its default values.
+    kind : type
+        A model, or a mapping of models. A document that was never written counts as one with the
+        default values, or an empty one.
     """
 
-    def __init__(self, state: SiteState, name: str, model: type[M]) -> None:
-        self.state, self._name, self._model = state, name, model
+    def __init__(self, state: SiteState, name: str, kind: type[T]) -> None:
+        self.state, self._name, self._kind = state, name, kind
+        self._json = TypeAdapter(kind)
 
-    def read(self) -> M:
+    def read(self) -> T:
         """Return the document.
 
         Raises
@@ -407,15 +408,15 @@ class StateDocument(Generic[M]):
                 "SELECT content FROM documents WHERE name = ?", (self._name,)
             ).fetchone()
             if found is None:
-                return self._model()
+                return self._kind()
             try:
-                return self._model.model_validate_json(self.state.unseal(found[0]))
+                return self._json.validate_json(self.state.unseal(found[0]))
             except ValidationError:
                 raise self.state.damaged(
                     f"another version of fedclust wrote {self._name!r}"
                 ) from None
 
-    def update(self, change: Callable[[M], M]) -> None:
+    def update(self, change: Callable[[T], T]) -> None:
         """Replace the document by what ``change`` makes of it; nobody else writes meanwhile.
 
         Raises
@@ -423,7 +424,7 @@ class StateDocument(Generic[M]):
         StateError
         """
         with self.state.write() as connection:
-            content = seal(change(self.read()).model_dump_json().encode())
+            content = seal(self._json.dump_json(change(self.read())))
             connection.execute(
                 "INSERT INTO documents VALUES (?, ?) ON CONFLICT DO UPDATE SET content = "
                 "excluded.content",
