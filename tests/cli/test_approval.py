@@ -191,7 +191,7 @@ def test_a_withdrawal_says_what_was_sent_and_how_to_leave(desk: Desk) -> None:
 def test_the_agent_takes_only_what_is_approved(desk: Desk) -> None:
     assert desk.take_part(("agent", "add"), "--yes") == 4
     assert "no recorded approval" in desk.err
-    assert AgentEntries(SiteState()).read() == ()
+    assert AgentEntries(SiteState()).read() == []
     assert desk.approve("--code", desk.reviewed()) == 0
     assert desk.take_part(("agent", "add")) == 0
     assert [entry.session for entry in AgentEntries(SiteState()).read()] == ["heart"]

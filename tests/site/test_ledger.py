@@ -93,11 +93,10 @@ def test_what_was_done_to_a_line_is_found(
     assert ledger.verify()[0].startswith(f"line {line}: ")
 
 
-def test_a_line_under_another_event_is_found(ledger: Ledger) -> None:
-    with closing(sqlite3.connect(ledger.state.path)) as connection:
-        connection.execute("UPDATE ledger SET event = 'review' WHERE line = 3")
-        connection.commit()
-    assert ledger.verify() == ["line 3: its columns differ from its text"]
+def test_a_damaged_line_is_found_among_the_events(ledger: Ledger) -> None:
+    rewrite(ledger, [*lines(ledger)[:-1], (5, "damaged")])
+    with pytest.raises(StateDamaged, match="line 5 of the ledger"):
+        list(ledger.events())
 
 
 @pytest.mark.parametrize("change", [lambda t: t[:-1], lambda t: [*t[:4], (5, t[4][1][:-9] + "x}")]])

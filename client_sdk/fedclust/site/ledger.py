@@ -30,8 +30,6 @@ from fedclust.wire.models import TableHeads
 FIRST = "0" * 64
 #: A coordinator refuses a table, or accepts it after that by its operator's act.
 REFUSED, ACCEPTED = "table refused", "table accepted"
-#: Keys of a line that are columns too, to find lines by.
-_COLUMNS = {"event": "event", "session": "session", "table_id": "table"}
 
 
 class LedgerHead(Model):
@@ -61,8 +59,7 @@ class Ledger:
             body = {**entry, "line": head.lines + 1, "previous": head.hash}
             text = json.dumps(body, sort_keys=True, allow_nan=False)
             connection.execute(
-                "INSERT INTO ledger (line, event, session, table_id, text) VALUES (?, ?, ?, ?, ?)",
-                (head.lines + 1, *(entry.get(key) for key in _COLUMNS.values()), text),
+                "INSERT INTO ledger (line, text) VALUES (?, ?)", (head.lines + 1, text)
             )
             self._head.update(lambda _: LedgerHead(lines=head.lines + 1, hash=_hash(text)))
 
@@ -100,10 +97,8 @@ class Ledger:
         """
         faults, previous, hashes, number = list[str](), FIRST, list[str](), 0
         with self.state.read() as connection:
-            rows = connection.execute(
-                f"SELECT line, text, {', '.join(_COLUMNS)} FROM ledger ORDER BY line"  # noqa: S608
-            )
-            for number, (line, text, *columns) in enumerate(rows, 1):
+            rows = connection.execute("SELECT line, text FROM ledger ORDER BY line")
+            for number, (line, text) in enumerate(rows, 1):
                 entry = _parse_line(text)
                 if entry is None:
                     faults.append(f"line {number}: not a JSON object")
@@ -111,8 +106,6 @@ class Ledger:
                     faults.append(f"line {number}: does not follow the line before it")
                 elif not entry.get("line") == line == number:
                     faults.append(f"line {number}: numbered {entry.get('line')!r}")
-                elif [entry.get(key) for key in _COLUMNS.values()] != columns:
-                    faults.append(f"line {number}: its columns differ from its text")
                 previous = _hash(text)
                 hashes.append(previous)
             head = self._head.read()

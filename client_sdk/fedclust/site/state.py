@@ -23,7 +23,7 @@ import sqlite3
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -57,10 +57,6 @@ class _Open(threading.local):
         self.kept: dict[Path, tuple[sqlite3.Connection, tuple[int, int]]] = {}
         self.reading: dict[Path, sqlite3.Connection] = {}
         self.writing: dict[Path, sqlite3.Connection] = {}
-
-    def find(self, path: Path) -> sqlite3.Connection | None:
-        """Return the connection of the innermost block; None if there is none."""
-        return self.writing.get(path) or self.reading.get(path)
 
 
 _OPEN = _Open()
@@ -105,33 +101,27 @@ class SiteState:
         StateError
             The database cannot be read; StateDamaged if it is not what was written.
         """
-        if found := _OPEN.find(self.path):
+        if found := _OPEN.writing.get(self.path) or _OPEN.reading.get(self.path):
             yield found
             return
-        with self._snapshot() as connection:
+        with self.errors(), self._opened() as connection:
+            connection.execute("BEGIN")
             _OPEN.reading[self.path] = connection
             try:
                 yield connection
             finally:
                 del _OPEN.reading[self.path]
 
-    def rows(self, statement: str, values: Any = ()) -> Iterator[Any]:
-        """Yield the rows of a query, within a block of :meth:`read` or by itself.
+    def rows(self, statement: str, values: Any = ()) -> list[Any]:
+        """Return the rows of a query, within a block of :meth:`read` or by itself.
 
         Raises
         ------
         StateError
             As :meth:`read`.
         """
-        # Not a block of its own: a generator may be left open while others begin and end.
-        found = _OPEN.find(self.path)
-        if found is None and (kept := self._kept()):
-            with self.errors():
-                rows = kept.execute(statement, values).fetchall()
-            yield from rows
-            return
-        with nullcontext(found) if found else self._snapshot() as connection:
-            yield from connection.execute(statement, values)
+        with self.read() as connection:
+            return connection.execute(statement, values).fetchall()
 
     @contextmanager
     def write(self) -> Iterator[sqlite3.Connection]:
@@ -243,12 +233,6 @@ class SiteState:
             raise StateError(f"{where}: {reason(error)}. {_AGAIN}") from None
 
     # --- the file ---------------------------------------------------------------------------------
-
-    @contextmanager
-    def _snapshot(self) -> Iterator[sqlite3.Connection]:
-        with self.errors(), self._opened() as connection:
-            connection.execute("BEGIN")
-            yield connection
 
     @contextmanager
     def _opened(self, *, make: bool = False) -> Iterator[sqlite3.Connection]:

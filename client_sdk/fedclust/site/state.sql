@@ -20,10 +20,11 @@ CREATE TABLE answers (
 ) STRICT;
 CREATE TABLE ledger (
     line INTEGER PRIMARY KEY,
-    event TEXT,
-    session TEXT,
-    table_id TEXT,
-    text TEXT NOT NULL
+    text TEXT NOT NULL,
+    -- Of a damaged line too, so that whoever reads events finds it.
+    event TEXT AS (iif(json_valid(text), json_extract(text, '$.event'), 'damaged')),
+    session TEXT AS (iif(json_valid(text), json_extract(text, '$.session'), NULL)),
+    table_id TEXT AS (iif(json_valid(text), json_extract(text, '$.table'), NULL))
 ) STRICT;
 CREATE INDEX ledger_event ON ledger (event) WHERE event IS NOT NULL;
 CREATE INDEX ledger_table ON ledger (table_id) WHERE table_id IS NOT NULL;
