@@ -175,7 +175,7 @@ def test_raising_prints_the_new_figure_and_asks(desk: Desk) -> None:
     for wrong in ("0", "1001"):
         assert desk.run("allowance", "raise", "--table", table, wrong, "--approved-by", "x") == 2
     assert desk.run("allowance", "raise", "--table", "zz", "5", "--approved-by", "x") == 2
-    assert "fedclust allowance show" in desk.err
+    assert "fedclust cohort show" in desk.err
 
 
 def test_a_role_is_released_by_name(desk: Desk) -> None:

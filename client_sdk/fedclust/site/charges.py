@@ -23,7 +23,7 @@ from fedclust.site.allowance import (
     charged,
     sharing,
 )
-from fedclust.site.cohorts import CohortRecord, CohortStore, Overtaken, outcomes_only
+from fedclust.site.cohorts import CohortRecord, CohortStore, Overtaken, chosen_tables, outcomes_only
 from fedclust.site.state import SiteState
 from fedclust.wire import errors
 from fedclust.wire.models import SiteTableInfo
@@ -288,13 +288,8 @@ class Charges:
         if not 1 <= points <= MOST_RAISED:
             raise errors.UsageError(f"open 1 to {MOST_RAISED} points at a time")
         histories = self._store.histories()
-        found = [name for name in histories if name.startswith(start)]
-        if len(found) != 1:
-            raise errors.UsageError(
-                f"{len(found)} tables have an id that begins with {start!r}; fedclust allowance "
-                "show lists them"
-            )
-        return sharing(found[0], histories)
+        (table,) = chosen_tables(histories, start)
+        return sharing(table, histories)
 
     def release_role(self, column: str, approved_by: str, now: datetime) -> list[str]:
         """Let a column that was an outcome be a feature too; return the tables that it is about.
@@ -327,8 +322,7 @@ class Charges:
         that was first joined after the backup is not known here.
         """
         with self.state.write():
-            with self.state.read() as connection:
-                joined = set(connection.execute("SELECT coordinator, site FROM sessions"))
+            joined = set(self.state.rows("SELECT coordinator, site FROM sessions"))
             charges = [c for each in self.allowances().values() for c in each.charges.values()]
             places = joined | {(each.coordinator, each.site) for each in charges}
             # One without an address, such as a federation of Flower, never confirms: it counts only

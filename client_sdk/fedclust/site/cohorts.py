@@ -11,7 +11,7 @@ import io
 import json
 import secrets
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
@@ -174,7 +174,7 @@ class CohortStore:
         TooFewPersons
         """
         records, secret = self.records(), self.state.secret()
-        chosen = self._choose(records, table)
+        chosen = [records[name].cohort for name in chosen_tables(records, table)]
         new = Cohort.empty(secrets.token_hex(16), p, has_ids=has_ids)
         usable = [] if separate else chosen
         everyone = [record.cohort for record in records.values()]
@@ -224,7 +224,9 @@ class CohortStore:
 
     def find(self, blocks: PersonBlocks, table: str | None = None) -> Cohort | None:
         """Return the cohort that holds a source's persons; None if nobody is known."""
-        return find_cohort(self._choose(self.records(), table), self.state.secret(), blocks)
+        records = self.records()
+        chosen = [records[name].cohort for name in chosen_tables(records, table)]
+        return find_cohort(chosen, self.state.secret(), blocks)
 
     def keep(self, draft: Draft) -> Cohort:
         """Store a draft with its line in the ledger, before anything of it leaves.
@@ -333,22 +335,20 @@ class CohortStore:
         """Store a record with its last change."""
         content = seal(encode_cohort(record.cohort, _head(record.history)))
         with self.state.write() as connection:
-            connection.execute(
-                "INSERT INTO cohorts VALUES (?, ?) ON CONFLICT DO UPDATE SET content = "
-                "excluded.content",
-                (record.cohort.table_id, content),
-            )
+            named = record.cohort.table_id, content
+            connection.execute("REPLACE INTO cohorts VALUES (?, ?)", named)
             self._ledger.append(record.history[-1])
 
-    def _choose(self, records: Mapping[str, CohortRecord], start: str | None) -> list[Cohort]:
-        """Return all cohorts, or the one whose table's id begins with ``start``."""
-        found = [each.cohort for name, each in records.items() if name.startswith(start or "")]
-        if start and len(found) != 1:
-            raise errors.UsageError(
-                f"{len(found)} tables have an id that begins with {start!r}; fedclust cohort show "
-                "lists them"
-            )
-        return found
+
+def chosen_tables(known: Iterable[str], start: str | None) -> list[str]:
+    """Return all tables, or the one whose id begins with ``start``; UsageError for none."""
+    found = [name for name in known if name.startswith(start or "")]
+    if start is not None and len(found) != 1:
+        raise errors.UsageError(
+            f"{len(found)} tables have an id that begins with {start!r}; fedclust cohort show "
+            "lists them"
+        )
+    return found
 
 
 def _change_of(line: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -204,13 +204,8 @@ _THIS = "FROM sessions WHERE session = ? AND coordinator = ? AND site = ? AND de
 
 def has_joined(state: SiteState, *, session: str | None = None, url: str | None = None) -> bool:
     """Return whether this site has joined a session of this name, or one at this coordinator."""
-    with state.read() as connection:
-        found = connection.execute(
-            "SELECT 1 FROM sessions WHERE session = coalesce(?, session) "
-            "AND coordinator = coalesce(?, coordinator)",
-            (session, url),
-        ).fetchone()
-    return found is not None
+    asked = "session = coalesce(?, session) AND coordinator = coalesce(?, coordinator)"
+    return bool(state.rows(f"SELECT 1 FROM sessions WHERE {asked} LIMIT 1", (session, url)))  # noqa: S608
 
 
 def recorded_answers(

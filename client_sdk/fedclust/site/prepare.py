@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import importlib.metadata
@@ -267,11 +266,18 @@ def _person_outcomes(
     takes_part: BoolArray,
 ) -> Iterator[OutcomeBlock]:
     """Yield the persons who are in the table for ``p``; ``takes_part`` says it of its rows."""
-    reader = _PersonReader(given, plan.features, plan.policy.missing == "mask", plan.outcomes)
     with warnings.catch_warnings():
         # Those of these columns were shown when the session was joined.
         warnings.simplefilter("ignore", DataWarning)
-        persons = reader.read(_pinned_columns(cohort, given.later), [])
+        persons = read_persons(
+            given.source,
+            plan.features,
+            person=given.person,
+            id_column=given.id_column,
+            lacking=plan.policy.missing == "mask",
+            pinned=_pinned_columns(cohort, given.later),
+            outcomes=plan.outcomes,
+        )
     for ids, whole in _identified(persons, read_id_map(given.id_map)):
         table_rows = cohort.table_rows(store.state.secret(), ids, p)
         for start in range(0, whole.n, BLOCK):
@@ -425,19 +431,28 @@ def draft_table(
     DataError, StateError, TooFewPersons
     """
     old_ids = read_id_map(given.id_map)
-    reader = _PersonReader(given, features, lacking, outcomes)
-    wanted = persons = reader.read({}, [])
+    read = partial(
+        read_persons,
+        given.source,
+        person=given.person,
+        id_column=given.id_column,
+        outcomes=outcomes,
+    )
+    wanted = persons = read(features, lacking=lacking)
     cohort = None
     if not given.separate_groups:
         cohort = store.find(_person_blocks(persons, old_ids), given.cohort)
     if cohort is not None:
         pinned = _pinned_columns(cohort, given.later)
         # Of later measurements, only what the session asks for gets a new name.
-        persons = (
-            reader.read(pinned, [])
-            if given.later is not None
-            else reader.read_released(pinned, wanted)
-        )
+        present = pinned if given.later else {column.name for column in wanted.columns}
+        further = _as_features({k: pinned[k] for k in pinned if k not in present})
+        try:
+            every = lacking or bool(further)
+            persons = read([*features, *further], lacking=every, pinned=pinned)
+        except errors.DataError:
+            # A session is not refused because of a column that it does not ask for.
+            persons = read(features, lacking=lacking, pinned=pinned)
     earlier: dict[str, str] = {}
     if given.later is not None:
         earlier = {column.name + given.later: column.name for column in persons.columns}
@@ -489,41 +504,6 @@ def recognize(store: CohortStore, given: SiteRows, now: datetime) -> Recognition
         return draft_table(store, given, features, LEAST_GROUP, now, lacking=True)[1].recognition
     except TooFewPersons:
         return None
-
-
-@dataclass(frozen=True)
-class _PersonReader:
-    """Reads the persons of a source, with the columns that a session asks for and further ones."""
-
-    given: SiteRows
-    features: Sequence[Feature]
-    lacking: bool
-    outcomes: Sequence[Outcome] = ()
-
-    def read(self, pinned: Mapping[str, SiteColumn], further: Sequence[Feature]) -> SitePersons:
-        """Read the session's columns and ``further`` ones, ``pinned`` ones as before."""
-        return read_persons(
-            self.given.source,
-            [*self.features, *further],
-            person=self.given.person,
-            id_column=self.given.id_column,
-            lacking=self.lacking or bool(further),
-            pinned=pinned,
-            outcomes=self.outcomes,
-        )
-
-    def read_released(self, released: Mapping[str, SiteColumn], wanted: SitePersons) -> SitePersons:
-        """Read all released columns, as far as the source has them.
-
-        ``wanted`` is what :meth:`read` returns of the session's columns alone.
-        """
-        present = {column.name for column in wanted.columns}
-        further = _as_features({k: released[k] for k in released if k not in present})
-        if further:
-            # A session is not refused because of a column that it does not ask for.
-            with contextlib.suppress(errors.DataError):
-                return self.read(released, further)
-        return self.read(released, [])
 
 
 def _person_blocks(persons: SitePersons, old_ids: Mapping[str, str]) -> PersonBlocks:

@@ -387,18 +387,13 @@ class StateDocument(Generic[T]):
         ------
         StateError
         """
-        with self.state.read() as connection:
-            found = connection.execute(
-                "SELECT content FROM documents WHERE name = ?", (self._name,)
-            ).fetchone()
-            if found is None:
-                return self._kind()
-            try:
-                return self._json.validate_json(self.state.unseal(found[0]))
-            except ValidationError:
-                raise self.state.damaged(
-                    f"another version of fedclust wrote {self._name!r}"
-                ) from None
+        found = self.state.rows("SELECT content FROM documents WHERE name = ?", (self._name,))
+        if not found:
+            return self._kind()
+        try:
+            return self._json.validate_json(self.state.unseal(found[0][0]))
+        except ValidationError:
+            raise self.state.damaged(f"another version of fedclust wrote {self._name!r}") from None
 
     def update(self, change: Callable[[T], T]) -> None:
         """Replace the document by what ``change`` makes of it; nobody else writes meanwhile.
@@ -409,11 +404,7 @@ class StateDocument(Generic[T]):
         """
         with self.state.write() as connection:
             content = seal(self._json.dump_json(change(self.read())))
-            connection.execute(
-                "INSERT INTO documents VALUES (?, ?) ON CONFLICT DO UPDATE SET content = "
-                "excluded.content",
-                (self._name, content),
-            )
+            connection.execute("REPLACE INTO documents VALUES (?, ?)", (self._name, content))
 
 
 def state_directory() -> Path:
