@@ -118,7 +118,6 @@ class Hospital:
                     site=asked.site,
                     session=asked.session,
                     round=max(journal.answers, default=0) + 1,
-                    after=max(journal.answers, default=0),
                     phase=OUTCOMES,
                     task_digest=SHA,
                     media="",

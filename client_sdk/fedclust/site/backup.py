@@ -76,9 +76,9 @@ def verify_state(state: SiteState) -> StateSummary:
         state.check()
         if state.path.exists():
             state.secret()
-        for (content,) in connection.execute("SELECT content FROM documents"):
-            state.unseal(content)
-        for (content,) in connection.execute("SELECT record FROM sessions"):
+        sealed = "SELECT content FROM documents UNION ALL SELECT record FROM sessions "
+        sealed += "UNION ALL SELECT standing FROM sessions WHERE standing IS NOT NULL"
+        for (content,) in connection.execute(sealed):
             state.unseal(content)
         tables, answers = CohortStore(state).records(), list(recorded_answers(state))
         if faults := ledger_faults(state):

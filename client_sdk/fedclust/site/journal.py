@@ -1,10 +1,9 @@
 """A site's record of a session: it can resume, and never sends two answers to one round.
 
-The exact bytes of an answer, and the method's memory after it, are stored before they are first
-sent, and never replaced by another answer. The outcome follows: the receipt, or why the coordinator
-refused. Only the newest round keeps its memory; the round before keeps it until the newest has an
-outcome. If an answer is damaged or missing, the session stops: a new answer to the same round could
-differ from the one that was sent.
+The exact bytes of an answer are stored before they are first sent, and never replaced by another
+answer. With the newest answer the method's memory after it is stored. The outcome follows: the
+receipt, or why the coordinator refused. If an answer is damaged or missing, the session stops: a
+new answer to the same round could differ from the one that was sent.
 """
 
 import sqlite3
@@ -48,16 +47,16 @@ class SubmissionOutcome(Model):
 
 
 class WrittenAnswer(Model):
-    """The answer to one round; ``after`` is the round answered before it, 0 for none.
+    """The answer to one round.
 
-    ``memory`` is None once a later round has an outcome.
+    ``memory`` is what the method remembers after it. :class:`_Standing` stores it for the newest
+    answer, and an answer that is read has none.
     """
 
     coordinator: str
     site: str
     session: str
     round: int
-    after: int
     phase: str
     task_digest: Sha256
     media: str
@@ -66,7 +65,7 @@ class WrittenAnswer(Model):
     smallest_count: int | None
     data_digest: Sha256
     written_at: Timestamp
-    memory: dict[str, Tree] | None = Field(repr=False)
+    memory: dict[str, Tree] = Field(default_factory=dict, exclude=True, repr=False)
 
     @property
     def sha256(self) -> str:
@@ -83,6 +82,13 @@ class WrittenAnswer(Model):
         return line | {"empty": not self.fields} | outcome.model_dump(mode="json")
 
 
+class _Standing(Model):
+    """The rounds that were answered, and the method's memory after the last of them."""
+
+    rounds: tuple[int, ...] = ()
+    memory: dict[str, Tree] = Field(default_factory=dict, repr=False)
+
+
 class Journal:
     """The journal of one session at one site; call :meth:`lock` before writing."""
 
@@ -94,6 +100,8 @@ class Journal:
         self.record: SessionRecord | None = None
         self.answers: dict[int, WrittenAnswer] = {}
         self.outcomes: dict[int, SubmissionOutcome] = {}
+        #: The method's memory after the last answer; empty before the first.
+        self.memory: Memory = {}
         self._load()
 
     @contextmanager
@@ -109,11 +117,6 @@ class Journal:
                 yield
         finally:
             lock.release()
-
-    @property
-    def memory(self) -> Memory:
-        """The method's memory after the last answer; ``{}`` before the first."""
-        return dict(self.answers[max(self.answers)].memory or {}) if self.answers else {}
 
     def unsettled(self) -> list[WrittenAnswer]:
         """Return the answers without an outcome, which may have left, oldest first."""
@@ -145,33 +148,26 @@ class Journal:
 
     def commit(self, answer: WrittenAnswer) -> None:
         """Store an answer and the memory after it. Only then may the answer be sent."""
-        previous = max(self.answers, default=0)
-        if answer.after != previous or answer.round <= previous:
+        if answer.round <= max(self.answers, default=0):
             raise StateDamaged(f"round {answer.round} was answered already ({self.state.path})")
-        with self.state.write() as connection:
-            connection.execute(
-                "INSERT INTO answers (session_id, round, answer) VALUES (?, ?, ?)",
-                (self._id(connection), answer.round, _sealed(answer)),
-            )
-        self.answers[answer.round] = answer
-
-    def settle(self, number: int, outcome: SubmissionOutcome) -> None:
-        """Store the outcome of an answer, and drop the memory before it."""
-        previous = self.answers.get(self.answers[number].after)
+        standing = _Standing(rounds=(*self.answers, answer.round), memory=answer.memory)
         with self.state.write() as connection:
             place = self._id(connection)
             connection.execute(
-                "UPDATE answers SET outcome = ? WHERE session_id = ? AND round = ?",
-                (_sealed(outcome), place, number),
+                "INSERT INTO answers (session_id, round, answer) VALUES (?, ?, ?)",
+                (place, answer.round, _sealed(answer)),
             )
-            if previous:
-                previous = previous.model_copy(update={"memory": None})
-                connection.execute(
-                    "UPDATE answers SET answer = ? WHERE session_id = ? AND round = ?",
-                    (_sealed(previous), place, previous.round),
-                )
-        if previous:
-            self.answers[previous.round] = previous
+            stored = _sealed(standing), place
+            connection.execute("UPDATE sessions SET standing = ? WHERE id = ?", stored)
+        self.answers[answer.round], self.memory = answer, answer.memory
+
+    def settle(self, number: int, outcome: SubmissionOutcome) -> None:
+        """Store the outcome of an answer."""
+        with self.state.write() as connection:
+            connection.execute(
+                "UPDATE answers SET outcome = ? WHERE session_id = ? AND round = ?",
+                (_sealed(outcome), self._id(connection), number),
+            )
         self.outcomes[number] = outcome
 
     def _id(self, connection: sqlite3.Connection) -> int:
@@ -182,17 +178,15 @@ class Journal:
 
     def _load(self) -> None:
         with self.state.read() as connection:
-            found = connection.execute(f"SELECT record {_THIS}", self._names).fetchone()
+            found = connection.execute(f"SELECT record, standing {_THIS}", self._names).fetchone()
             answers = list(_answers(self.state, _THIS, self._names))
-        self.record = None if found is None else _read(self.state, SessionRecord, found[0])
-        self.answers, self.outcomes = {}, {}
-        complete = True
-        for answer, outcome in answers:
-            complete &= answer.after == max(self.answers, default=0)
-            self.answers[answer.round] = answer
-            if outcome is not None:
-                self.outcomes[answer.round] = outcome
-        if not complete or (self.answers and self.answers[max(self.answers)].memory is None):
+        record, stored = found or (None, None)
+        self.record = None if record is None else _read(self.state, SessionRecord, record)
+        standing = _Standing() if stored is None else _read(self.state, _Standing, stored)
+        self.memory = standing.memory
+        self.answers = {answer.round: answer for answer, _ in answers}
+        self.outcomes = {answer.round: each for answer, each in answers if each is not None}
+        if standing.rounds != tuple(self.answers):
             raise StateDamaged(
                 f"{self.state.path}: a round of session {self._names[0]} is missing; restore the "
                 "state from a backup, or leave the session: fedclust leave"

@@ -326,7 +326,7 @@ class SessionAnswers:
         self, number: int, document: TaskDocument, count: Count | None = None
     ) -> WrittenAnswer:
         """Compute and check an answer; nothing is written or sent."""
-        memory = self.journal.memory
+        memory = dict(self.journal.memory)
         computed = compute_answer(
             self.request, self.prepared.data, number, document, memory, self.media, count
         )
@@ -335,7 +335,6 @@ class SessionAnswers:
             site=self.request.site,
             session=self.session,
             round=number,
-            after=max(self.journal.answers, default=0),
             task_digest=document.digest,
             media=self.media,
             data_digest=self.data_digest,

@@ -9,6 +9,7 @@ CREATE TABLE sessions (
     session TEXT NOT NULL,
     definition_sha256 TEXT NOT NULL,
     record BLOB NOT NULL,
+    standing BLOB,
     UNIQUE (session, coordinator, site, definition_sha256)
 ) STRICT;
 CREATE TABLE answers (
