@@ -42,16 +42,7 @@ class Progress:
 
 def waiting(task: TaskResponse) -> Progress:
     """Return that a site waits, and what its coordinator says of the round."""
-    seen = task.progress
-    if seen is None:
-        return Progress("waiting", task.round)
-    return Progress(
-        "waiting",
-        task.round,
-        answered=seen.answered,
-        addressed=seen.addressed,
-        overdue=seen.overdue,
-    )
+    return Progress("waiting", task.round, **dict(task.progress or ()))
 
 
 @dataclass(frozen=True, repr=False)

@@ -1,7 +1,6 @@
 """The settings of a site: the file ``site.toml`` in its state directory; see docs/cli.md."""
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -47,7 +46,8 @@ class SiteSettings(Written):
     def lines(self) -> list[str]:
         """Return each setting in use, as the file would say it."""
         tree = self.model_dump(exclude_none=True)
-        return [f"{name} = {json.dumps(value)}" for name, value in _flat("", tree)]
+        tree |= {f"agent.{name}": value for name, value in tree.pop("agent").items()}
+        return [f"{name} = {json.dumps(value)}" for name, value in tree.items()]
 
     def refuse_smaller_groups(self, session: str, p: int, *, exact: bool) -> None:
         """Refuse a session in which numbers would rest on fewer persons than this site allows.
@@ -105,11 +105,3 @@ def read_settings(directory: Path) -> SiteSettings:
         raise UsageError(f"{path} cannot be read: {error.strerror}") from None
     except ValueError as fault:
         raise UsageError(f"{path}: {fault}") from None
-
-
-def _flat(prefix: str, values: dict[str, object]) -> Iterator[tuple[str, object]]:
-    for name, value in values.items():
-        if isinstance(value, dict):
-            yield from _flat(f"{prefix}{name}.", value)
-        else:
-            yield f"{prefix}{name}", value
