@@ -94,17 +94,7 @@ class Hospital:
             methods={},
             engine=(),
         )
-        journal.write_record(
-            SessionRecord(
-                coordinator=asked.coordinator,
-                site=asked.site,
-                session=asked.session,
-                definition_sha256=SHA,
-                consented_at=NOW,
-                participation=declared,
-                within=(),
-            )
-        )
+        journal.write_record(SessionRecord(consented_at=NOW, participation=declared, within=()))
         return journal
 
     def draw(self, table: str, asked: Question) -> None:

@@ -30,10 +30,6 @@ class SessionRecord(Model):
     that other sessions release since would change it.
     """
 
-    coordinator: str
-    site: str
-    session: str
-    definition_sha256: Sha256
     consented_at: Timestamp
     participation: Participation
     within: tuple[float, ...]

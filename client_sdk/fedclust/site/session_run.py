@@ -211,10 +211,6 @@ class SessionAnswers:
                     decide_consent(self.request, consent, approved=approval is not None)
                 self.agreed.add(self.request.approval_code)
             record = SessionRecord(
-                coordinator=self.request.coordinator,
-                site=self.request.site,
-                session=self.session,
-                definition_sha256=self.request.definition_sha256,
                 consented_at=self.now(),
                 participation=wanted,
                 within=tuple(self.prepared.data.within.tolist()),
