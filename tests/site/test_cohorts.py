@@ -1,8 +1,6 @@
 """Cohorts in the state: whole after a crash, refused where damaged, never formed anew."""
 
 import contextlib
-import io
-import json
 import os
 import shutil
 import sqlite3
@@ -16,6 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 import pytest
 
@@ -313,12 +312,8 @@ def test_contents_that_do_not_fit_together_are_damaged(
     hospital.update(mixed(80))
     with hospital.state.read() as connection:
         (content,) = connection.execute("SELECT content FROM cohorts").fetchone()
-    with np.load(io.BytesIO(hospital.state.unseal(content))) as file:
-        arrays = dict(file)
-    header = json.dumps(json.loads(arrays.pop("header").tobytes()) | change).encode()
-    changed = io.BytesIO()
-    np.savez(changed, header=np.frombuffer(header, np.uint8), **arrays)
-    hospital.change("UPDATE cohorts SET content = ?", seal(changed.getvalue()))
+    changed = msgpack.packb(msgpack.unpackb(hospital.state.unseal(content)) | change)
+    hospital.change("UPDATE cohorts SET content = ?", seal(changed))
     with pytest.raises(errors.StateDamaged, match="table"):
         hospital.store.records()
 

@@ -7,20 +7,18 @@ history. Where either is damaged or missing, the command ends; no other groups a
 from __future__ import annotations
 
 import hashlib
-import io
-import json
 import secrets
-import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from typing import Any, Final
-from zipfile import BadZipFile
 
+import msgpack
 import numpy as np
+from numpy.typing import NDArray
 
-from fedclust.protection.cohort import ARRAYS, Cohort, CohortRefused, PinnedColumn, Unions, pad
+from fedclust.protection.cohort import Cohort, CohortRefused, PinnedColumn, Unions, pad
 from fedclust.protection.columns import TableColumn
 from fedclust.protection.recognition import PersonBlocks, PersonSource, Recognition, find_cohort
 from fedclust.protection.update import Change, two_cohorts, update_cohort
@@ -36,9 +34,6 @@ from fedclust.wire.models import MOST_HEADS, TableHeads
 #: A person is in at most this many tables: from the fifth on, single persons could be computed if
 #: nothing were rounded.
 _MOST_GROUPINGS = 3
-#: NumPy parses the head of an array with `ast`, and in Python 3.11.7 two threads that do so at once
-#: can end in a SystemError.
-_READING: Final = threading.Lock()
 #: The phase in which counts with noise leave.
 OUTCOMES: Final = "outcomes"
 #: A join sends so many heads; all of them only to a coordinator that asks for them.
@@ -416,29 +411,12 @@ def _refuse_further_grouping(cohort: Cohort, records: Mapping[str, CohortRecord]
         )
 
 
-#: The arrays of each pinned column, and of unions.
-_PINNED, _UNIONS = ("released", "complete", "prints"), ("labels", "released", "decided")
-
-
 def encode_cohort(cohort: Cohort, head: str) -> bytes:
-    """Return a cohort as bytes, with the head of its last change: JSON and arrays in an NPZ."""
-    header = {
-        "head": head,
-        **{name: getattr(cohort, name) for name in ("table_id", "p", "least", "has_ids")},
-        "columns": [asdict(each.column) | {"rule": each.rule} for each in cohort.columns],
-        "unions": [each.p for each in cohort.unions],
-    }
-    arrays: dict[str, Any] = {
-        name: np.asarray(getattr(cohort, name), dtype) for name, dtype in ARRAYS.items()
-    }
-    for i, each in enumerate(cohort.columns):
-        arrays |= {f"column {i} {name}": getattr(each, name) for name in _PINNED}
-    for i, unions in enumerate(cohort.unions):
-        arrays |= {f"unions {i} {name}": getattr(unions, name) for name in _UNIONS}
-        arrays[f"unions {i} labels"] = pad(unions.labels, len(cohort.sizes), fill=-1)
-    file = io.BytesIO()
-    np.savez(file, header=np.frombuffer(json.dumps(header).encode(), np.uint8), **arrays)
-    return file.getvalue()
+    """Return a cohort as bytes, with the head of its last change."""
+    m = len(cohort.sizes)
+    unions = [replace(each, labels=pad(each.labels, m, fill=-1)) for each in cohort.unions]
+    tree = {"head": head, **asdict(replace(cohort, unions=tuple(unions)))}
+    return bytes(msgpack.packb(tree, default=_bytes_of, unicode_errors="surrogatepass"))
 
 
 def decode_cohort(content: bytes) -> tuple[Cohort, str]:
@@ -449,32 +427,24 @@ def decode_cohort(content: bytes) -> tuple[Cohort, str]:
     ValueError
         Says what is wrong.
     """
-    if not content.startswith(b"PK"):
-        raise ValueError("another version of fedclust wrote it, or it is damaged")
     try:
-        with _READING, np.load(io.BytesIO(content), allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-        header = json.loads(arrays["header"].tobytes())
-        pinned = [
-            PinnedColumn(_column(each), rule, *(arrays[f"column {i} {name}"] for name in _PINNED))
-            for i, each in enumerate(header["columns"])
-            for rule in [each.pop("rule")]
-        ]
-        unions = [
-            Unions(p, *(arrays[f"unions {i} {name}"] for name in _UNIONS))
-            for i, p in enumerate(header["unions"])
-        ]
-        cohort = replace(
-            Cohort.empty(header["table_id"], header["p"], has_ids=header["has_ids"]),
-            least=header["least"],
-            columns=tuple(pinned),
-            unions=tuple(unions),
-            **{name: arrays[name] for name in ARRAYS},
+        tree = msgpack.unpackb(
+            content, use_list=False, object_hook=_array_of, unicode_errors="surrogatepass"
         )
-        return cohort, str(header["head"])
-    except (KeyError, TypeError, EOFError, BadZipFile) as error:
+        head = str(tree.pop("head"))
+        columns = [{**each, "column": TableColumn(**each["column"])} for each in tree["columns"]]
+        tree["columns"] = tuple(PinnedColumn(**each) for each in columns)
+        tree["unions"] = tuple(Unions(**each) for each in tree["unions"])
+        return Cohort(**tree), head
+    except (KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"it is not what it should be: {error}") from None
 
 
-def _column(raw: dict[str, Any]) -> TableColumn:
-    return TableColumn(**{**raw, "order": tuple(raw["order"])})
+def _bytes_of(array: NDArray[Any]) -> dict[str, Any]:
+    return {"dtype": array.dtype.str, "shape": array.shape, "data": array.tobytes()}
+
+
+def _array_of(raw: dict[str, Any]) -> Any:
+    if raw.keys() != {"dtype", "shape", "data"}:
+        return raw
+    return np.frombuffer(raw["data"], raw["dtype"]).reshape(raw["shape"]).copy()
