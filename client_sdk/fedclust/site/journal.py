@@ -195,7 +195,8 @@ _THIS = "FROM sessions WHERE session = ? AND coordinator = ? AND site = ? AND de
 def has_joined(state: SiteState, *, session: str | None = None, url: str | None = None) -> bool:
     """Return whether this site has joined a session of this name, or one at this coordinator."""
     asked = "session = coalesce(?, session) AND coordinator = coalesce(?, coordinator)"
-    return bool(state.rows(f"SELECT 1 FROM sessions WHERE {asked} LIMIT 1", (session, url)))  # noqa: S608
+    statement = f"SELECT 1 FROM sessions WHERE {asked}"  # noqa: S608
+    return bool(state.rows(statement, (session, url)))
 
 
 def recorded_answers(
