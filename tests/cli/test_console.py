@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedclust.cli import console
 from fedclust.site import Progress, progress
-from fedclust.site.ledger import Ledger
+from fedclust.site.ledger import REFUSED, Ledger
 from fedclust.site.state import SiteState
 from support.command_line import CommandLine, Terminal
 from support.definitions import session_file
@@ -295,3 +295,12 @@ def test_messages_that_cannot_be_written_stop_nothing(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(console, "err", Console(file=Full()))
     console.show(console.err, "an agent goes on without its log")
+
+
+def test_a_refused_table_is_shown_as_a_line_about_a_table(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    told = {"event": REFUSED, "session": "heart", "table_id": "ab", "number": 2, "line": 3}
+    console.ledger_screen({**told, "time": "2026-11-28T15:00:00Z"})
+    shown = "3  2026-11-28T15:00:00Z  table ab\n     table refused: number 2, session heart\n"
+    assert capsys.readouterr().out == shown

@@ -1,6 +1,7 @@
 """The points for outcomes of this site's persons: show, open more, and what may be a feature."""
 
 from collections.abc import Iterator
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Annotated, Any
 
@@ -92,11 +93,7 @@ def _facts(found: TablePoints) -> dict[str, Any]:
         "lost": allowance.lost,
         "charges": [
             {
-                "coordinator": charge.coordinator,
-                "site": charge.site,
-                "session": charge.session,
-                "time": charge.time,
-                "outcomes": dict(charge.outcomes),
+                **asdict(charge),
                 "points": charge.points,
                 "state": _state(charge, answered=key in found.answered),
             }

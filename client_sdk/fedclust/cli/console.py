@@ -172,8 +172,10 @@ def consent_screen(
         show(err, f"approved by {approval.approved_by} at {approval.time}, code {approval.code}")
 
 
-#: Left out of lines about tables: they tell people nothing.
+#: Left out of lines about tables: the first two tell people nothing, the others are shown before.
 _HASHES = frozenset({"key", "definition_sha256"})
+_HIDDEN = _HASHES | {"event", "table", "table_id", "time", "line", "previous", "what", "change"}
+_HIDDEN |= {"random"}
 #: Lines about approvals: what is said first, and the key of what follows.
 _EVENTS = {
     REVIEW: ("reviewed, page", "page_sha256"),
@@ -188,29 +190,25 @@ def ledger_screen(line: dict[str, Any]) -> None:
     if event in _EVENTS:
         words, key = _EVENTS[event]
         account = f" (account {line['account']})" if "account" in line else ""
-        head = f"{line.get('line', '-')}  {line.get('time')}  {line.get('session')}"
-        show(out, f"{head} {words} {line.get(key)}{account}", "bold")
-        show(out, f"     code {line.get('code')}")
-        show(out, f"     definition {line.get('definition_sha256')}")
-        return
-    if event == "cohort":
-        show(out, f"{line.get('line', '-')}  {line.get('time')}  table {line.get('table')}", "bold")
-        hidden = {"event", "table", "time", "line", "previous", "what", "change", "random"}
-        shown = (
-            f"{n} {_flat(line[n])}" for n in sorted(line) if n not in hidden | _HASHES and line[n]
-        )
-        show(out, f"     {line.get('what')}: {', '.join(shown)}")
-        return
-    receipt = line.get("receipt") or {}
-    outcome = f"received {receipt.get('received_at')}" if receipt else "in flight"
-    if line.get("refused"):
-        outcome = f"refused: {line['refused']}"
-    fields = ", ".join(f"{name} {shape}" for name, shape in line.get("fields", {}).items())
-    head = f"{line.get('line', '-')}  {line.get('time')}  {line.get('session')} round "
-    head += f"{line.get('round')} ({line.get('phase')}), {line.get('size')} bytes"
-    show(out, head, "bold")
-    show(out, f"     SHA-256 {line.get('sha256')}")
-    show(out, f"     {fields or 'empty'}; smallest count {line.get('smallest_count')}; {outcome}")
+        head = f"{line.get('session')} {words} {line.get(key)}{account}"
+        more = [f"code {line.get('code')}", f"definition {line.get('definition_sha256')}"]
+    elif event is not None:
+        head = f"table {line.get('table') or line.get('table_id')}"
+        shown = (f"{n} {_flat(line[n])}" for n in sorted(line.keys() - _HIDDEN) if line[n])
+        more = [f"{line.get('what') or event}: {', '.join(shown)}"]
+    else:
+        receipt = line.get("receipt") or {}
+        outcome = f"received {receipt.get('received_at')}" if receipt else "in flight"
+        if line.get("refused"):
+            outcome = f"refused: {line['refused']}"
+        fields = ", ".join(f"{name} {shape}" for name, shape in line.get("fields", {}).items())
+        head = f"{line.get('session')} round {line.get('round')} ({line.get('phase')}), "
+        head += f"{line.get('size')} bytes"
+        counts = f"smallest count {line.get('smallest_count')}"
+        more = [f"SHA-256 {line.get('sha256')}", f"{fields or 'empty'}; {counts}; {outcome}"]
+    show(out, f"{line.get('line', '-')}  {line.get('time')}  {head}", "bold")
+    for text in more:
+        show(out, f"     {text}")
 
 
 def _flat(value: Any) -> object:
