@@ -65,7 +65,7 @@ def test_review_approve_participate_ledger(desk: Desk) -> None:
     assert f"fedclust review heart --data {desk.data} --out" in desk.err
     assert "fedclust approve heart --name NAME" in desk.err
     assert desk.approve("--code", code[:12]) == 0
-    for text in ("Which types of patients are there?", "5 persons", "x; y", desk.fake.sha256):
+    for text in ("Which types of patients are there?", "in persons: 5", "x; y", desk.fake.sha256):
         assert text in desk.out
     assert re.search(r"^operated by +not said$", desk.out, re.MULTILINE)
     assert code[:12] not in desk.out

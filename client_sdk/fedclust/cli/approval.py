@@ -1,19 +1,19 @@
 """``fedclust review`` and ``fedclust approve``: two people at a hospital decide on a session."""
 
 import warnings
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from fedclust.cli import options as o
-from fedclust.cli.console import ProgressLine, conclude, err, show, show_facts
+from fedclust.cli.console import ProgressLine, conclude, err, out, show, show_facts
 from fedclust.cli.output_files import check_outputs, is_review
 from fedclust.data import DataWarning
 from fedclust.schema.display import counted
 from fedclust.site.approvals import LEAST_DIGITS, Approval, Approvals, Review
 from fedclust.site.journal import has_joined
+from fedclust.site.review import terms_rows
 from fedclust.site.state import SiteState
 from fedclust.site.terminal import typed
 from fedclust.wire.errors import ConsentDeclined
@@ -145,30 +145,15 @@ def _declined(session: str, earlier: Approval | None) -> str:
     return said
 
 
-def _points(terms: Mapping[str, Any]) -> str | None:
-    """Return what the outcomes of a session cost; None if it asks for none."""
-    if terms.get("exact_outcomes"):
-        return "none, outcomes are counted exactly: this ends the promise of the allowance"
-    if terms.get("points") is None:
-        return None
-    short = "; too few are left, so this site answers no outcomes"
-    return f"{terms['points']} for outcomes{short if terms.get('points_short') else ''}"
-
-
 def _show_review(review: Review) -> None:
-    terms = review.terms
     show(err, f"The review of {review.time} asks for this:")
     show_facts(
         {
-            "session": f"{review.title} ({review.session})" if review.title else review.session,
+            "title": review.title,
             "purpose": review.purpose,
-            "site": f"{review.site} at {review.coordinator}",
-            "operated_by": terms["operator"] or "not said",
+            "operated_by": review.terms["operator"] or "not said",
             "columns": "; ".join(review.columns),
-            "least_group": f"{terms['min_group_size']} persons",
-            "two_sites_with": terms["two_sites_with"],
-            "points": _points(terms),
-            "protection": "NONE: exact rows" if terms["protection_none"] else "groups",
-            "definition": f"SHA-256 {review.definition_sha256}",
         }
     )
+    for name, value in terms_rows(review.terms):
+        show(out, f"{name}: {value}")

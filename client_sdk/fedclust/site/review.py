@@ -2,10 +2,13 @@
 
 import re
 import tomllib
+from collections.abc import Mapping
 from datetime import datetime
 from html import escape, unescape
 from importlib.resources import files
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from fedclust.data.table_figures import HEADINGS
 from fedclust.durable_files import write_file
@@ -131,20 +134,35 @@ def _own_figures(request: ConsentRequest, now: datetime) -> str:
     return f"<h2>This site's own figures</h2>{table}{by_column}"
 
 
-def _covered(request: ConsentRequest) -> str:
-    asked = asked_of(request.definition.features)
-    shown = {feature.name: feature_text(feature) for feature in asked}
+def terms_rows(
+    terms: Mapping[str, Any], features: Mapping[str, str] = MappingProxyType({})
+) -> list[list[object]]:
+    """Return what an approval covers: each term in words, and its value.
+
+    Parameters
+    ----------
+    terms : mapping of str to JSON value
+        :attr:`ConsentRequest.terms`.
+    features : mapping of str to str
+        What is said of a column besides its name.
+    """
 
     def words(value: object) -> str:
         if isinstance(value, list):
-            return ", ".join(shown[str(name)] for name in value) or "none"
+            return ", ".join(features.get(name, name) for name in map(str, value)) or "none"
         return str(value)
 
-    rows = [
-        [_TERMS[name], _YES_NO[name, value] if isinstance(value, bool) else words(value)]
-        for name, value in request.terms.items()
+    return [
+        [word, _YES_NO[name, value] if isinstance(value, bool) else words(value)]
+        for name, word in _TERMS.items()
+        for value in [terms.get(name)]
         if value is not None and (name, value) != ("protection_none", False)
     ]
+
+
+def _covered(request: ConsentRequest) -> str:
+    asked = asked_of(request.definition.features)
+    rows = terms_rows(request.terms, {each.name: feature_text(each) for each in asked})
     table = html_facts(
         "An approval covers what stands here. If any of it has changed when the site's program "
         "starts, the approval has ended. Otherwise "
