@@ -279,12 +279,12 @@ class CohortStore:
         StateDamaged
             A table is damaged, or is not what the ledger says that was stored last.
         """
-        with self.state.read() as connection:
-            found = connection.execute(
+        with self.state.read():
+            found = self.state.rows(
                 "SELECT table_id, content FROM cohorts UNION "
                 "SELECT table_id, NULL FROM ledger WHERE table_id IS NOT NULL AND table_id NOT IN "
                 "(SELECT table_id FROM cohorts) ORDER BY table_id"
-            ).fetchall()
+            )
             return {name: self._read(name, content) for name, content in found}
 
     def histories(self) -> dict[str, tuple[Mapping[str, Any], ...]]:

@@ -17,7 +17,6 @@ detected by the receipts at the coordinator, or by a head that was noted elsewhe
 
 import hashlib
 import json
-import sqlite3
 from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
@@ -55,7 +54,7 @@ class Ledger:
             StateDamaged if the ledger does not end as its head says.
         """
         with self.state.write() as connection:
-            head = self._checked_head(connection)
+            head = self._checked_head()
             body = {**entry, "line": head.lines + 1, "previous": head.hash}
             text = json.dumps(body, sort_keys=True, allow_nan=False)
             connection.execute(
@@ -65,8 +64,8 @@ class Ledger:
 
     def check(self) -> None:
         """Raise StateDamaged if the ledger does not end as its head says."""
-        with self.state.read() as connection:
-            self._checked_head(connection)
+        with self.state.read():
+            self._checked_head()
 
     def read(self, **wanted: str) -> Iterator[dict[str, Any]]:
         """Yield the lines, unverified; StateDamaged if one is not a JSON object.
@@ -162,11 +161,11 @@ class Ledger:
                 raise self.state.damaged(f"line {line} of the ledger is not a JSON object")
             yield entry
 
-    def _checked_head(self, connection: sqlite3.Connection) -> LedgerHead:
+    def _checked_head(self) -> LedgerHead:
         head = self._head.read()
-        last = connection.execute("SELECT line, text FROM ledger ORDER BY line DESC").fetchone()
-        found = LedgerHead() if last is None else LedgerHead(lines=last[0], hash=_hash(last[1]))
-        if found != head:
+        last = self.state.rows("SELECT line, text FROM ledger ORDER BY line DESC LIMIT 1")
+        found = [LedgerHead(lines=line, hash=_hash(text)) for line, text in last]
+        if (found or [LedgerHead()]) != [head]:
             raise self.state.damaged(
                 "the ledger does not end with the line that was written last; fedclust ledger "
                 "verify says more"

@@ -39,7 +39,7 @@ Kind = Literal["invited", "overdue", "finished", "failed", "token-expiring"]
 class SiteNotification(Model):
     """What the command gets on its standard input, as JSON. The webhook's body has these fields."""
 
-    id: str
+    id: str = Field(default_factory=lambda: secrets.token_hex(16))
     kind: Kind
     time: Timestamp
     session: str | None = None
@@ -220,10 +220,8 @@ def _of_session(
     if own is None:
         return
     if own.state == "invited":
-        yield (
-            "invited",
-            _notification("invited", entry, me, texts.site_invited(entry.name, me), now),
-        )
+        text = texts.site_invited(entry.name, me)
+        yield "invited", _notification("invited", entry, me, text, now)
     if own.state == "joined" and own.late and entry.round is not None:
         text = texts.site_late(entry.name, entry.round, me)
         yield f"overdue {entry.round}", _notification("overdue", entry, me, text, now)
@@ -254,7 +252,6 @@ def _of_token(me: WhoAmI, now: datetime) -> Iterator[tuple[str, SiteNotification
     reached = next((each for each in TOKEN_WARNINGS if left <= each), None)
     if reached is not None:
         found = SiteNotification(
-            id=secrets.token_hex(16),
             kind="token-expiring",
             time=now,
             account=f"{me.role}:{me.name}",
@@ -268,7 +265,6 @@ def _notification(
     kind: Kind, entry: SessionEntry, me: str, text: str, now: datetime
 ) -> SiteNotification:
     return SiteNotification(
-        id=secrets.token_hex(16),
         kind=kind,
         time=now.astimezone(UTC),
         session=entry.name,

@@ -189,20 +189,17 @@ class SiteState:
 
     def secret(self) -> bytes:
         """Return the site's own secret, with which persons' ids are hashed; made once."""
-        with self.read() if self.path.exists() else self.write() as connection:
-            found = connection.execute(
-                "SELECT content FROM documents WHERE name = 'key'"
-            ).fetchone()
-            if found is None:
-                raise self.damaged("the site's key is missing")
-            return self.unseal(found[0])
+        with self.read() if self.path.exists() else self.write():
+            found = self.rows("SELECT content FROM documents WHERE name = 'key'")
+        if not found:
+            raise self.damaged("the site's key is missing")
+        return self.unseal(found[0][0])
 
     def check(self) -> None:
         """Read the whole database once; StateDamaged if its pages do not fit together."""
-        with self.read() as connection:
-            (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-            if said != "ok":
-                raise self.damaged(str(said))
+        ((said,),) = self.rows("PRAGMA quick_check(1)")
+        if said != "ok":
+            raise self.damaged(str(said))
 
     def damaged(self, what: str) -> StateDamaged:
         """Return the error for contents that are not what was written."""
