@@ -6,7 +6,6 @@ the coordinator will, before anything is written or sent.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -24,6 +23,7 @@ from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
 from fedclust.schema.task import Count, Points
 from fedclust.site.consent import ConsentRequest
+from fedclust.site.journal import ComputedAnswer
 from fedclust.wire import codec
 from fedclust.wire.errors import (
     DisclosureError,
@@ -34,17 +34,6 @@ from fedclust.wire.errors import (
 )
 from fedclust.wire.models import SessionInfo, TaskDocument
 from fedclust.wire.submissions import write_submission
-
-
-@dataclass(frozen=True)
-class ComputedAnswer:
-    """An answer before it is written: its exact bytes and the site's memory after it."""
-
-    phase: str
-    body: bytes = field(repr=False)
-    fields: dict[str, str]
-    smallest_count: int | None
-    memory: Memory = field(repr=False)
 
 
 def accepted_plan(session: str, info: SessionInfo) -> Plan:
@@ -139,7 +128,9 @@ def compute_answer(
     if task.phase == outcomes.NAME and not request.protection_none:
         # Counts with noise are no numbers of persons.
         smallest = None
-    return ComputedAnswer(task.phase, body, fields, smallest, after)
+    return ComputedAnswer(
+        phase=task.phase, body=body, fields=fields, smallest_count=smallest, memory=after
+    )
 
 
 def count_persons(

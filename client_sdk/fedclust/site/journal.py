@@ -42,26 +42,31 @@ class SubmissionOutcome(Model):
     refused: str | None = None
 
 
-class WrittenAnswer(Model):
-    """The answer to one round.
+class ComputedAnswer(Model):
+    """An answer before it is written: its exact bytes, and what the ledger says of them.
 
     ``memory`` is what the method remembers after it. :class:`_Standing` stores it for the newest
     answer, and an answer that is read has none.
     """
 
+    phase: str
+    body: bytes = Field(repr=False)
+    fields: dict[str, str]
+    smallest_count: int | None
+    memory: dict[str, Tree] = Field(default_factory=dict, exclude=True, repr=False)
+
+
+class WrittenAnswer(ComputedAnswer):
+    """The answer to one round."""
+
     coordinator: str
     site: str
     session: str
     round: int
-    phase: str
     task_digest: Sha256
     media: str
-    body: bytes = Field(repr=False)
-    fields: dict[str, str]
-    smallest_count: int | None
     data_digest: Sha256
     written_at: Timestamp
-    memory: dict[str, Tree] = Field(default_factory=dict, exclude=True, repr=False)
 
     @property
     def sha256(self) -> str:

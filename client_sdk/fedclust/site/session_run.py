@@ -335,7 +335,7 @@ class SessionAnswers:
             media=self.media,
             data_digest=self.data_digest,
             written_at=self.now(),
-            **vars(computed),
+            **dict(computed),
         )
 
     def settle(
