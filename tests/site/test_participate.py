@@ -906,7 +906,7 @@ def test_status_knows_what_is_in_flight(tmp_path: Path) -> None:
     assert (status.session, status.state, status.site_state) == ("heart", "running", "joined")
     assert (status.sent, status.in_flight) == (2, 1)
     assert fake.site(tmp_path).status("heart") == [status]
-    assert dataclasses.asdict(status)["round"] == fake.round
+    assert status.round == fake.round
     sessions = fake.site(tmp_path).status()
     head, line = repr(sessions).splitlines()
     shown = dict(zip(head.split(), line.split(), strict=True))

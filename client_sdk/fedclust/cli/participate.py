@@ -1,7 +1,6 @@
 """A site's commands for a session: participate, status, leave."""
 
 import base64
-from dataclasses import astuple
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -161,7 +160,7 @@ def status(
     with connection.site() as site:
         found = site.status(session)
     headings = ["session", "state", "this site", "round", "sent", "in flight", "why", "approval"]
-    show_list(found, headings, astuple)
+    show_list(found, headings, lambda each: vars(each).values())
 
 
 @o.command(app, "leave", "fedclust leave heart-2026 --token-file token")

@@ -3,11 +3,14 @@
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
+from pydantic import Field
+
 from fedclust.data.live_line import SLOW_S, SlowWork, duration, rows_read
-from fedclust.schema.display import COLUMNS, cut, html_fields, short_repr
+from fedclust.schema.display import COLUMNS, cut, html_fields
+from fedclust.schema.model import Model
 from fedclust.site.approvals import Decision
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import Journal, WrittenAnswer
@@ -45,8 +48,7 @@ def waiting(task: TaskResponse) -> Progress:
     return Progress("waiting", task.round, **dict(task.progress or ()))
 
 
-@dataclass(frozen=True, repr=False)
-class Preview:
+class Preview(Model):
     """The next submission, byte for byte, before it is sent.
 
     ``body`` is None if there is nothing to send now, or if noise is still to be drawn; ``note``
@@ -58,31 +60,26 @@ class Preview:
     round: int | None = None
     phase: str | None = None
     media: str = BINARY
-    body: bytes | None = None
+    body: bytes | None = Field(default=None, repr=False)
     fields: dict[str, str] | None = None
     smallest_count: int | None = None
     note: str = ""
 
-    def __repr__(self) -> str:
-        return short_repr("Preview", self._shown().items())
-
     def _repr_html_(self) -> str:
         fields = ", ".join(f"{name}: {shape}" for name, shape in (self.fields or {}).items())
-        return html_fields("The next submission", {**self._shown(), "fields": fields}.items())
+        return html_fields("The next submission", [*self._shown(), ("fields", fields)])
 
-    def _shown(self) -> dict[str, Any]:
+    def _shown(self) -> list[tuple[str, Any]]:
         """Return all but the body, of which only the size is shown."""
-        shown = {**vars(self), "bytes": None if self.body is None else len(self.body)}
-        del shown["body"]
-        return shown
+        size = None if self.body is None else len(self.body)
+        return [*super()._shown(), ("bytes", size)]
 
 
 #: What a preview takes over from an answer.
-_SHOWN = {field.name for field in fields(Preview)} & WrittenAnswer.model_fields.keys()
+_SHOWN = Preview.model_fields.keys() & WrittenAnswer.model_fields.keys()
 
 
-@dataclass(frozen=True, repr=False)
-class SessionStatus:
+class SessionStatus(Model):
     """The status of a session at its coordinator and in this site's journal.
 
     ``sent`` counts the answers with an outcome, ``in_flight`` those that may have left.
@@ -97,12 +94,6 @@ class SessionStatus:
     in_flight: int
     reason: str | None
     approval: Decision | None = None
-
-    def __repr__(self) -> str:
-        return short_repr("SessionStatus", vars(self).items())
-
-    def _repr_html_(self) -> str:
-        return html_fields("Session", vars(self).items())
 
 
 def session_status(
@@ -136,7 +127,8 @@ def without_counts(answer: WrittenAnswer, request: ConsentRequest) -> Preview:
     if not request.protection_none:
         sds = [f"{o.name} {math.sqrt(o.variance):.3g}" for o in request.counted_outcomes]
         note = f"random noise is drawn once, when the round is answered: sd of {', '.join(sds)}"
-    return replace(as_preview(answer, note), body=None, smallest_count=None)
+    left_out = {"body": None, "smallest_count": None}
+    return as_preview(answer, note).model_copy(update=left_out)
 
 
 class ProgressText:

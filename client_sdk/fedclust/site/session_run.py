@@ -565,7 +565,8 @@ class SessionRun(SessionAnswers):
             return as_preview(written, "written before, without a receipt: it is sent again")
         task, _ = self.client.task(self.session)
         if task is None or task.status in ("ended", "left"):
-            return Preview(self.session, note="this site has nothing more to send in this session")
+            note = "this site has nothing more to send in this session"
+            return Preview(session=self.session, note=note)
         if task.status == "work" and task.task is not None and task.round is not None:
             refuse_foreign(self.plan, self.session, task.round, task.task)
             known = self.journal.answers.get(task.round)
@@ -578,7 +579,7 @@ class SessionRun(SessionAnswers):
             note = "nothing to answer now: the round waits for other sites"
             if task.status == "invited":
                 note = "the session is running: only sites that have joined see its task"
-            return Preview(self.session, note=note)
+            return Preview(session=self.session, note=note)
         roster = [s.name for s in self.info.sites if s.state in ("invited", "joined")]
         document = first_task(self.request, roster)
         answer = self.compute(1, document)
