@@ -87,7 +87,16 @@ def test_a_csv_that_does_not_fit(
     assert row is None or f"line {row}" in message
 
 
-@pytest.mark.parametrize("text", ['"1,234.5"', "1'234.5", "1 234", "-1.234.567"])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1'234.5", 1234.5), ("1 234", 1234), ("-12\u202f345\u202f678.5", -12345678.5)],
+)
+def test_spaces_and_apostrophes_separate_thousands(tmp_path: Path, text: str, value: float) -> None:
+    path = csv(tmp_path, f"age,sex,chol\n1,0,{text}\n")
+    assert load(path, FEATURES).X[0, 2] == value
+
+
+@pytest.mark.parametrize("text", ['"1,234.5"', "1'23.5", "1 2345", "0 123", "-1.234.567"])
 def test_separators_between_thousands_are_recognised(tmp_path: Path, text: str) -> None:
     assert "thousands" in str(fault(csv(tmp_path, f"age,sex,chol\n1,0,{text}\n")))
     assert "thousands" not in str(fault(csv(tmp_path, "age,sex,chol\n1,0,2026-01-01\n")))

@@ -418,6 +418,21 @@ def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> 
     assert "trait" not in office.ran(*given).out
 
 
+def test_a_total_below_the_table_is_named(office: Office) -> None:
+    rows = pd.DataFrame(RNG.normal(50, 5, (60, 3)).round(1), columns=["age", "chol", "ktv"])
+    rows.insert(0, "mrn", [f"p{i}" for i in range(60)])
+    table = rows.to_csv(index=False)
+    (office.place / "cohort.csv").write_text(f"{table}Rows: 60,,,\n", "utf-8")
+    file = office.place / "heart.json"
+    session_file(file, "age", "chol", "ktv")
+    given = ("check", "--definition", str(file), *office.data, "--person-column", "mrn")
+    text = " ".join(office.ran(*given).out.split())
+    assert "1 row has no value in any column of the session (line 62): take out what is no" in text
+    assert "Nothing is left to do if rows without a value are persons." in text
+    (office.place / "cohort.csv").write_text(table, "utf-8")
+    assert "no value in any" not in office.ran(*given).out
+
+
 def test_in_a_study_the_line_of_a_session_says_what_to_look_at() -> None:
     rows = pd.DataFrame({"age": [40.0] * 20, "chol": RNG.normal(200, 30, 20)})
     rows["sex"] = (np.arange(20) < 8).astype(float)

@@ -229,7 +229,7 @@ def test_a_code_has_one_spelling(text: str, code: str) -> None:
         ("[features.chol]\nfactor = 'x'", "features.chol.factor: write a number, without quotes"),
         ("[features.chol]\nfactor = inf", "features.chol.factor: write a finite number"),
         ("[features.sex]\nvalues = { '<5' = 1 }", "values and units are for numbers"),
-        ("[features.chol]\nvalues = { '5,0' = 1 }", "'5,0' is a number"),
+        ("[features.chol]\nvalues = { '5.0' = 1 }", "'5.0' is a number"),
         ("[features.chol]\nvalues = { '<5' = '1' }", "values.<5: write a number"),
         ("[features.chol]\nsentinels = 0", "features.chol.sentinels: write a list, in square brac"),
         ("[features.chol]\nsentinels = [0, '9']", "sentinels, entry 2: write a number, without q"),

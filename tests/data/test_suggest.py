@@ -10,7 +10,7 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from fedclust.data import Dataset, load
+from fedclust.data import Dataset, load, suggest
 from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
 from fedclust.wire.errors import DataError, UsageError
@@ -485,13 +485,12 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     path = csv("utf-8", ";", {"crp": cells, "age": [f"{50 + i} ans" for i in range(5)]})(tmp_path)
     features = Feature(name="crp"), Feature(name="age")
     found = suggest_mapping(features, path)
-    # A limit with the other mark gets no number: it may be 15 hundreds.
-    assert '\n# missing = ["hemolysed"]\n# values = { "<0,3" = 0.15, "> 35" = 35.0 }' in found.text
+    values = 'values = { "<0,3" = 0.15, "> 35" = 35.0, "<1.5" = 0.75 }'
+    assert f'\n# missing = ["hemolysed"]\n# {values}' in found.text
     text = found.text.replace("# missing", "missing").replace("# values", "values")
-    text = text.replace("0.15,", '0.15, "<1.5" = 1,')
     (tmp_path / "m.toml").write_text(text, "utf-8")
     table = Dataset(path, mapping=tmp_path / "m.toml")
-    np.testing.assert_array_equal(load(table, features[:1]).X[:, 0], [0.15, 35, 1.5, np.nan, 1])
+    np.testing.assert_array_equal(load(table, features[:1]).X[:, 0], [0.15, 35, 1.5, np.nan, 0.75])
     years = {"age": [f"{30 + i} ans" for i in range(45)]}
     found = suggest_mapping(features[1:], csv("utf-8", ";", years)(tmp_path))
     assert '45 different texts, such as "30 ans"' in found.still_open[0]
@@ -545,6 +544,49 @@ def test_units_in_cells_are_converted_and_marked(tmp_path: Path) -> None:
     assert "values = " not in suggest_mapping(features[1:2], swiss).text
     of_size = csv("utf-8", ";", {"weight": ["80", "180 cm", "80 kg"]})(tmp_path)
     assert '\n# missing = ["180 cm"]' in suggest_mapping(features[:1], of_size).text
+
+
+def test_single_cells_with_the_other_decimal_mark_are_read_and_marked(tmp_path: Path) -> None:
+    cells = ["5,1", "9.3", "7,25", "9,3", "1 250,5", "b.d.", "<0.5", "1.250"]
+    path = csv("utf-8", ";", {"glucose": cells})(tmp_path)
+    glucose = (Feature(name="glucose"),)
+    unclear = suggest_mapping(glucose, path)
+    assert "# to do: text in a number column" in unclear.text, "1.250 may be 1250"
+    assert '# missing = ["b.d."]\n' in unclear.text
+    path = csv("utf-8", ";", {"glucose": cells[:-1]})(tmp_path)
+    found = suggest_mapping(glucose, path)
+    assert 'values = { "9.3" = 9.3, "<0.5" = 0.25 }' in found.text
+    assert [note.partition(",")[0] for note in found.still_open] == [
+        "glucose: text in a number column",
+        'glucose: is "1 250',
+    ]
+    read = read_with(found, path, glucose)[:, 0]
+    np.testing.assert_array_equal(read, [5.1, 9.3, 7.25, 9.3, 1250.5, np.nan, 0.25])
+    # A marker in the other spelling is that text alone, and no number.
+    mapping = {"decimal": ",", "features": {"glucose": {"missing": ["9.3", "b.d.", "<0.5"]}}}
+    (tmp_path / "two.csv").write_text("glucose;x\n" + "\n".join(f"{c};1" for c in cells[:-1]))
+    marked = load(Dataset(tmp_path / "two.csv", mapping=mapping), glucose).X[:, 0]
+    np.testing.assert_array_equal(marked, [5.1, np.nan, 7.25, 9.3, 1250.5, np.nan, np.nan])
+
+
+def test_a_name_in_brackets_is_a_name(tmp_path: Path) -> None:
+    ecog = Feature(name="ecog", kind="categorical", levels=("0", "1", "2"))
+    text, marked = suggested(
+        tmp_path, ecog, **{"PS__(ECOG)": ["0", "1", "2"], "op": ["0", "1", "2"]}
+    )
+    assert '\ncolumn = "PS (ECOG)"\n' in text
+    assert marked == ""
+
+
+def test_a_column_of_many_names_is_not_compared_code_by_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Any] = []
+    names = [f"name {i:04}" for i in range(3_000)]
+    known = suggest.meanings_of
+    monkeypatch.setattr(suggest, "meanings_of", lambda *a: calls.append(a) or known(*a))
+    suggest_mapping([SMOKER], csv("utf-8", ";", {"who": names, "raucher": names})(tmp_path))
+    assert len(calls) < 500
 
 
 def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None:
@@ -647,12 +689,13 @@ def test_a_column_of_another_name_is_found_by_its_values(
     assert "no column here is called like it" in marked
 
 
-def test_only_columns_of_one_unit_are_proposed_together(tmp_path: Path) -> None:
-    citrate = Feature(name="citrate", unit="mmol/l")
-    columns = {"Zitr mmol/l": [1, 2], "Ca mmol/l": [2, 3], "Mg µmol/l": [800, 900]}
-    text, _ = suggested(tmp_path, citrate, **columns)
-    assert "Ca mmol/l" in text.partition("[features")[2]
-    assert "Mg" not in text.partition("[features")[2]
+def test_codes_of_several_proposed_columns_are_not_mixed(tmp_path: Path) -> None:
+    side = Feature(name="side", kind="categorical", levels=("left", "right"))
+    columns = {"a": ["P", "L", "P"], "b": ["Q", "R", "Q"]}
+    text, _ = suggested(tmp_path, side, **columns)
+    assert '# column = "a"\n# column = "b"\n# its levels: "left", "right"\n\n' in text
+    one, _ = suggested(tmp_path, side, a=["P", "L", "P"])
+    assert '# "P" =   # 2' in one
 
 
 def test_who_is_not_dead_is_alive_only_where_no_code_says_alive(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ from fedclust.data.profile import (
     SourceProfile,
     profile,
 )
+from fedclust.data.row_warnings import NO_VALUE
 from fedclust.data.suggest import ask_codes, ask_texts, find_texts
 from fedclust.data.table import likely_ids, read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
@@ -254,7 +255,7 @@ class RowCheck:
         for text in self._repeated_texts():
             _say(text)
         for text in self.table.warnings:
-            if text.startswith(ROWS_DIFFER):  # the columns' own are shown above
+            if text.startswith(ROWS_DIFFER) or NO_VALUE in text:  # those of columns are above
                 _say(text)
         self._show_to_do()
 
@@ -288,6 +289,8 @@ class RowCheck:
             ]
             if lacking and self.found.ignored:
                 doubts.append(f"this site has no {' and no '.join(lacking)}")
+            if any(NO_VALUE in text for text in self.table.warnings):
+                doubts.append("rows without a value are persons")
             warned = [each.feature for each in self.found.columns if each.state == "warning"]
             if warned:
                 doubts.append(f"what is said above of {list_names(warned)} is right")

@@ -23,6 +23,8 @@ _PLAIN_NUMBER: Final = frozenset("0123456789+-.eE ")
 _DATE: Final = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
 #: A number with separated thousands: these, their mark, the decimal mark.
 _THOUSANDS: Final = re.compile(r"([+-]?[1-9]\d{0,2}(?:([.,])\d{3})(?:\2\d{3})*)(?:([.,])\d*)?")
+#: A number whose thousands are apart, as in 1 250,5 and 1'250.
+_APART: Final = re.compile(r"[+-]?[1-9]\d{0,2}(?:[ \u00a0\u202f'\u2019]\d{3})+(?:[.,]\d*)?")
 _GROUPED: Final = re.compile(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d")
 _A_DATE = "a date or time; give a number instead, such as an age or days since a fixed day"
 _CONVERT: Final = "convert the column where it comes from"
@@ -175,7 +177,7 @@ class Decoder:
     ) -> None:
         self.rule, self._textual, self._closed = rule, textual, closed
         self._text_advice = text_advice
-        numbers = (number_or_none(text) for text in rule.markers)
+        numbers = (self._parsed(text) for text in rule.markers)
         self._is_sentinel = rule.sentinels | {value for value in numbers if value is not None}
         self._sentinels = np.array(sorted(self._is_sentinel), dtype=np.float64)
         self.codes = list(dict.fromkeys(codes))
@@ -310,6 +312,8 @@ class Decoder:
 
     def _parsed(self, text: str) -> float | None:
         mark = self.rule.decimal_mark
+        if are_thousands_apart(text):
+            text = re.sub(r"[^\d.,+-]", "", text)
         found = _THOUSANDS.fullmatch(text) if self.rule.thousands else None
         if found and found[2] != mark and found[3] in (None, mark):
             text = found[1].replace(found[2], "") + text[found.end(1) :]
@@ -344,9 +348,14 @@ def _error_cell(text: str) -> Wrong:
     return "error-cell", f"{message}--missing '{text}' (missing=)"
 
 
+def are_thousands_apart(text: str) -> bool:
+    """Return whether a text is a number with spaces or apostrophes between its thousands."""
+    return _APART.fullmatch(text) is not None
+
+
 def looks_like_a_value(text: str) -> bool:
     """Return whether a text is a number or a date, and hardly the name of a column."""
-    return number_or_none(text) is not None or _DATE.fullmatch(text) is not None
+    return number_or_none(text) is not None or any(p.fullmatch(text) for p in (_DATE, _GROUPED))
 
 
 def place_of_header(records: Sequence[tuple[int, Sequence[Any]]]) -> int:

@@ -290,6 +290,9 @@ def likeness(feature: str, header: str) -> int:
         return 2
     if is_death(feature) and _ALIVE.intersection(other):
         return 1
+    # What stands in brackets may be another name, as in PS (ECOG).
+    if any(not is_unit(each) and likeness(feature, each) > 1 for each in in_brackets(header)):
+        return 2
     within = bool(own and other) and (set(own) <= set(other) or set(other) <= set(own))
     begun = any(b.startswith(a) for a in own for b in other if len(a) >= _LEAST_BEGUN)
     return int(within or begun or bool(groups & guessed))

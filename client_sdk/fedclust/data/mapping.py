@@ -379,7 +379,7 @@ def check_mapping(
         column = feature.name if rule is None or rule.column is None else rule.column
         if rule is not None:
             try:
-                _check_rule(rule, feature, source)
+                _check_rule(rule, feature, source, file.decimal)
             except DataError as error:
                 if wrong is None:
                     raise
@@ -392,7 +392,7 @@ def check_mapping(
         taken[column] = feature.name
 
 
-def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
+def _check_rule(rule: ColumnMap, feature: Feature, source: str, mark: str) -> None:
     def refuse(message: str, broken: str = "mapping") -> DataError:
         return DataError(source, broken, f"features.{feature.name}: {message}")
 
@@ -418,7 +418,8 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
         raise refuse("a unit of 0 would lose the values")
     for text in rule.values:
         # A number for a number would be a conversion of single cells.
-        if number_or_none(text.replace(",", ".")) is not None:
+        plain = text if mark == "." else text.replace(".", " ").replace(",", ".")
+        if number_or_none(plain) is not None:
             said = f"values are for text such as '<5', and {text!r} is a number: correct it in "
             raise refuse(f"{said}the table, or name it as missing (sentinels)")
     known_codes: dict[str, str | bool | int] = {}

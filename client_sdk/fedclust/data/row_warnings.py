@@ -31,6 +31,10 @@ TypicalValues: TypeAlias = Mapping[str, tuple[float, float]]
 #: A median so many standard deviations from the mean belongs to another unit, column or population,
 #: and one this near to it fits.
 _FAR, _FITS = 4.0, 1.5
+#: The end of what is said of rows without a value, which may be a total below the table.
+NO_VALUE: Final = "no value in any column of the session"
+#: So many columns hardly lack their values together, and so many rows are named.
+_LEAST_COLUMNS, _MOST_NAMED = 3, 3
 #: A median needs so many values.
 _LEAST_VALUES = 5
 #: Integers without a repetition in this many rows are rarely measurements.
@@ -70,6 +74,7 @@ class RowWarnings:
         self._rows, self._missing = rows, missing
         self._outside, self._unknown = [0] * len(rows.readings), [0] * len(rows.readings)
         self._without = [outcome.name for outcome in rows.outcomes]
+        self._empty = list[int]()
         self._ids = {
             place: IdDetector()
             for place, reading in enumerate(rows.readings[: rows.n_features])
@@ -89,6 +94,14 @@ class RowWarnings:
             if np.isfinite(lower) or np.isfinite(upper):
                 own = reading.converted(values)
                 self._outside[place] += int(np.count_nonzero((own < lower) | (own > upper)))
+        there = [
+            values
+            for reading, values in zip(self._rows.readings, block.values, strict=True)
+            if reading.column is not None
+        ]
+        empty = np.isnan(there).all(axis=0) if len(there) >= _LEAST_COLUMNS else []
+        numbers = block.numbers or range(block.start, block.start + len(block))
+        self._empty += [numbers[row] for row in np.flatnonzero(empty)]
         for outcome, cells in zip(self._rows.outcomes, self._rows.cells(block).T, strict=True):
             if outcome.name in self._without and (cells < len(outcome.cells) - 1).any():
                 self._without.remove(outcome.name)
@@ -103,7 +116,7 @@ class RowWarnings:
             for place, reading in enumerate(self._rows.readings)
             for text in self._texts(place, reading)
         ]
-        found += [*self._unvalued_texts(), *of_persons]
+        found += [*self._empty_texts(), *self._unvalued_texts(), *of_persons]
         for said in found:
             warnings.warn(f"{self._rows.origin.source}, {said}", DataWarning, stacklevel=4)
         return tuple(found)
@@ -128,6 +141,16 @@ class RowWarnings:
                 text = f"{counted(count, 'row')} {'has' if count == 1 else 'have'} a value"
                 last = ", and it counts as missing"
             yield f"{text} that the session does not know{last}. {unknown_text(reading.feature)}"
+
+    def _empty_texts(self) -> Iterator[str]:
+        if self._empty:
+            named = ", ".join(map(str, self._empty[:_MOST_NAMED]))
+            named += ", ..." if len(self._empty) > _MOST_NAMED else ""
+            have = "has" if len(self._empty) == 1 else "have"
+            yield (
+                f"{counted(len(self._empty), 'row')} {have} {NO_VALUE} "
+                f"({self._rows.origin.unit} {named}): take out what is no person, such as a total"
+            )
 
     def _unvalued_texts(self) -> Iterator[str]:
         """Yield a sentence for each outcome that the site would answer and that has no value.

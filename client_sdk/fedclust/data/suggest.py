@@ -15,7 +15,14 @@ from numpy.typing import NDArray
 from fedclust.data.advice import bounds_text, list_names, mapping_key
 from fedclust.data.chunks import MISSING, is_blank
 from fedclust.data.csvfile import CsvReader
-from fedclust.data.decode import ColumnRule, Decoder, is_value, looks_like_a_value, place_of_header
+from fedclust.data.decode import (
+    ColumnRule,
+    Decoder,
+    are_thousands_apart,
+    is_value,
+    looks_like_a_value,
+    place_of_header,
+)
 from fedclust.data.excel import ExcelReader, cell_name, sheets_with_rows
 from fedclust.data.known_names import (
     cell_factor,
@@ -81,7 +88,6 @@ _SINGLE_BYTE: Final = ("cp1252", "cp1250", "cp1254")
 _UNNAMED: Final = "column "
 _POINTED: Final = re.compile(r"[+-]?\d*([.,])\d+")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
-_TEXT: Final = re.compile(r"[^\W\d_]|[<>≤≥]")
 #: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
 _THREE_DIGITS: Final = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
@@ -479,8 +485,9 @@ def _fit(feature: Feature, table: _Table, name: str) -> float:
     cells = table.columns[name]
     if feature.kind != "numeric":
         codes, _ = _codes(feature, cells)
-        levels = (_level(feature, code, codes, _Match(name, 4)) for code in codes)
-        known = sum(n for n, level in zip(codes.values(), levels, strict=True) if level is not None)
+        usual = _usual(codes, feature)
+        levels = {code: _level(feature, code, usual, _Match(name, 4)) for code in usual}
+        known = sum(n for code, n in usual.items() if levels[code] is not None)
         most = _MOST_YES_NO if feature.kind == "binary" else _MOST_CODES
         return (known / max(1, codes.total()) + (len(codes) <= most)) / 2
     values = max((_numbers(cells, mark, table.textual)[0] for mark in ".,"), key=len)
@@ -537,6 +544,11 @@ def _codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter
         empty = _is_missing(cell) and text.casefold() not in spelled
         (missing if empty else codes)[text if empty else canonical_code(text)] += n
     return codes, missing
+
+
+def _usual(codes: Counter[str], feature: Feature) -> dict[str, int]:
+    """Return the commonest codes: to compare each of many names with all others takes long."""
+    return dict(codes.most_common(_MOST_CODES + len(feature.levels or ())))
 
 
 def _level(feature: Feature, code: str, codes: Collection[str], match: _Match) -> str | int | None:
@@ -596,6 +608,11 @@ def _of_rank(levels: Sequence[str], code: str, codes: Iterable[str]) -> list[str
 # --- the file -------------------------------------------------------------------------------------
 
 
+def _levels_line(feature: Feature) -> list[str]:
+    """Return a comment with the levels of a categorical feature."""
+    return [f"# its levels: {', '.join(map(_toml, feature.levels))}"] if feature.levels else []
+
+
 class _Writer:
     """Writes the section of each feature."""
 
@@ -623,20 +640,14 @@ class _Writer:
         if match is None:
             why = "no column here is called like it"
             why += f"; may it be {' or '.join(map(_toml, fit))}?" if fit else ""
-            self._note(feature, why, '# column = "NAME HERE"', mark="to do")
+            self._note(feature, why, '# column = "NAME HERE"', *_levels_line(feature), mark="to do")
         else:
             unit = split_unit(match.column)[1] if feature.kind == "numeric" else ""
             cells = self._table.columns[match.column]
             names, lines = [match.column], [f"column = {_toml(match.column)}"]
             if match.score < 0:
-                # The lines below are right for each that is proposed.
-                names = [
-                    each
-                    for each in (match.column, *match.others)
-                    if not unit or same_measure(unit, split_unit(each)[1])
-                ]
+                names += match.others[: _MOST_NEAR - 1]
                 lines = [f"# column = {_toml(each)}" for each in names]
-                cells = sum(map(self._table.columns.__getitem__, names), Counter[Any]())
             if match.score < 1:
                 said = list_names([*map(_toml, names)])
                 why = f"no column here is called like it; by its values it may be {said}"
@@ -660,11 +671,14 @@ class _Writer:
                 each
                 for each in in_brackets(match.column)
                 if each not in ("", unit) and not all(meanings_of(each.split("/")).values())
+                if likeness(feature.name, each) < 2
             }
             if also and match.score < 4:
                 said = list_names([*map(_toml, sorted(also))])
                 self._note(feature, f"what does {said} in the header mean?")
-            if feature.kind == "numeric":
+            if len(names) > 1:  # each has codes of its own
+                self.lines += _levels_line(feature)
+            elif feature.kind == "numeric":
                 self._add_number(feature, match.column, cells)
             else:
                 self._add_codes(feature, match, cells)
@@ -772,6 +786,8 @@ class _Writer:
             if not numbers:
                 self._note(feature, "the column has no number")
             return
+        if apart := next(filter(are_thousands_apart, map(str, cells)), ""):
+            self._note(feature, f"is {_toml(apart)} one number, with separated thousands?")
         spelled = [cell for cell in cells if isinstance(cell, str) and _POINTED.fullmatch(cell)]
         threes = [*filter(_THREE_DIGITS.fullmatch, spelled)]
         read, _ = _numbers(Counter(threes), mark, textual=True)
@@ -887,13 +903,18 @@ class _Writer:
 def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter[str]:
     """Count the texts in a column of numbers that are not read; not dates."""
     own = file.features.get(feature, ColumnMap())
-    known = {*MISSING, *file.missing, *own.missing, *own.values}
-    return Counter(
-        cell
-        for cell in map(str.strip, cells)
-        if (_TEXT.search(cell) or is_absent_text(cell)) and not {cell, cell.casefold()} & known
-        if not (looks_like_a_value(cell) or _has_unit(cell, own.units))
-    )
+    counted = Counter(map(str.strip, cells))
+    read = {"units": own.units, "values": own.values, "thousands": file.thousands}
+    markers = frozenset({*file.missing, *own.missing})
+    _, wrong = _numbers(counted, file.decimal, textual=True, markers=markers, **read)
+    texts = (cell for unread in wrong.values() for cell in unread)
+    return Counter({cell: counted[cell] for cell in texts if not _is_unclear(cell)})
+
+
+def _is_unclear(text: str) -> bool:
+    """Return whether a text that is not read is a date, or a number with unclear marks."""
+    clear = _POINTED.fullmatch(text) and not _THREE_DIGITS.fullmatch(text)
+    return looks_like_a_value(text) and not clear
 
 
 def ask_texts(
@@ -935,12 +956,16 @@ def _values_of(
     found, units = dict[str, float](), dict[str, float | None]()
     for text in texts:
         parts = _NUMBER.fullmatch(text)
-        if parts and parts[3] in (None, mark):
-            number = float(f"{parts[2]}.{parts[4] or 0}")
-            if parts[1] or parts[5].startswith(("(", "/")):
+        other = parts is not None and parts[3] not in (None, mark)
+        # Three digits after the other mark may be thousands.
+        if parts and not (other and len(parts[4]) == 3):
+            number, unit = float(f"{parts[2]}.{parts[4] or 0}"), parts[5].strip()
+            if parts[1] or unit.startswith(("(", "/")):
                 found[text] = number / 2 if parts[1] in tuple("<≤") else number
-            elif unit := parts[5].strip():
+            elif unit and not other:
                 units[unit] = cell_factor(here.feature, here.name, unit, here.unit)
+            elif other and not unit:
+                found[text] = number
         elif of_two := with_two_units(here.feature, here.name, text, here.unit):
             found[text] = of_two
         elif (rank := rank_of(text)) is not None:
@@ -964,6 +989,7 @@ def _text_lines(texts: Counter[str], mark: str, own: ColumnMap, here: _Column) -
         text: n
         for text, n in texts.items()
         if not (text in values or _is_limit(text) or _has_unit(text, units))
+        if not _is_unclear(text)
     }
     lines = []
     # Free text may name persons.
@@ -998,7 +1024,7 @@ def ask_codes(
         asked += ", missing in place of such a line"
     if feature.kind == "binary" and is_contrary(feature.name, column):
         asked += f"; {_toml(column)} may say the opposite of {feature.name}"
-    if contact and feature.kind == "binary" and not (sure or own.levels):
+    if contact and feature.kind == "binary" and is_sex(feature.name) and not (sure or own.levels):
         asked += f"; ask {contact} what 1 means"
     section = f"features.{mapping_key(feature.name)}"
     found = [*([f"[{section}]"] if lines else []), *lines]
@@ -1060,8 +1086,9 @@ def _sort_codes(
     contrary = feature.kind == "binary" and is_contrary(feature.name, match.column)
     sure: dict[str, str | int] = {}
     known, unknown = Counter[str](), Counter[str]()
+    usual = _usual(codes, feature)
     for code, n in codes.most_common():
-        level = _level(feature, code, codes, match)
+        level = _level(feature, code, usual, match) if code in usual else None
         # M may be mujer.
         spanish = folded(code) == "m" and meanings_of(codes, match.column)[code] is None
         level = None if contrary else level
