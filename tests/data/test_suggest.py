@@ -481,12 +481,12 @@ def test_ways_of_admission_are_levels_and_a_longer_code_is_open(tmp_path: Path) 
 
 
 def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> None:
-    cells = ["<0,3", "> 35", "1,5", "hemolysed", "<1.5"]
+    cells = ["<0,3", "> 35", "1,5", "odd sample", "<1.5"]
     path = csv("utf-8", ";", {"crp": cells, "age": [f"{50 + i} ans" for i in range(5)]})(tmp_path)
     features = Feature(name="crp"), Feature(name="age")
     found = suggest_mapping(features, path)
     values = 'values = { "<0,3" = 0.15, "> 35" = 35.0, "<1.5" = 0.75 }'
-    assert f'\n# missing = ["hemolysed"]\n# {values}' in found.text
+    assert f'\n# missing = ["odd sample"]\n# {values}' in found.text
     text = found.text.replace("# missing", "missing").replace("# values", "values")
     (tmp_path / "m.toml").write_text(text, "utf-8")
     table = Dataset(path, mapping=tmp_path / "m.toml")
@@ -537,6 +537,17 @@ def test_units_in_cells_are_converted_and_marked(tmp_path: Path) -> None:
         [135, 135, 140, 35, np.nan, 150],
     ]
     np.testing.assert_allclose(read_with(found, path, features), np.transpose(expected), rtol=1e-5)
+    # Cells in the session's unit, where all bare numbers are in another one.
+    hba1c = (Feature(name="hba1c", unit="%", lower=3.5, upper=18),)
+    path.unlink()
+    path.with_suffix(".toml").unlink()
+    path = csv("utf-8", ";", {"HbA1c": ["53", "7.0%", "64"]})(tmp_path)
+    read = read_with(suggest_mapping(hba1c, path), path, hba1c)[:, 0]
+    np.testing.assert_allclose(read, [53 * 0.09148 + 2.152, 7, 64 * 0.09148 + 2.152], 1e-5)
+    years = (Feature(name="duration", unit="years"),)
+    months = csv("utf-8", ";", {"duration": ["3", "18/12", "7/10", "12/10", "nil"]})(tmp_path)
+    values = '# values = { "18/12" = 1.5, "7/10" = 7.0, "nil" = 0.0 }'
+    assert values in suggest_mapping(years, months).text
     # Another number may be meant of two, and a unit of something else is not converted.
     unclear = suggest_mapping(features[:1], csv("utf-8", ";", {"weight": ["120/80"] * 9})(tmp_path))
     assert "# to do: text in a number column" in unclear.text
@@ -557,8 +568,8 @@ def test_single_cells_with_the_other_decimal_mark_are_read_and_marked(tmp_path: 
     found = suggest_mapping(glucose, path)
     assert 'values = { "9.3" = 9.3, "<0.5" = 0.25 }' in found.text
     assert [note.partition(",")[0] for note in found.still_open] == [
-        "glucose: text in a number column",
         'glucose: is "1 250',
+        "glucose: text in a number column",
     ]
     read = read_with(found, path, glucose)[:, 0]
     np.testing.assert_array_equal(read, [5.1, 9.3, 7.25, 9.3, 1250.5, np.nan, 0.25])
@@ -607,7 +618,7 @@ def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None
 
 def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_path: Path) -> None:
     numbers = (Feature(name="age", lower=0, upper=120), Feature(name="bmi"), Feature(name="crp"))
-    columns = {"age": [50, 999, 60], "bmi": ["k. A.", 22, 31], "crp": [1, 2, "hemolysed"]}
+    columns = {"age": [50, 999, 60], "bmi": ["k. A.", 22, 31], "crp": [1, 2, "odd sample"]}
     found = suggest_mapping(numbers, csv("utf-8", ";", columns)(tmp_path))
     assert [said.partition(":")[0] for said in found.still_open] == ["age", "bmi", "crp"]
     (tmp_path / "m.toml").write_text(found.text, "utf-8")
@@ -616,7 +627,7 @@ def test_a_known_missing_code_is_taken_and_marked_another_text_is_proposed(tmp_p
     np.testing.assert_array_equal(X, [[50, np.nan], [np.nan, 22], [60, 31]])
     with pytest.raises(DataError, match=r"text in a number column.*, missing = \[\.\.\.\]"):
         load(table, numbers)
-    text = found.text.replace('# missing = ["hemolysed"]', 'missing = ["hemolysed"]')
+    text = found.text.replace('# missing = ["odd sample"]', 'missing = ["odd sample"]')
     (tmp_path / "m.toml").write_text(text, "utf-8")
     assert np.isnan(load(table, numbers).X[2, 2])
 

@@ -406,13 +406,13 @@ def _group(feature: str, header: str) -> str | None:
     return min(sure) if len(sure) == 1 else None
 
 
-def cell_factor(feature: str, header: str, unit: str, to: str) -> float | None:
-    """Return what one of a unit in cells is in the column's unit; None if that is not known."""
+def cell_unit(feature: str, header: str, unit: str, to: str) -> tuple[float, float]:
+    """Return factor and offset from a unit in cells to the column's; a factor of 0 if unknown."""
     if same_measure(unit, to):
-        return 1.0
+        return 1.0, 0.0
     smaller, n = _WORDS["larger"].get(unit.casefold(), (unit, 1))
     factor, offset = conversion(feature, header, smaller, to) or (0.0, 0.0)
-    return float(f"{factor * n:.6g}") if factor and not offset else None
+    return float(f"{factor * n:.6g}"), offset
 
 
 def with_two_units(feature: str, header: str, text: str, to: str) -> float | None:
@@ -420,9 +420,10 @@ def with_two_units(feature: str, header: str, text: str, to: str) -> float | Non
     if not (found := _TWO_UNITS.fullmatch(text)):
         return None
     smaller, n = _WORDS["larger"][found[2].casefold()]
-    factor, rest = cell_factor(feature, header, smaller, to), float(found[3].replace(",", "."))
+    factor, _ = cell_unit(feature, header, smaller, to)
+    rest = float(found[3].replace(",", "."))
     # In 1'250 the mark separates thousands.
-    if factor is None or rest >= n or (found[4] and not same_measure(found[4], smaller)):
+    if not factor or rest >= n or (found[4] and not same_measure(found[4], smaller)):
         return None
     return float(f"{(int(found[1]) * n + rest) * factor:.6g}")
 

@@ -99,9 +99,10 @@ class RowWarnings:
             for reading, values in zip(self._rows.readings, block.values, strict=True)
             if reading.column is not None
         ]
-        empty = np.isnan(there).all(axis=0) if len(there) >= _LEAST_COLUMNS else []
-        numbers = block.numbers or range(block.start, block.start + len(block))
-        self._empty += [numbers[row] for row in np.flatnonzero(empty)]
+        if len(there) >= _LEAST_COLUMNS:
+            numbers = block.numbers or range(block.start, block.start + len(block))
+            empty = np.flatnonzero(np.isnan(there).all(axis=0))
+            self._empty += [numbers[row] for row in empty.tolist()]
         for outcome, cells in zip(self._rows.outcomes, self._rows.cells(block).T, strict=True):
             if outcome.name in self._without and (cells < len(outcome.cells) - 1).any():
                 self._without.remove(outcome.name)

@@ -25,7 +25,7 @@ from fedclust.data.decode import (
 )
 from fedclust.data.excel import ExcelReader, cell_name, sheets_with_rows
 from fedclust.data.known_names import (
-    cell_factor,
+    cell_unit,
     conversion,
     death_of,
     fits_person,
@@ -613,6 +613,15 @@ def _levels_line(feature: Feature) -> list[str]:
     return [f"# its levels: {', '.join(map(_toml, feature.levels))}"] if feature.levels else []
 
 
+@dataclass(frozen=True)
+class _Column:
+    """A feature's name, its column, and the unit of the column."""
+
+    feature: str
+    name: str
+    unit: str
+
+
 class _Writer:
     """Writes the section of each feature."""
 
@@ -750,42 +759,69 @@ class _Writer:
 
     def _add_number(self, feature: Feature, column: str, cells: Counter[Any]) -> None:
         table = self._table
-        mark = table.written.decimal
-        thousands = table.written.thousands
+        mark, thousands = table.written.decimal, table.written.thousands
         found, wrong = _numbers(cells, mark, table.textual, thousands=thousands)
         self._add_missing(_codes(feature, cells)[1])
         factor, offset = self._add_unit(feature, column)
-        unit = split_unit(column)[1]
-        here = _Column(feature.name, column, unit or feature.unit)
-        others = [str(cell) for unread in wrong.values() for cell in unread]
-        of_cells = _values_of(others, mark, here)[1]
-        if units := {name: factor for name, factor in of_cells.items() if factor}:
-            shown = [next(text for text in others if _has_unit(text, {name})) for name in units]
-            said = f"cells such as {list_names([*map(_toml, shown)])} are read as numbers"
-            self._note(feature, said, _units_line(units))
-            found, wrong = _numbers(cells, mark, table.textual, units=units, thousands=thousands)
+        unit = split_unit(column)[1] or feature.unit
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
         if given:
             self.lines.append(f"sentinels = [{', '.join(map(repr, given))}]")
             found = [(value, n) for value, n in found if value not in given]
+        if found:
+            own = np.array([value for value, _ in found])
+            counts = np.array([n for _, n in found])
+            values = own * factor + offset
+            absent, no_values = _absent(own, counts, _outside(feature, values))
+            if absent.any():
+                codes = [f"{value:.15g}" for value in own[absent].tolist()]
+                said = with_counts(Counter(dict(zip(codes, counts[absent].tolist(), strict=True))))
+                taken = no_values and not given
+                why = "seem to be codes, read as missing" if taken else "may mean a missing value"
+                line = f"sentinels = [{', '.join([*map(repr, given), *codes])}]"
+                self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
+            kept = ~absent
+            other = self._judge_bounds(feature, column, own[kept], values[kept], counts[kept])
+            unit = other or unit
+            self._judge_marks(feature, cells, found)
         texts: dict[str, Counter[str]] = {}
         for (_, why), unread in wrong.items():
             counts_of = texts.setdefault(why.partition(";")[0], Counter())
             counts_of.update({str(cell): cells[cell] for cell in unread})
-        listed = sum(texts.values(), Counter[str]())
+        if not self._add_texts(feature, _Column(feature.name, column, unit), texts) and not found:
+            self._note(feature, "the column has no number")
+
+    def _add_texts(self, feature: Feature, here: _Column, texts: dict[str, Counter[str]]) -> bool:
+        """Write how texts in numbers are read, by what is wrong; return whether some are read."""
+        mark = self._table.written.decimal
+        every = sum(texts.values(), Counter[str]())
+        of_cells = _values_of(every, mark, here)[1]
+        if units := {name: factor for name, factor in of_cells.items() if factor}:
+            shown = [next(text for text in every if _has_unit(text, {name})) for name in units]
+            said = f"cells such as {list_names([*map(_toml, shown)])} are read as numbers"
+            self._note(feature, said, _units_line(units))
+        left = {
+            why: Counter({t: n for t, n in each.items() if not _has_unit(t, units)})
+            for why, each in texts.items()
+        }
+        listed = sum(left.values(), Counter[str]())
         # Of 120/80 another number may be meant.
         numbers = {text for text in _values_of(listed, mark, here)[0] if "/" not in text}
         taken = all(is_absent_text(text) or text in numbers for text in listed)
-        for why, each in texts.items():
-            how = "as below" if numbers & {*each} else "as missing"
-            said = f"{why}{f', read {how}' * taken}: {with_counts(each)}"
-            self._note(feature, said, mark="uncertain" if taken else "to do")
+        for why, each in left.items():
+            if each:
+                how = "as below" if numbers & {*each} else "as missing"
+                said = f"{why}{f', read {how}' * taken}: {with_counts(each)}"
+                self._note(feature, said, mark="uncertain" if taken else "to do")
         lines = _text_lines(listed, mark, ColumnMap(units=units), here)
         self.lines += ["# " * (not taken) + line for line in lines]
-        if not found:
-            if not numbers:
-                self._note(feature, "the column has no number")
-            return
+        return bool(units or numbers)
+
+    def _judge_marks(
+        self, feature: Feature, cells: Counter[Any], found: Sequence[tuple[float, int]]
+    ) -> None:
+        """Mark numbers whose marks may separate thousands."""
+        mark = self._table.written.decimal
         if apart := next(filter(are_thousands_apart, map(str, cells)), ""):
             self._note(feature, f"is {_toml(apart)} one number, with separated thousands?")
         spelled = [cell for cell in cells if isinstance(cell, str) and _POINTED.fullmatch(cell)]
@@ -794,22 +830,10 @@ class _Writer:
         # As 1.234 among 850.5 and 2.345: far below the others, if these are decimals.
         largest = max((abs(value) for value, _ in read), default=np.inf)
         far_below = largest < np.median(np.abs([value for value, _ in found])) / 10
-        if threes and not thousands and (len(threes) == len(spelled) or far_below):
+        if self._table.written.thousands or not threes:
+            return
+        if len(threes) == len(spelled) or far_below:
             self._note(feature, "are its marks decimal marks, or do they separate thousands?")
-        own = np.array([value for value, _ in found])
-        counts = np.array([n for _, n in found])
-        values = own * factor + offset
-        absent, no_values = _absent(own, counts, _outside(feature, values))
-        if absent.any():
-            codes = [f"{value:.15g}" for value in own[absent].tolist()]
-            said = with_counts(Counter(dict(zip(codes, counts[absent].tolist(), strict=True))))
-            taken = no_values and not given
-            why = "may mean a missing value" if not taken else "seem to be codes, read as missing"
-            line = f"sentinels = [{', '.join([*map(repr, given), *codes])}]"
-            self._note(feature, f"these numbers {why}: {said}", line if taken else f"# {line}")
-        kept = ~absent
-        said_unit = bool(unit or units)
-        self._judge_bounds(feature, own[kept], values[kept], counts[kept], said_unit=said_unit)
 
     def _add_unit(self, feature: Feature, column: str) -> tuple[float, float]:
         """Write how the unit in a column's header becomes the session's; return factor, offset."""
@@ -839,13 +863,16 @@ class _Writer:
     def _judge_bounds(
         self,
         feature: Feature,
+        column: str,
         own: NDArray[np.float64],
         values: NDArray[np.float64],
         counts: NDArray[np.int64],
-        *,
-        said_unit: bool,
-    ) -> None:
-        """Mark values that are outside the bounds or very low in them, or may have another unit."""
+    ) -> str | None:
+        """Mark values that are outside the bounds or very low in them, or may have another unit.
+
+        Return the other unit if it is taken.
+        """
+        said_unit = bool(split_unit(column)[1])
         beyond = _outside(feature, values)
         total, outside = int(counts.sum()), int(counts[beyond].sum())
         others = _other_units(feature, values, counts)
@@ -858,7 +885,7 @@ class _Writer:
         elif others and not said_unit:
             why = f"the header says no unit, and its values would fit in {others[0][0]} too"
         else:
-            return
+            return None
         lines = []
         for unit, factor, offset in others[:1]:
             lines = [f"unit = {_toml(unit)}", f"to = {_toml(feature.unit)}"]
@@ -868,6 +895,7 @@ class _Writer:
         taken = single and outside == total and not said_unit
         why += f": read as {others[0][0]}" if taken else ""
         self._note(feature, why, *(line if taken else f"# {line}" for line in lines))
+        return others[0][0] if taken else None
 
     def _add_codes(self, feature: Feature, match: _Match, cells: Counter[Any]) -> None:
         codes, missing = _codes(feature, cells)
@@ -936,15 +964,6 @@ def _is_limit(text: str) -> bool:
     return text[:1] in tuple("<>≤≥")
 
 
-@dataclass(frozen=True)
-class _Column:
-    """A feature's name, its column, and the unit of the column."""
-
-    feature: str
-    name: str
-    unit: str
-
-
 def _values_of(
     texts: Iterable[str], mark: str, here: _Column
 ) -> tuple[dict[str, float], dict[str, float | None]]:
@@ -960,12 +979,23 @@ def _values_of(
         # Three digits after the other mark may be thousands.
         if parts and not (other and len(parts[4]) == 3):
             number, unit = float(f"{parts[2]}.{parts[4] or 0}"), parts[5].strip()
-            if parts[1] or unit.startswith(("(", "/")):
+            if unit.startswith("/"):  # a score, or months
+                if same_measure(here.unit, "years") and unit == "/12":
+                    found[text] = float(f"{number / 12:.6g}")
+                elif number <= int(unit[1:]):
+                    found[text] = number
+            elif parts[1] or unit.startswith("("):
                 found[text] = number / 2 if parts[1] in tuple("<≤") else number
             elif unit and not other:
-                units[unit] = cell_factor(here.feature, here.name, unit, here.unit)
+                factor, offset = cell_unit(here.feature, here.name, unit, here.unit)
+                if offset:
+                    found[text] = float(f"{number * factor + offset:.6g}")
+                else:
+                    units[unit] = factor or None
             elif other and not unit:
                 found[text] = number
+        elif text.casefold() in ("nil", "zero"):
+            found[text] = 0.0
         elif of_two := with_two_units(here.feature, here.name, text, here.unit):
             found[text] = of_two
         elif (rank := rank_of(text)) is not None:
