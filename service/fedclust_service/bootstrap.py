@@ -177,8 +177,9 @@ def _first_key(settings: Settings, store: Store, made: list[str]) -> SecretKeys:
     if signed and not path.exists():
         raise SettingsError(
             f"the secret key {path} is missing, and the tokens of the database are signed with it: "
-            "put it back. If it is lost, run `fedclust-service init --new-key`: all tokens become "
-            "void, and you get a new operator token"
+            "copy it from a backup or from the data directory of another worker. If it is lost, "
+            "run `fedclust-service init --new-key`: all tokens become void, and you get a new "
+            "operator token"
         )
     try:
         if _write_key(path):

@@ -32,7 +32,7 @@ class Clinic(httpx.BaseTransport):
     def __init__(self) -> None:
         #: The clock's lead; None where the coordinator cannot be reached.
         self.ahead: timedelta | None = timedelta(0)
-        self.days, self.protocol = 200, models.PROTOCOL_VERSION
+        self.days, self.protocol, self.role = 200, models.PROTOCOL_VERSION, "site"
         self.refused = False
         self.requests: list[str] = []
 
@@ -47,7 +47,7 @@ class Clinic(httpx.BaseTransport):
             return refusal("unauthenticated", "ask your operator for a token")
         return in_json(
             models.WhoAmI(
-                role="site",
+                role=self.role,
                 name="me",
                 expires_at=now + timedelta(days=self.days, hours=1),
                 server_version="1",
@@ -135,6 +135,11 @@ def test_a_token_that_ends_soon_and_one_that_is_refused(visit: Visit) -> None:
     visit.finds("token", "warning", 0, "ask its operator")
     visit.clinic.refused = True
     visit.finds("token", "failed", 5, "ask your operator")
+
+
+def test_a_token_of_another_role_is_named(visit: Visit) -> None:
+    visit.clinic.role = "operator"
+    visit.finds("token", "warning", 0, "needs the token of a site")
 
 
 def test_another_protocol_names_the_command(visit: Visit) -> None:

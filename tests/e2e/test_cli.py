@@ -116,6 +116,13 @@ def test_a_stolen_operator_token_is_found_and_ended(shell: Shell) -> None:
     assert "fco_" not in shell.out + shell.err
     shell.run("operator", "operator", "add", "grace", code=2)
     assert "fedclust operator token grace" in shell.err
+    # A file may hold the only copy of another token.
+    kept = (shell.place / "grace.token").read_text("utf-8")
+    for what in ("add", "token"):
+        shell.run("operator", "operator", what, "greta", "--token-out", "grace.token", code=2)
+        assert "grace.token exists" in shell.err
+    assert (shell.place / "grace.token").read_text("utf-8") == kept
+    assert "greta" not in listed()
     # The thief makes an operator with the token that was stolen, and that one an analyst.
     shell.run("operator", "operator", "add", "mallory", "--token-out", "mallory.token")
     shell.run("mallory", "analyst", "add", "eva", "--token-out", "eva.token")

@@ -119,6 +119,12 @@ def test_tls_where_there_is_none() -> None:
     assert "does not speak TLS" in str(tls_failure("https://c.example", error))
     error.reason = "CERTIFICATE_VERIFY_FAILED"
     assert "does not speak TLS" not in str(tls_failure("https://c.example", error))
+    refused = ssl.SSLCertVerificationError(1, "self-signed certificate")
+    assert "lacks the certificate's authority" in str(
+        tls_failure("https://c.example", refused, with_bundle=True)
+    )
+    refused.verify_code = 10  # it has expired
+    assert "this machine's date" in str(tls_failure("https://c.example", refused))
 
 
 # --- JSON that people hand on ---------------------------------------------------------------------

@@ -59,7 +59,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         days: Days = 365,
         token_out: TokenOut = None,
     ) -> None:
-        check_outputs(((token_out, is_token),), ())
+        _check_new(token_out)
         with connection.client() as client, _NAMES.applied():
             before = client.add(kind, slug(name), title, email=email)
             if before.tokens:
@@ -88,7 +88,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         token_out: TokenOut = None,
     ) -> None:
         """Issue one more token; the others stay valid until they are revoked."""
-        check_outputs(((token_out, is_token),), ())
+        _check_new(token_out)
         with connection.client() as client:
             _give(name, client.issue_token(kind, name, days), token_out)
 
@@ -131,10 +131,10 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
         def change(connection: o.Connection, name: Name) -> None:
             with connection.client() as client:
                 known = client.change(kind, name, disabled=disabled)
-            conclude(f"{name} is {done}", known)
+            conclude(f"{name} is {done.format(name)}", known)
 
     stop, back = f"Make all tokens of the {one} stop working, until `enable`.", f"{one} enable"
-    switch("disable", stop, f"disabled; fedclust {back} undoes it", disabled=True)
+    switch("disable", stop, f"disabled; fedclust {back} {{}} undoes it", disabled=True)
     switch("enable", f"Make the tokens of the {one} work again.", "enabled", disabled=False)
     return app
 
@@ -150,6 +150,13 @@ def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
         f"{seen:%Y-%m-%d %H:%M}" if seen else "never",
         ", ".join(f"{each.id} (to {each.expires_at:%Y-%m-%d})" for each in valid),
     )
+
+
+def _check_new(path: Path | None) -> None:
+    """Refuse a file that exists: it may be the only copy of another token."""
+    check_outputs(((path, is_token),), ())
+    if path is not None and path.exists():
+        raise UsageError(f"--token-out: {path} exists: give another name, or move the file away")
 
 
 def _give(name: str, issued: TokenIssued, path: Path | None) -> None:

@@ -286,6 +286,8 @@ def _token(connection: o.Connection, client: Client | None) -> str:
     require_protocol(who)
     days = (who.expires_at - datetime.now(UTC)).days
     said = f"{who.role} {who.name}, valid for {days} days; coordinator {who.server_version}"
+    if who.role != "site":
+        raise _Notice("warning", f"{said}: to take part, a hospital needs the token of a site")
     if days < _SOON_DAYS:
         raise _Notice("warning", f"{said}: ask its operator for a new one")
     return said

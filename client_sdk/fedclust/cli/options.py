@@ -172,7 +172,7 @@ class Connection(OptionGroup):
     token_file: Annotated[Path | None, {"envvar": "FEDCLUST_TOKEN_FILE"}] = None
     """File with the token, mode 0600; or set FEDCLUST_TOKEN. There is no option for the token
     itself: a command line is visible to others."""
-    ca_bundle: Path | None = None
+    ca_bundle: Annotated[Path | None, {"envvar": "FEDCLUST_CA_BUNDLE"}] = None
     """Certificate authorities to trust instead of the system's, PEM."""
     client_cert: Path | None = None
     """Client certificate, PEM."""

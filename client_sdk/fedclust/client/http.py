@@ -250,7 +250,7 @@ class Http:
         """Return an error to retry, or one that waiting cannot fix."""
         tls = next((each for each in causes(error) if isinstance(each, ssl.SSLError)), None)
         if tls is not None and not isinstance(tls, _TRANSIENT_TLS):
-            return tls_failure(self.url, tls)
+            return tls_failure(self.url, tls, with_bundle=self.options.ca_bundle is not None)
         if isinstance(error, httpx.ProxyError) and "407" in str(error):
             return ProxyError(_PROXY_CREDENTIALS)
         unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.ProxyError))
@@ -269,7 +269,8 @@ class Http:
         reason = next(filter(None, reasons), None)
         message = f"{self.url} cannot be reached ({reason or what})"
         if unsent:
-            message += ": check the address, and whether this network needs a proxy (--proxy)"
+            message += ": check the address and the firewall"
+            message += ", and the proxy" if self.options.proxy else "; a network may need --proxy"
         message += "; run the same command again to resume"
         return _Retry(CoordinatorUnreachable(message), reason or what, unsent=unsent)
 
@@ -365,7 +366,7 @@ def _retry_after(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-def tls_failure(url: str, error: OSError) -> TLSError:
+def tls_failure(url: str, error: OSError, *, with_bundle: bool = False) -> TLSError:
     """Return the error for a handshake that failed, with what it may mean and the remedy."""
     reasons = (getattr(error, name, None) for name in ("verify_message", "reason"))
     reason = next(filter(None, reasons), "the handshake failed")
@@ -374,7 +375,11 @@ def tls_failure(url: str, error: OSError) -> TLSError:
             "; what answers there does not speak TLS: another port, or http:// on this machine?"
         )
     code = getattr(error, "verify_code", None)
-    if isinstance(error, ssl.SSLCertVerificationError) and code not in _NOT_ABOUT_TRUST:
+    if code in _NOT_ABOUT_TRUST:
+        reason += "; check the address and this machine's date, and tell the coordinator's operator"
+    elif isinstance(error, ssl.SSLCertVerificationError) and with_bundle:
+        reason += "; the file of --ca-bundle (ca_bundle=) lacks the certificate's authority"
+    elif isinstance(error, ssl.SSLCertVerificationError):
         reason += (
             "; if the certificate is self-signed or of your own authority, give its PEM file, or "
             "the authority's, with --ca-bundle or ca_bundle="

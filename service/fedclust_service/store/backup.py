@@ -82,8 +82,8 @@ def restore(source: Path, url: str, check: Callable[[], None] | None = None) -> 
     file = engines.sqlite_file(parsed)
     if file is None:
         raise UrlRefused(
-            "PostgreSQL is restored by its own tools, into an empty database: "
-            f"pg_restore --no-owner --dbname=NAME {source}"
+            "PostgreSQL is restored by its own tools, into an empty database and from a copy that "
+            f"pg_dump made: pg_restore --no-owner --dbname=NAME {source}"
         )
     if not source.is_file():
         raise Unwritable(f"there is no file {source}")
