@@ -96,19 +96,21 @@ def shown(capsys: pytest.CaptureFixture[str], asked: ConsentRequest, *, full: bo
     return capsys.readouterr().err
 
 
-def test_fkm_with_eight_features_fits_one_screen(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = shown(capsys, request()).splitlines()
-    assert len(lines) <= 30
-    assert max(map(len, lines)) <= 100
-
-
-def test_the_text_names_analyst_and_purpose(capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_screen_says_who_asks_for_what_and_how_close_the_table_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     asked = request()
-    said = " ".join(shown(capsys, asked).split())
-    for text in ("Types of coronary patients", "do four hospitals share?", "ada@example.org"):
+    screen = shown(capsys, asked)
+    assert len(screen.splitlines()) <= 30
+    assert max(map(len, screen.splitlines())) <= 100
+    said = " ".join(screen.split())
+    for text in (
+        *("Types of coronary patients", "do four hospitals share?", "ada@example.org"),
+        *("2026-17", "2027-01-01", "budapest", asked.definition_sha256),
+        *("51 groups of 5 to 9 persons.", "x7 7.0%, x6 6.0%, x5 5.0%"),
+    ):
         assert text in said
-    for text in ("2026-17", "2027-01-01", "budapest", asked.definition_sha256):
-        assert text in said
+    assert "Other sessions get" not in said
 
 
 def test_the_commands_that_stop_a_session_are_complete() -> None:
@@ -153,9 +155,16 @@ def test_a_column_of_events_is_named_with_its_outcome() -> None:
     assert dict(lacking.sections())["read as"] == said[:-1]
 
 
-def test_it_gives_the_sessions_own_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_field_is_behind_full_with_the_sessions_own_numbers(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     asked = request()
     said = " ".join(shown(capsys, asked, full=True).split())
+    for phase in rounds.possible_phases(asked.plan):
+        for line in phase.discloses:
+            assert line.meaning in said
+            assert line.identifies in said
+    assert "multiples of: x0 0.2 mmol/l, x1 5" in said
     assert f"{asked.plan.options.candidates} x 4 x 8" in said, "c x K x d"
     windows = {"algorithm": "overlap_oneshot", "policy": {"missing": "mask"}, "config": {}}
     assert "up to 1000 x 8" in " ".join(shown(capsys, request(**windows), full=True).split())
@@ -207,12 +216,6 @@ def test_a_steward_signs_one_page_of_350_words(several: bool) -> None:
             assert line.meaning not in body
 
 
-def test_the_text_shows_how_close_the_table_is(capsys: pytest.CaptureFixture[str]) -> None:
-    said = " ".join(shown(capsys, request()).split())
-    assert "51 groups of 5 to 9 persons." in said
-    assert "x7 7.0%, x6 6.0%, x5 5.0%" in said
-
-
 @pytest.mark.parametrize(("persons", "said"), [(0.79, True), (0.8, False)])
 def test_the_text_says_if_few_persons_stay(persons: float, said: bool) -> None:
     asked = dataclasses.replace(request(), staying=Staying(groups=0.5, persons=persons))
@@ -224,7 +227,6 @@ def test_the_text_says_if_few_persons_stay(persons: float, said: bool) -> None:
 
 
 def test_the_text_notes_what_the_table_hides(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "multiples of: x0 0.2 mmol/l, x1 5" in shown(capsys, request(), full=True)
     hidden = dataclasses.replace(FIGURES, all_equal=("x2",), coarse=("x1",))
     said = " ".join(shown(capsys, dataclasses.replace(request(), figures=hidden)).split())
     assert "All records are equal in x2" in said
@@ -236,7 +238,6 @@ def test_the_text_notes_what_the_table_hides(capsys: pytest.CaptureFixture[str])
 
 
 def test_the_text_says_that_a_larger_p_holds_here_alone(capsys: pytest.CaptureFixture[str]) -> None:
-    assert "Other sessions get" not in shown(capsys, request())
     said = " ".join(shown(capsys, dataclasses.replace(request(), p=12)).split())
     assert (
         "records of at least 12 persons. Other sessions get records of groups of at least" in said
@@ -250,15 +251,6 @@ def test_it_names_no_phase_that_cannot_happen(capsys: pytest.CaptureFixture[str]
     asked = request(algorithm="lloyd", config=given, policy={"scaling": "none", "missing": "drop"})
     assert [phase.name for phase in asked.phases] == ["lloyd", "evidence"]
     assert "cells:" not in shown(capsys, asked)
-
-
-def test_every_field_is_behind_full(capsys: pytest.CaptureFixture[str]) -> None:
-    asked = request()
-    said = " ".join(shown(capsys, asked, full=True).split())
-    for phase in rounds.possible_phases(asked.plan):
-        for line in phase.discloses:
-            assert line.meaning in said
-            assert line.identifies in said
 
 
 def test_the_text_warns_if_there_is_no_protection(capsys: pytest.CaptureFixture[str]) -> None:
@@ -318,9 +310,13 @@ def points_said(asked: ConsentRequest) -> str:
     return " ".join(dict(asked.sections()).get("points", ()))
 
 
+OF_FEW_SITES = "even if fewer than 3 sites have the outcome and the result omits it."
+
+
 def test_the_text_says_what_an_outcome_costs_and_teaches() -> None:
     said = points_said(asking({"died": 10}))
     for text in (
+        OF_FEW_SITES,
         "Counts of died by final cluster",
         "(standard deviation 5 persons). Uses 10 of your 100 points; 30 were used before, 60",
         "56 times from this question, 61 with those before, and 67 once all",
@@ -341,16 +337,11 @@ def test_the_text_has_the_sessions_own_numbers_for_several_outcomes() -> None:
         assert text in said
 
 
-def test_the_text_says_that_an_outcome_of_few_sites_uses_points() -> None:
-    said = "even if fewer than 3 sites have the outcome and the result omits it."
-    assert said in points_said(asking({"died": 10}))
-    assert said not in points_said(asking({"died": 10}, left=5))
-
-
 def test_the_text_says_if_points_are_short() -> None:
     said = points_said(asking({"died": 10}, left=5))
     assert said.startswith("Points short: died would use 10 points, and 5 of 100 are left.")
     assert "Uses" not in said
+    assert OF_FEW_SITES not in said
 
 
 def test_the_text_says_that_exact_counts_end_the_promise() -> None:

@@ -24,6 +24,7 @@ MINE = three_clusters(80, 8)
 OTHERS = {"alpha": three_clusters(50, 1), "beta": three_clusters(50, 2)}
 MARKUP = 'Which <script>alert("1")</script> types & <img src="https://evil.example/x"> are there?'
 FEATURES = ({"name": "x", "unit": "<b>mg</b>"}, {"name": "y"})
+SUMS = "Sums over whole groups of your protected table."
 
 
 def text_of(page: str) -> str:
@@ -73,7 +74,13 @@ def test_the_page_explains_the_words_that_are_on_it_and_no_others(tmp_path: Path
 
 def test_settings_stand_at_the_end_and_terms_read_as_sentences(tmp_path: Path) -> None:
     request = requested(tmp_path)
-    before, technical = text_of(review_page(request, NOW)).split("Technical details")
+    source = review_page(request, NOW)
+    assert 'class="warning"' not in source
+    page = text_of(source)
+    assert page.count(SUMS) == 1
+    assert f"counts, means (cells); counts, sums, costs (lloyd): {SUMS}" in page
+    assert f"computed from groups of at least {request.p} of your persons." in page
+    before, technical = page.split("Technical details")
     assert "tol: 0.000001" in technical
     assert "max_rounds: 4" in technical
     assert "tol:" not in before
@@ -82,18 +89,14 @@ def test_settings_stand_at_the_end_and_terms_read_as_sentences(tmp_path: Path) -
     assert "Each row counts as a person." in covered
     assert "express consent" not in covered
     assert not re.search(r"\b(yes|no)\b", covered.replace("no longer", ""))
-    exact = text_of(review_page(requested(tmp_path, policy={"protection": "none"}), NOW))
+
+
+def test_a_session_without_protection_stands_out(tmp_path: Path) -> None:
+    source = review_page(requested(tmp_path, policy={"protection": "none"}), NOW)
+    assert re.search(r'<dd class="warning"><p>NONE: this session works on exact rows', source)
+    exact = text_of(source)
     assert "express consent This session works on exact rows, without protection." in exact
     assert "extreme values A value" not in exact
-
-
-def test_what_fields_can_identify_is_said_once(tmp_path: Path) -> None:
-    request = requested(tmp_path)
-    page = text_of(review_page(request, NOW))
-    sums = "Sums over whole groups of your protected table."
-    assert page.count(sums) == 1
-    assert f"counts, means (cells); counts, sums, costs (lloyd): {sums}" in page
-    assert f"computed from groups of at least {request.p} of your persons." in page
 
 
 def test_values_outside_the_bounds_are_warned_of(tmp_path: Path) -> None:
@@ -121,14 +124,6 @@ def test_names_and_purpose_are_text_and_nothing_is_loaded(tmp_path: Path) -> Non
     assert "default-src 'none'" in unescape(source)
     assert source.count("<b>") == 1, "only that of the code"
     assert MARKUP in text_of(source)
-
-
-def test_a_session_without_protection_stands_out(tmp_path: Path) -> None:
-    source = review_page(requested(tmp_path, policy={"protection": "none"}), NOW)
-    assert re.search(r'<dd class="warning"><p>NONE: this session works on exact rows', source)
-    assert "warning" not in re.sub(
-        r"<style>.*?</style>", "", review_page(requested(tmp_path), NOW), flags=re.S
-    )
 
 
 def test_a_site_with_too_few_persons_has_no_figures_of_groups(tmp_path: Path) -> None:
