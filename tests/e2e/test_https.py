@@ -18,7 +18,7 @@ from support.certificates import Authority, self_signed
 from support.consortium import Consortium
 from support.processes import COMMAND, clean_environment
 from support.proxies import TcpProxy, read_head
-from support.server import ServerProcess, running_server, service
+from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
 
 SITES = ("north", "south", "west")
@@ -184,12 +184,3 @@ def test_one_line_with_the_remedy_where_tls_fails(tmp_path: Path, authority: Aut
         assert (code, said.count("\n")) == (6, 1)
         assert "does not speak TLS" in said
         assert "http:// on this machine" in said
-
-
-@pytest.mark.parametrize("host", ["0.0.0.0", "::"])  # noqa: S104 - to see it refused
-def test_the_coordinator_refuses_to_listen_in_the_clear(tmp_path: Path, host: str) -> None:
-    done = service("serve", "--host", host, "--port", "0", "--data-dir", str(tmp_path / "data"))
-    assert done.returncode == 3
-    assert "TLS" in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
-    assert not (tmp_path / "data").exists()

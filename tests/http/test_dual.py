@@ -142,36 +142,3 @@ def test_answers_that_cannot_be_true_are_refused_and_name_the_rule(
     assert error.pointer.startswith(f"/payload{pointer}")
     found = api.ok("GET", f"/v1/sessions/{session}/rounds/{number}", "ada")
     assert not any(site["answered"] for site in found["sites"])
-
-
-# --- definitions ----------------------------------------------------------------------------------
-
-
-#: Of the second feature nobody declares the upper bound.
-UNBOUNDED = [{"name": "age", "lower": 0.0, "upper": 120.0}, {"name": "chol", "lower": 0.0}]
-
-
-@pytest.mark.parametrize(
-    ("changes", "pointer", "said"),
-    [
-        ({"features": UNBOUNDED}, "/config", "declare lower and upper of chol, wide enough"),
-        ({"config": {"residual": 0.1}}, "/config/residual", "belongs to the paper's rules"),
-        ({"config": {"step": 0.1}}, "/config/step", "belongs to the paper's rules"),
-        (
-            {"config": {"splits": 5, "update": "subgradient"}},
-            *("/config/splits", "update quadratic_bundle"),
-        ),
-        ({"config": {"splits": 5, "symmetry": "cells"}}, "/config/splits", "pairwise or none"),
-        ({"config": {"splits": 1_001}}, "/config/splits", "1000"),
-        ({"config": {"splits": -1}}, "/config/splits", "0"),
-    ],
-)
-def test_definitions_that_cannot_be_are_refused(
-    api: ApiCaller, changes: dict[str, Any], pointer: str, said: str
-) -> None:
-    config = {"n_clusters": 2, **changes.get("config", {})}
-    changes = {"algorithm": "dual", **changes, "config": config}
-    body = api.definition("refused", list(SITES), **changes)
-    (error,) = problem(api.request("POST", "/v1/sessions", "ada", json=body), "invalid").errors
-    assert error.pointer == pointer
-    assert said in error.message

@@ -17,8 +17,8 @@ from fedclust.definition import (
     request_hash,
 )
 from fedclust.schema.feature import Feature
-from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import Definition, SessionCreate
+from fedclust.wire.errors import FieldError
+from fedclust.wire.models import SessionCreate
 from support.definitions import session_request
 from support.purpose import PURPOSE
 
@@ -37,10 +37,14 @@ def request(**changes: Any) -> SessionCreate:
     return session_request(**{**given, **changes})
 
 
-def pointers(definition: SessionCreate) -> list[str]:
+def faults(definition: SessionCreate) -> list[FieldError]:
     with pytest.raises(DefinitionError) as caught:
         check_definition(definition)
-    return [error.pointer for error in caught.value.errors]
+    return caught.value.errors
+
+
+def pointers(definition: SessionCreate) -> list[str]:
+    return [error.pointer for error in faults(definition)]
 
 
 def test_a_frozen_definition_pins_seed_version_and_defaults() -> None:
@@ -151,27 +155,9 @@ def test_every_field_is_part_of_what_sites_consent_to(change: dict[str, Any]) ->
         assert b'"expires":"2030-01-01T00:00:00.000Z"' in changed
 
 
-def test_the_canonical_form_is_stable_and_comes_back() -> None:
-    definition = freeze(request(), seed=7)
-    data = canonical(definition)
-    assert canonical(read_definition(data)) == data
-    assert json.loads(data) == json.loads(definition.model_dump_json())
-    assert b": " not in data
-    assert list(json.loads(data)) == sorted(json.loads(data))
-
-
 def test_the_request_hash_covers_what_was_sent_and_not_the_drawn_seed() -> None:
     assert request_hash(request()) == request_hash(request())
     assert request_hash(request()) != request_hash(request(seed=1))
-
-
-@pytest.mark.parametrize("of", ["method_version", "engine_version"])
-def test_another_version_is_refused_with_the_command(of: str) -> None:
-    frozen = json.loads(canonical(freeze(request(), seed=7)))
-    frozen[of] += 1
-    newer = Definition.model_validate_json(canonical_json(frozen))
-    with pytest.raises(DefinitionError, match="pip install --upgrade fedclust"):
-        plan_of(newer)
 
 
 def levels(*names: str, name: str = "a") -> dict[str, Any]:
@@ -253,9 +239,7 @@ def test_a_faulty_definition_names_the_field(changes: dict[str, Any], pointer: s
 def test_an_option_of_another_variant_is_refused_with_those_that_there_are(
     algorithm: str, options: dict[str, Any]
 ) -> None:
-    with pytest.raises(DefinitionError) as caught:
-        check_definition(request(algorithm=algorithm, config={"n_clusters": 2, **options}))
-    (error,) = caught.value.errors
+    (error,) = faults(request(algorithm=algorithm, config={"n_clusters": 2, **options}))
     assert error.pointer == "/config"
     said, known = error.message.split(" There are: ")
     assert said.startswith("unknown option of this variant ")
@@ -269,22 +253,39 @@ def named(options: dict[str, Any]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("algorithm", "options", "pointer"),
+    ("algorithm", "options", "pointer", "said"),
     [
-        ("kfed", {"local_clusters": 0}, "/config/local_clusters"),
-        ("kfed", {"variant": "paper", "projection": "auto"}, "/config/projection"),
+        ("kfed", {"local_clusters": 0}, "/config/local_clusters", "1"),
+        ("kfed", {"variant": "paper", "projection": "auto"}, "/config/projection", "on"),
         # The variant's name is an option's too.
-        ("spectral", {"neighbours": 0}, "/config/neighbours"),
-        ("spectral", {"landmarks": 0}, "/config/landmarks"),
-        ("spectral", {"alignment": "sign", "anchors": 0}, "/config/anchors"),
-        ("spectral", {"alignment": "mirror"}, "/config"),
+        ("spectral", {"neighbours": 0}, "/config/neighbours", "1"),
+        ("spectral", {"landmarks": 0}, "/config/landmarks", "1"),
+        ("spectral", {"alignment": "sign", "anchors": 0}, "/config/anchors", "1"),
+        ("spectral", {"alignment": "mirror"}, "/config", "sign"),
+        ("dual", {"residual": 0.1}, "/config/residual", "belongs to the paper's rules"),
+        ("dual", {"step": 0.1}, "/config/step", "belongs to the paper's rules"),
+        (
+            *("dual", {"splits": 5, "update": "subgradient"}),
+            *("/config/splits", "update quadratic_bundle"),
+        ),
+        ("dual", {"splits": 5, "symmetry": "cells"}, "/config/splits", "pairwise or none"),
+        ("dual", {"splits": 1_001}, "/config/splits", "1000"),
+        ("dual", {"splits": -1}, "/config/splits", "0"),
     ],
 )
-def test_a_faulty_option_of_a_variant_is_named(
-    algorithm: str, options: dict[str, Any], pointer: str
+def test_a_faulty_option_is_named(
+    algorithm: str, options: dict[str, Any], pointer: str, said: str
 ) -> None:
-    definition = request(algorithm=algorithm, config={"n_clusters": 2, **options})
-    assert pointers(definition) == [pointer]
+    (error,) = faults(request(algorithm=algorithm, config={"n_clusters": 2, **options}))
+    assert error.pointer == pointer
+    assert said in error.message
+
+
+def test_dual_needs_the_bounds_of_every_feature() -> None:
+    features = [{"name": "age", "lower": 0, "upper": 120}, {"name": "chol", "lower": 0}]
+    (error,) = faults(request(algorithm="dual", features=features))
+    assert error.pointer == "/config"
+    assert "declare lower and upper of chol, wide enough" in error.message
 
 
 @pytest.mark.parametrize("weight", [0, -1, float("nan")])

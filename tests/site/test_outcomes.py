@@ -286,29 +286,6 @@ def stop_at_outcomes(fake: FakeCoordinator, place: Path) -> None:
     fake.before = lambda _request: None
 
 
-@pytest.mark.parametrize("moment", ["before", "after"])
-def test_the_same_bytes_are_sent_after_a_crash(
-    tmp_path: Path, draws: list[Fraction], moment: str, fake: FakeCoordinator
-) -> None:
-    def crash(request: httpx.Request) -> None:
-        if "submission" in request.url.path and fake.step.task.phase == "outcomes":
-            raise ZeroDivisionError
-
-    def late(request: httpx.Request) -> None:
-        if "submission" in request.url.path and fake.state == "completed":
-            raise ZeroDivisionError
-
-    fake.before, fake.after = (crash, fake.after) if moment == "before" else (fake.before, late)
-    with pytest.raises(ZeroDivisionError):
-        take_part(fake, tmp_path)
-    written = stored(fake, tmp_path)
-    fake.before, fake.after = lambda _request: None, lambda _request: None
-    take_part(fake, tmp_path)
-    number = outcome_round(fake)
-    assert {body for at, body in fake.puts if at == number} == {written[number]}
-    assert len(draws) == 2
-
-
 def test_a_coordinator_that_lost_the_answer_gets_the_same_bytes(
     tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:

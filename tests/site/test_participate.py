@@ -60,12 +60,19 @@ def journal(fake: FakeCoordinator, directory: Path) -> Journal:
 # --- the whole path -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sends_next", [False, True])
-def test_it_gives_what_simulate_gives(
-    tmp_path: Path, fake: FakeCoordinator, sends_next: bool
+@pytest.mark.parametrize("each", [1, 2])
+def test_it_gives_what_simulate_gives_in_one_or_two_requests_a_round_and_five_around_it(
+    tmp_path: Path, fake: FakeCoordinator, each: int, caplog: pytest.LogCaptureFixture
 ) -> None:
-    fake.sends_next = sends_next
+    caplog.set_level(logging.DEBUG)
+    fake.sends_next = each == 1
     result = fake.site(tmp_path).participate("heart", MINE, consent=True)
+    assert "fcs_secret" not in caplog.text
+    assert str(MINE[0, 0])[:8] not in caplog.text
+    n = len(fake.accepted)
+    assert n >= 4
+    assert len(fake.requests) == each * n + 5
+    assert sum(request.endswith("/task") for request in fake.requests) == (each - 1) * n + 1
     expected = simulate(
         "lloyd",
         {**OTHERS, "me": MINE},
@@ -80,18 +87,6 @@ def test_it_gives_what_simulate_gives(
     np.testing.assert_array_equal(result.predict(MINE), result.labels_)
 
 
-@pytest.mark.parametrize("each", [1, 2])
-def test_one_or_two_requests_a_round_and_five_around_it(
-    tmp_path: Path, fake: FakeCoordinator, each: int
-) -> None:
-    fake.sends_next = each == 1
-    fake.site(tmp_path).participate("heart", MINE, consent=True)
-    rounds = len(fake.accepted)
-    assert rounds >= 4
-    assert len(fake.requests) == each * rounds + 5
-    assert sum(r.endswith("/task") for r in fake.requests) == (each - 1) * rounds + 1
-
-
 def test_json_bodies_give_the_same_and_can_be_read(tmp_path: Path) -> None:
     binary, plain = coordinator(), coordinator()
     one = binary.site(tmp_path / "a").participate("heart", MINE, consent=True)
@@ -99,14 +94,6 @@ def test_json_bodies_give_the_same_and_can_be_read(tmp_path: Path) -> None:
     assert codec.encode(one.document.result) == codec.encode(other.document.result)
     for body in plain.accepted.values():
         assert json.loads(body)["payload"]
-
-
-def test_no_row_and_no_token_is_in_a_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    fake = coordinator()
-    fake.site(tmp_path).participate("heart", MINE, consent=True)
-    assert "fcs_secret" not in caplog.text
-    assert str(MINE[0, 0])[:8] not in caplog.text
 
 
 def test_a_completed_session_gives_its_result_again_and_sends_nothing(tmp_path: Path) -> None:
