@@ -1,7 +1,7 @@
 """Hold answers of a coordinator to its published description, and its database to the audit trail.
 
     with watched_coordinator(tmp_path, database_url) as watch:
-        watch.send(Sent("get_site", "GET", "/v1/sites/oslo", "operator", b"", {}))
+        watch.judge("get_site", 404, body, headers, ["/v1/sites/oslo"])
         watch.findings.faults              # nothing
 
 The watch reads the database over its own connection, before and after each request.
@@ -16,7 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 from sqlalchemy import MetaData, create_engine, func, select
 
 from support.api_caller import ApiCaller
@@ -50,8 +49,6 @@ def caller_of(operation: str, site: str, analyst: str = "bob") -> str:
     return analyst if operation in ANALYST_OPERATIONS else "operator"
 
 
-#: Somebody of each kind who may be changed: no token of theirs is needed.
-OTHERS = {"sites": "other", "analysts": "other-analyst", "operators": "other-operator"}
 _LONG = re.compile(r"[^\x00-\x1f]{8,}")
 
 
@@ -61,23 +58,10 @@ class Findings:
 
     requests: int = 0
     statuses: Counter[int] = field(default_factory=Counter)
-    operations: Counter[str] = field(default_factory=Counter)
     faults: dict[str, list[str]] = field(default_factory=dict)
 
     def fault(self, kind: str, text: str) -> None:
         self.faults.setdefault(kind, []).append(text)
-
-
-@dataclass(frozen=True)
-class Sent:
-    """A request: which operation of the description it is, and what it says."""
-
-    operation: str
-    method: str
-    path: str
-    token: str | None
-    content: bytes
-    headers: Mapping[str, str]
 
 
 class Watch:
@@ -107,15 +91,6 @@ class Watch:
     def close(self) -> None:
         self._engine.dispose()
 
-    def send(self, sent: Sent) -> httpx.Response:
-        """Send one request and judge its answer."""
-        response = self.api.request(
-            sent.method, sent.path, sent.token, content=sent.content, headers=dict(sent.headers)
-        )
-        said = [sent.path, *sent.headers.values(), *texts(sent.content)]
-        self.judge(sent.operation, response.status_code, response.text, response.headers, said)
-        return response
-
     def judge(
         self, operation: str, status: int, body: str, headers: Mapping[str, Any], said: list[str]
     ) -> None:
@@ -123,7 +98,6 @@ class Watch:
         findings = self.findings
         findings.requests += 1
         findings.statuses[status] += 1
-        findings.operations[operation] += 1
         if status >= 500:
             findings.fault("server errors", f"{operation}: {status}")
         if str(status) not in self._answers[operation]:
@@ -210,8 +184,9 @@ def watched_coordinator(place: Path, database_url: str) -> Iterator[Watch]:
     with running_server(place, env={"FEDCLUST_DATABASE_URL": database_url}) as server:
         sites = ("lima", "oslo", "rome")
         api = ApiCaller.found(server, sites, "bob")
-        for kind, name in OTHERS.items():
-            api.ok("POST", f"/v1/{kind}", "operator", json={"name": name})
+        # Somebody of each kind who may be changed: no token of theirs is needed.
+        for kind in ("sites", "analysts", "operators"):
+            api.ok("POST", f"/v1/{kind}", "operator", json={"name": f"other-{kind}"})
         api.begin("bob", "target", sites)
         watch = Watch(api, database_url)
         yield watch
