@@ -65,15 +65,6 @@ def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> Non
 def test_groups_are_no_smaller_than_the_settings_ask(command: Command) -> None:
     command.state.mkdir()
     (command.state / "site.toml").write_text("min_group_size = 11\n", "utf-8")
-    assert command.create("--min-group-size", "5", "--json") == 0
-    formed = json.loads(command.out)
-    assert formed["min_group_size"] == 11
-    assert formed["group_sizes"][0] >= 11
-
-
-def test_check_knows_the_settings_without_a_coordinator(command: Command) -> None:
-    command.state.mkdir()
-    (command.state / "site.toml").write_text("min_group_size = 11\n", "utf-8")
     path = command.place / "heart.json"
     check = ("check", "--definition", str(path), "--data", str(command.data), "--json")
     session_file(path, "age", "chol")
@@ -82,6 +73,10 @@ def test_check_knows_the_settings_without_a_coordinator(command: Command) -> Non
     session_file(path, "age", "chol", policy={"protection": "none"})
     assert command.fedclust(*check) == 9
     assert json.loads(command.out)["refused"]["rule"] == "min-group-size"
+    assert command.create("--min-group-size", "5", "--json") == 0
+    formed = json.loads(command.out)
+    assert formed["min_group_size"] == 11
+    assert formed["group_sizes"][0] >= 11
 
 
 def test_a_person_is_withdrawn(command: Command) -> None:

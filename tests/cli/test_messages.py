@@ -305,7 +305,7 @@ def test_a_mistake_in_a_definition_names_its_field(desk: Desk, name: str) -> Non
         ("--sites north,nowhere,south", "--sites, entry 2: no site of this name is registered"),
         ("--sites north,So,south", "--sites, entry 2: a name is a-z, 0-9 and hyphens"),
         ("--seed 99999999999999999999", "--seed: it should be less than or equal to 9007199254"),
-        ("--expires 2020-01-01T00:00Z", "--expires: "),
+        ("--expires 2020-01-01T00:00Z", "--expires: this time has passed: give a later one"),
         ("--expires tomorrow", "--expires: give the time with its offset"),
         ("--contact ' x'", "--contact: leave out the spaces at its beginning or end"),
         ("--file nothere.json", "nothere.json cannot be read: No such file or directory"),

@@ -3,7 +3,6 @@
 import csv
 import json
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -239,9 +238,6 @@ def test_a_session_says_why_before_all_else(known: Shell) -> None:
         "approval 2026-01",
         "expires 2999-01-01 00:00:00 UTC",
     ]
-    known.run("eva", "session", "create", "late", *asked[:-1], "2020-01-01T00:00Z", code=2)
-    assert "--expires: this time has passed: give a later one" in known.err
-    known.run("eva", "session", "create", "late", *asked[:-1], "soon", code=2)
 
 
 def test_an_operator_changes_where_mail_goes(known: Shell) -> None:
@@ -288,12 +284,6 @@ def test_doctor_says_what_is_well_and_what_to_do(known: Shell) -> None:
     checks = {"versions", "disk", "coordinator", "token", "session", "data"}
     assert {each["check"] for each in found} >= checks
     assert {each["state"] for each in found} == {"ok"}, found
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        nowhere = f"http://127.0.0.1:{free.getsockname()[1]}"
-    lines = known.run("cadiz", "doctor", FEDCLUST_COORDINATOR=nowhere, code=6)
-    assert "failed   coordinator" in lines
 
 
 def test_completion_knows_the_commands() -> None:

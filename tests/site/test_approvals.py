@@ -202,19 +202,15 @@ def test_where_an_approval_is_required_no_consent_replaces_it(
 
 
 @pytest.mark.usefixtures("required")
-def test_other_terms_are_named_and_refused(site: Site, fake: FakeCoordinator) -> None:
-    reviewed_and_approved(site)
-    refused(site, errors.ApprovalNeeded, r"min group size \(5 before, 7 now\)", min_group_size=7)
-    with pytest.raises(errors.ApprovalNeeded, match=r"persons declared \(False before, True now\)"):
-        site.participate("heart", MINE, person=[f"p{i}" for i in range(80)])
-    assert sent(fake) == []
-
-
-@pytest.mark.usefixtures("required")
-def test_the_last_approval_counts(site: Site) -> None:
+def test_the_last_approval_counts_and_other_terms_are_named(
+    site: Site, fake: FakeCoordinator
+) -> None:
     reviewed_and_approved(site)
     reviewed_and_approved(site, min_group_size=7)
-    refused(site, errors.ApprovalNeeded, r"7 before, 5 now")
+    refused(site, errors.ApprovalNeeded, r"min group size \(7 before, 5 now\)")
+    declared = r"persons declared \(False before, True now\)"
+    refused(site, errors.ApprovalNeeded, declared, person=[f"p{i}" for i in range(80)])
+    assert sent(fake) == []
     site.participate("heart", MINE, min_group_size=7)
 
 

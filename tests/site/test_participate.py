@@ -239,16 +239,6 @@ def test_preview_is_what_is_sent_byte_for_byte_and_sends_nothing(tmp_path: Path)
     assert after.note
 
 
-def lose_answers(fake: FakeCoordinator, method: str, *, after: int = 0) -> Any:
-    """Return a hook that loses the answers to submissions, once ``after`` of them got through."""
-
-    def lose(request: httpx.Request) -> None:
-        if request.method == method and "submission" in request.url.path and len(fake.puts) > after:
-            raise httpx.ReadError("the connection broke")
-
-    return lose
-
-
 # --- what a site does not accept ------------------------------------------------------------------
 
 
@@ -588,7 +578,12 @@ def test_a_receipt_of_other_bytes_is_not_believed(tmp_path: Path, fake: FakeCoor
 def interrupted(tmp_path: Path, after: int = 1) -> FakeCoordinator:
     """Return a session whose site lost the answer to submission ``after + 1``."""
     fake = coordinator()
-    fake.after = lose_answers(fake, "PUT", after=after)
+
+    def lose(request: httpx.Request) -> None:
+        if "submission" in request.url.path and len(fake.puts) > after:
+            raise httpx.ReadError("the connection broke")
+
+    fake.after = lose
     refused(fake, tmp_path, errors.CoordinatorUnreachable)
     fake.after = lambda _request: None
     return fake

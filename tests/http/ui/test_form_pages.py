@@ -124,7 +124,10 @@ def test_a_name_that_is_taken_is_said_at_the_name(place: Place) -> None:
 def test_a_check_says_what_is_wrong_and_what_is_missing_at_any_time(place: Place) -> None:
     empty = place.post(place.form().changed(("check", "1")))
     assert empty.messages == {}
-    assert "Still needed: Purpose; Name of the session; Sites;" in empty.text
+    needed = "Purpose; Name of the session; Sites; Columns; Number of clusters, K"
+    assert f"Still needed: {needed}" in empty.text
+    wrong = place.post(place.form().changed(("check", "1"), policy__min_sites="x"))
+    assert wrong.messages.keys() == {"f-policy-min-sites"}, "what is missing hides none"
     assert empty.text.count("*") == 6  # five inputs, and what the mark means
     sent = filled(place.form(), "typing", title=HOSTILE, policy__min_sites="x")
     part = place.post(sent)

@@ -247,16 +247,6 @@ def test_a_trajectory_is_one_row_and_has_messages_of_its_own() -> None:
     assert form.errors.keys() == {"/features/2/grid"}
 
 
-def test_what_is_missing_has_no_message_and_hides_none() -> None:
-    form, made = SessionForm().checked(check)
-    assert (made, form.errors, form.general) == (None, {}, ())
-    wanted = ["Purpose", "Name of the session", "Sites", "Columns", "Number of clusters, K"]
-    assert list(form.missing.values()) == wanted
-    form, _ = SessionForm(texts={"/config/n_clusters": "two", "/policy/gamma": "x"}).checked(check)
-    assert set(form.errors) <= {"/config/n_clusters", "/policy/gamma"}
-    assert form.errors
-
-
 def test_a_refusal_without_fields_stands_above_the_form() -> None:
     def refuse(slug: str) -> SessionForm:
         return form_of(READY).refused(Refusal(slug, "Try again."))
