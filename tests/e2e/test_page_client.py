@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from fedclust import simulate
 from support.api_caller import ApiCaller
+from support.reference_table import find_parts, release_column, within_share
 from support.server import running_server
 from support.timeouts import TIMEOUT_S
 
@@ -79,7 +80,7 @@ def test_a_site_can_be_written_from_the_page(
     result = api.ok("GET", f"/v1/sessions/{name}/result", "ada")["result"]
     scaled = [_scaled(site.rows, result) for site in sites]
     for site in sites:
-        assert site.sizes.min() >= 2 * P
+        assert site.sizes.min() >= P
         assert len(site.bodies) >= 4
     # The groups are simple: what the clusters explain of the spread is most of what they explain
     # with the SDK at the sites.
@@ -113,8 +114,8 @@ def _cost(X: FloatArray, centroids: FloatArray) -> float:
 class PageSite:
     """One site in one session of `lloyd`; ``rows`` (n, d) in own units, NaN where missing.
 
-    It uses nothing of the program: arithmetic, table and digests are its own, by "What a site
-    computes" of the page. It sends JSON and reads tasks in binary.
+    It uses nothing of the program: arithmetic and digests are its own, by "What a site computes" of
+    the page, and so are the rules of the table. It sends JSON and reads tasks in binary.
 
     Attributes
     ----------
@@ -139,9 +140,8 @@ class PageSite:
         assert self._hash == shown["definition_sha256"]
         features, policy = self.definition["features"], self.definition["policy"]
         self._yesno = np.array([feature["kind"] == "binary" for feature in features])
-        self._p = policy["min_group_size"]
         self.rows = rows
-        self.points, self.sizes, self._within = _table(rows, self._yesno, self._p)
+        self.points, self.sizes, self._within = _table(rows, policy["min_group_size"])
         if policy["missing"] == "drop":
             whole = ~np.isnan(self.points).any(axis=1)
             self.points, self.sizes = self.points[whole], self.sizes[whole]
@@ -264,44 +264,27 @@ class PageSite:
         return {"n": int(self.sizes.sum()), "observed": n, "mean": mean, "m2": m2}
 
 
-def _table(
-    rows: FloatArray, yesno: NDArray[np.bool_], p: int
-) -> tuple[FloatArray, IntVector, FloatArray]:
+def _table(rows: FloatArray, p: int) -> tuple[FloatArray, IntVector, FloatArray]:
     """Return the records (m, d) and sizes (m,) of groups, and the share (d,) of variance within.
 
     Persons with the same missing columns are halved along their most widely spread column, and the
     halves again.
     """
-    least = 2 * p if yesno.any() else p
-    missing = np.isnan(rows)
-    patterns = [
-        missing.any(axis=1) & (missing == row).all(axis=1) for row in np.unique(missing, axis=0)
-    ]
-    large = [np.flatnonzero(each) for each in patterns if each.sum() >= least]
-    others = np.setdiff1d(np.arange(len(rows)), np.concatenate([[], *large]).astype(int))
-    scaled = np.nan_to_num((rows - np.nanmean(rows, axis=0)) / np.nanstd(rows, axis=0))
-    groups = [group for members in [*large, others] for group in _halved(scaled, members, least)]
-    records = np.full((len(groups), rows.shape[1]), np.nan)
-    within = np.zeros(rows.shape[1])
+    parts = [np.array(part) for part in find_parts(np.isnan(rows).tolist(), p)]
+    groups = [group for part in parts for group in _halved(_standard(rows), part, p)]
     sizes = np.array([len(group) for group in groups])
-    for j in range(rows.shape[1]):
-        values = rows[:, j]
-        for g, group in enumerate(groups):
-            if not np.isnan(values[group]).any():
-                records[g, j] = _record(values, group, bool(yesno[j]), p)
-        known = ~np.isnan(records[:, j])
-        spread = np.average(
-            (records[known, j] - np.average(records[known, j], 0, sizes[known])) ** 2,
-            0,
-            sizes[known],
-        )
-        whole = np.nanvar(values)
-        if yesno[j]:
-            mean = np.average(records[known, j], 0, sizes[known])
-            within[j] = min(1.0 - spread / (mean * (1.0 - mean)), 0.95)
-        else:
-            within[j] = np.clip(round((1.0 - spread / whole) / 0.05) * 0.05, 0.05, 0.95)
-    return records, sizes, within
+    columns = [[values[group].tolist() for group in groups] for values in rows.T]
+    released = [release_column(column, p)[1] for column in columns]
+    records = _standard(np.column_stack(released))
+    apart = _squares(records, records)
+    np.fill_diagonal(apart, np.inf)
+    nearest = [*enumerate(apart.argmin(axis=1).tolist())]
+    within = [within_share(column, sizes.tolist(), nearest) for column in released]
+    return np.column_stack(released), sizes, np.array(within)
+
+
+def _standard(X: FloatArray) -> FloatArray:
+    return np.nan_to_num((X - np.nanmean(X, axis=0)) / np.nanstd(X, axis=0))
 
 
 def _halved(X: FloatArray, members: IntVector, least: int) -> list[IntVector]:
@@ -311,22 +294,6 @@ def _halved(X: FloatArray, members: IntVector, least: int) -> list[IntVector]:
     ordered = members[np.argsort(X[members, widest], kind="stable")]
     halves = np.array_split(ordered, 2)
     return [group for half in halves for group in _halved(X, half, least)]
-
-
-def _record(values: FloatArray, group: IntVector, yesno: bool, p: int) -> float:
-    own = values[group]
-    if yesno:
-        allowed = [
-            yes
-            for yes in range(len(own) + 1)
-            if all(c == 0 or c >= p for c in (yes, len(own) - yes))
-        ]
-        return float(min(allowed, key=lambda yes: abs(yes - own.sum()))) / len(own)
-    first, third = np.nanquantile(values, [0.25, 0.75])
-    own = np.clip(own, first - 3 * (third - first), third + 3 * (third - first))
-    most = np.nanstd(values) / 10.0
-    step = max(f * 10.0**e for e in range(-9, 9) for f in (1, 2, 5) if f * 10.0**e <= most)
-    return float(np.round(own.mean() / step) * step)
 
 
 def _scaled(rows: FloatArray, space: dict[str, Any]) -> FloatArray:
