@@ -59,32 +59,6 @@ def test_masked_distances_are_means_over_the_shared_features(seed: int) -> None:
             assert found[i, k] == pytest.approx(expected, abs=1e-9)
 
 
-def test_the_evaluation_measures_what_labels_and_centroids_say() -> None:
-    sites = rows()
-    found = simulate("overlap", sites, config={"n_clusters": 3}, policy=EXACT, features=HAS)
-    result = found.result
-    assert result.mask is not None
-    quality = result.quality
-    inertia, distances, terms = 0.0, [], []
-    sizes = np.zeros(3, dtype=int)
-    for site, X in sites.items():
-        has = HAS[site]
-        scaled = (X - result.center[has]) / result.scale[has]
-        gaps = ((scaled[:, None] - result.centroids[None][:, :, has]) ** 2).mean(axis=2) * 4
-        labels = gaps.argmin(axis=1)
-        assert np.array_equal(labels, found.labels_[site])
-        sizes += np.bincount(labels, minlength=3)
-        ordered = np.sqrt(np.sort(gaps, axis=1))
-        inertia += float(gaps.min(axis=1).sum())
-        distances += ordered[:, 0].tolist()
-        terms += ((ordered[:, 1] - ordered[:, 0]) / ordered[:, 1]).tolist()
-    assert quality.n_rows == 180
-    assert quality.inertia == pytest.approx(inertia)
-    assert quality.simplified_silhouette == pytest.approx(np.mean(terms))
-    assert quality.davies_bouldin is not None
-    assert result.sizes == tuple(sizes)
-
-
 @given(st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(seed: int) -> None:
