@@ -148,6 +148,11 @@ class DirectApi:
         self.join(name, *info.definition.sites)
         return self.info(name)
 
+    def answered(self, name: str = "heart", **given: Any) -> None:
+        """Create a session whose first round all its sites have answered."""
+        self.session(name, **given)
+        self.answer_all(name)
+
     def consent(self, name: str, **changes: Any) -> Participation:
         """Return what a site sends to join; a table has one change, unless ``heads`` says more."""
         row = self.row(name)

@@ -194,8 +194,7 @@ def test_what_raises_inside_fails_the_session_without_its_text(
 ) -> None:
     process_runs(monkeypatch, hook)
     direct.co.limits = ALWAYS
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
     with structlog.testing.capture_logs() as logged:
         assert direct.co.driver.run_once()
     info = direct.info("heart")
@@ -298,8 +297,7 @@ def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: A
     """Bring a session to where its first round is to be aggregated, and that will hang."""
     process_runs(monkeypatch, HANG)
     direct.co.limits = dataclasses.replace(ALWAYS, **options)
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
 
 
 def test_stopping_ends_the_process_and_leaves_the_round(
@@ -353,8 +351,7 @@ def test_a_database_that_fails_on_the_way_ends_the_process(
 ) -> None:
     process_runs(monkeypatch)
     direct.co.limits = ALWAYS
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
     away = StoreUnavailable("away")
     with failing(direct.store, "read", "driver.load_one", away), pytest.raises(StoreUnavailable):
         direct.co.driver.run_once()
@@ -410,8 +407,7 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     """A coordinator that was killed five times and a process that died once hold nothing."""
     process_runs(monkeypatch, "import os; os._exit(1)")
     direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=2)
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
     for _ in range(5):
         killed = direct.another().driver
         assert killed._take(lambda _: True) is not None

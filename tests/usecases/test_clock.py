@@ -210,8 +210,7 @@ def test_a_worker_a_day_ahead_strands_no_round(postgres_url: str, when: str) -> 
     early = when == "at its start"
     with worker(postgres_url, DAY if early else 0) as (wrong, its), worker(postgres_url) as right:
         other, machine = right
-        other.session(rounds=1)
-        other.answer_all("heart")
+        other.answered(rounds=1)
         if not early:
             its.ahead_s = DAY
         sweep(wrong.co)
@@ -276,8 +275,7 @@ def test_a_database_whose_clock_jumps(direct: DirectApi, clock: ManualClock) -> 
     direct.session("done", rounds=1)
     direct.finish("done")
     passes(2 * SETTLING_S)
-    direct.session("heart", rounds=1)
-    direct.answer_all("heart")
+    direct.answered("heart", rounds=1)
     direct.session("slow", policy={"quorum": 3}, sites=(*SITES, "east"))
     direct.answer("slow", *SITES)
     database.set_ahead(31 * DAY)

@@ -42,8 +42,7 @@ def test_leases_and_takeovers(both: DirectApi, clock: ManualClock) -> None:
     both.co.limits = dataclasses.replace(both.co.limits, heartbeat_s=1000.0)
     other = both.another()
     mine, others = Metrics(both.co, Connections(1)), Metrics(other, Connections(1))
-    both.session("heart", rounds=2)
-    both.answer_all("heart")
+    both.answered("heart", rounds=2)
     seen: list[dict[str, float]] = []
 
     def meanwhile(*_: object) -> None:

@@ -69,16 +69,14 @@ def failed(direct: DirectApi, what: str, where: str | None, number: int = 1) -> 
 def test_no_round_closes_on_a_changed_payload(both: DirectApi, large: bool) -> None:
     if large:
         both.co.limits = dataclasses.replace(both.co.limits, pooled_above_s=-1)
-    both.session(rounds=1)
-    both.answer_all("heart")
+    both.answered(rounds=1)
     change_stored(both.store, "submissions", "payload", two_bytes_changed, site="south")
     assert both.drive() == 1
     failed(both, "submission", "south")
 
 
 def test_no_round_closes_on_a_payload_that_is_gone(direct: DirectApi) -> None:
-    direct.session(rounds=1)
-    direct.answer_all("heart")
+    direct.answered(rounds=1)
     gone = update(tables.submissions).where(tables.submissions.c.site == "west")
     with direct.store._engines.write.begin() as connection:
         connection.execute(gone.values(payload=None, payload_sha256=None))
@@ -87,8 +85,7 @@ def test_no_round_closes_on_a_payload_that_is_gone(direct: DirectApi) -> None:
 
 
 def test_no_round_closes_on_a_changed_state(direct: DirectApi) -> None:
-    direct.session(rounds=3)
-    direct.answer_all("heart")
+    direct.answered(rounds=3)
     direct.drive()
     direct.answer_all("heart")
     change_stored(direct.store, "states", "state", two_bytes_changed, round_number=1)
@@ -107,8 +104,7 @@ def test_no_round_closes_on_a_changed_state(direct: DirectApi) -> None:
 def test_no_round_closes_that_asked_something_else(
     direct: DirectApi, table: str, column: str, other: Any, where: dict[str, str]
 ) -> None:
-    direct.session(rounds=1)
-    direct.answer_all("heart")
+    direct.answered(rounds=1)
     change_stored(direct.store, table, column, lambda _: codec.encode(other), **where)
     direct.drive()
     failed(direct, "task", "north")
@@ -251,8 +247,7 @@ def test_an_unreadable_row_keeps_no_other_session_waiting(
             connection.execute(query, {"value": value, "id": session_id})
 
     for name in ("bad-to-aggregate", "good-to-aggregate"):
-        direct.session(name, rounds=1)
-        direct.answer_all(name)
+        direct.answered(name, rounds=1)
     damage("bad-to-aggregate")
     four = ("north", "south", "west", "east")
     for name in ("bad-late", "good-late"):

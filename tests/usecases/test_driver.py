@@ -66,8 +66,7 @@ def test_the_threads_carry_a_session_and_stop(direct: DirectApi) -> None:
 def test_a_round_that_ends_makes_a_place_for_those_that_wait(direct: DirectApi) -> None:
     names = ("a", "b", "c")
     for name in names:
-        direct.session(name, rounds=1)
-        direct.answer_all(name)
+        direct.answered(name, rounds=1)
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=3600, sweep_every_s=3600)
     direct.co.start()
     eventually(lambda: all(direct.info(name).state == "completed" for name in names))
@@ -102,8 +101,7 @@ DEATHS = {
 )
 def test_a_death_anywhere_heals_by_expiry(both: DirectApi, death: tuple[str, bool]) -> None:
     (point, after) = death
-    both.session(rounds=2)
-    both.answer_all("heart")
+    both.answered(rounds=2)
     if point == "aggregate":
         die_aggregating(both)
     else:
@@ -123,8 +121,7 @@ def test_a_death_anywhere_heals_by_expiry(both: DirectApi, death: tuple[str, boo
 
 
 def test_a_starting_process_takes_over_at_once_on_sqlite(direct: DirectApi) -> None:
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
     die_aggregating(direct)
     assert direct.latest().lease_token is not None
     other = direct.another()
@@ -139,8 +136,7 @@ def test_on_postgres_a_starting_process_respects_leases(
 ) -> None:
     store = Store.open(postgres_url, clock)
     direct = DirectApi(store, clock, dataclasses.replace(LIMITS, driver_poll_s=0.01))
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
     die_aggregating(direct)
     other = direct.another()
     other.start()
@@ -177,8 +173,7 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
 ) -> None:
     """The other one is still computing, with the lease, when the first comes to its end."""
     both.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
-    both.session(rounds=2)
-    both.answer_all("heart")
+    both.answered(rounds=2)
     other = both.another()
 
     def overtaken() -> None:
@@ -198,8 +193,7 @@ def test_a_driver_that_was_overtaken_neither_closes_nor_fails_anything(
 
 def test_a_paused_driver_that_nobody_overtook_still_finishes(direct: DirectApi) -> None:
     direct.co.limits = dataclasses.replace(LIMITS, heartbeat_s=1000)
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
 
     def pause() -> None:
         direct.clock.advance(300)
@@ -237,8 +231,7 @@ def test_joins_race_and_the_session_starts_once_with_all(both: DirectApi) -> Non
 
 
 def test_the_heartbeat_renews_while_it_computes(direct: DirectApi, clock: ManualClock) -> None:
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
 
     def held_until() -> datetime:
         return direct.latest().lease_expires_at
@@ -314,8 +307,7 @@ def test_who_leaves_or_joins_during_the_aggregation(both: DirectApi) -> None:
 
 
 def test_a_cancelled_session_is_not_revived(direct: DirectApi) -> None:
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
     counting_method.HOOK.append(
         lambda: sessions.cancel_session(direct.co, ANALYST, "heart") and None
     )
@@ -364,8 +356,7 @@ def test_a_version_that_is_gone_fails_with_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
     raise_version: Callable[[pytest.MonkeyPatch], None],
 ) -> None:
-    direct.session()
-    direct.answer_all("heart")
+    direct.answered()
     raise_version(monkeypatch)
     definitions._plan.cache_clear()
     direct.drive()
@@ -401,8 +392,7 @@ def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
 
 
 def test_a_database_that_is_away_fails_nothing(direct: DirectApi, clock: ManualClock) -> None:
-    direct.session(rounds=2)
-    direct.answer_all("heart")
+    direct.answered(rounds=2)
     away = StoreUnavailable("away")
     with failing(direct.store, "run_tx", "driver.finish", away), pytest.raises(StoreUnavailable):
         direct.drive()
@@ -417,8 +407,7 @@ def test_a_system_that_starts_no_thread_loses_no_round(
     direct: DirectApi, monkeypatch: pytest.MonkeyPatch, refused: str
 ) -> None:
     direct.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
-    direct.session(rounds=1)
-    direct.answer_all("heart")
+    direct.answered(rounds=1)
     real, tried = threading.Thread.start, []
 
     def start(thread: threading.Thread) -> None:
@@ -439,8 +428,7 @@ def test_a_failing_database_is_no_defect_of_a_round(
     direct: DirectApi, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """While the driver estimates how long a round takes."""
-    direct.session(rounds=1)
-    direct.answer_all("heart")
+    direct.answered(rounds=1)
     real, error = Rounds.effort, sqlite3.OperationalError("x")
     error.sqlite_errorcode = code
     failures = [OperationalError("x", {}, error)]

@@ -66,27 +66,24 @@ class Killed(BaseException):
     """The process ends."""
 
 
-@pytest.fixture
-def mails() -> Box:
-    return Box()
+class Notifying(DirectApi):
+    """A coordinator with two sites and an analyst who have addresses, and what is sent."""
+
+    def __init__(self, store: Store, clock: ManualClock) -> None:
+        self.mails, self.posts = Box(), Box()
+        outgoing = Outgoing(
+            {Channel.EMAIL: self.mails, Channel.WEBHOOK: self.posts},
+            operator_emails=(OPS,),
+            public_url="https://coordinator.example",
+        )
+        super().__init__(store, clock, outgoing=outgoing)
+        give_addresses(self)
 
 
 @pytest.fixture
-def posts() -> Box:
-    return Box()
-
-
-@pytest.fixture
-def notifying(store: Store, clock: ManualClock, mails: Box, posts: Box) -> DirectApi:
-    """Return a coordinator on each database with two sites and an analyst who have addresses."""
-    outgoing = Outgoing(
-        {Channel.EMAIL: mails, Channel.WEBHOOK: posts},
-        operator_emails=(OPS,),
-        public_url="https://coordinator.example",
-    )
-    direct = DirectApi(store, clock, outgoing=outgoing)
-    give_addresses(direct)
-    return direct
+def notifying(store: Store, clock: ManualClock) -> Notifying:
+    """Return such a coordinator on each database."""
+    return Notifying(store, clock)
 
 
 def give_addresses(direct: DirectApi) -> None:
@@ -128,25 +125,23 @@ def concerns(direct: DirectApi) -> list[tuple[str, str, datetime, str | None]]:
 # --- what causes them -----------------------------------------------------------------------------
 
 
-def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
-    notifying: DirectApi, mails: Box, posts: Box
-) -> None:
+def test_a_late_site_its_analyst_and_the_operators_are_notified_once(notifying: Notifying) -> None:
     notifying.session()
     send_all(notifying.co)
-    mails.got.clear()
-    posts.got.clear()
+    notifying.mails.got.clear()
+    notifying.posts.got.clear()
     notifying.answer("heart", "south")
     sweep(notifying.co)
     notifying.clock.advance(HOUR + 1)
     for _ in range(3):
         sweep(notifying.co)
     send_all(notifying.co)
-    assert mails.kinds == [
+    assert notifying.mails.kinds == [
         ("overdue", "ada@x.example"),
         ("overdue", "north@x.example"),
         ("overdue", OPS),
     ]
-    ((post, to),) = posts.got
+    ((post, to),) = notifying.posts.got
     assert to == ()
     assert {name: post[name] for name in ("kind", "session", "round", "sites", "state")} == {
         "kind": "overdue",
@@ -165,9 +160,9 @@ def test_a_late_site_its_analyst_and_the_operators_are_notified_once(
     notifying.clock.advance(1)
     notifying.answer("heart", "north")
     send_all(notifying.co)
-    assert [body["kind"] for body, _ in posts.got] == ["overdue"] * 2
-    assert sorted(to for _, to in mails.got[3:]) == [("ada@x.example",), (OPS,)]
-    texts = {to: str(body["text"]) for body, (to,) in mails.got[:3]}
+    assert [body["kind"] for body, _ in notifying.posts.got] == ["overdue"] * 2
+    assert sorted(to for _, to in notifying.mails.got[3:]) == [("ada@x.example",), (OPS,)]
+    texts = {to: str(body["text"]) for body, (to,) in notifying.mails.got[:3]}
     assert "Late: north, west" in texts[OPS]
     assert texts["ada@x.example"] == texts[OPS]
     assert texts["north@x.example"].startswith("The session heart waits for the site north\n")
@@ -183,13 +178,11 @@ def operators_text(mails: Box) -> str:
     return [str(body["text"]) for body, to in mails.got if to == (OPS,)][-1]
 
 
-def test_a_site_that_the_session_needs_is_not_to_be_excluded(
-    notifying: DirectApi, mails: Box
-) -> None:
+def test_a_site_that_the_session_needs_is_not_to_be_excluded(notifying: Notifying) -> None:
     notifying.session()
     notifying.answer("heart", "south", "north")
     late(notifying, HOUR)
-    text = operators_text(mails)
+    text = operators_text(notifying.mails)
     assert "session exclude" not in text
     assert "The session needs 3 sites, so do not exclude it." in text
     assert "    fedclust session deadline heart 2026-01-06T09:00Z\n" in text
@@ -200,10 +193,10 @@ def test_a_site_that_the_session_needs_is_not_to_be_excluded(
     exclude(notifying.co, ANALYST, "heart", "west")
     for _ in range(2):
         sweep(notifying.co)
-    mails.got.clear()
+    notifying.mails.got.clear()
     send_all(notifying.co)
-    assert mails.kinds == [("overdue", "ada@x.example"), ("overdue", OPS)]
-    text = operators_text(mails)
+    assert notifying.mails.kinds == [("overdue", "ada@x.example"), ("overdue", OPS)]
+    text = operators_text(notifying.mails)
     assert "is overdue: too few sites take part\n" in text
     assert "still take part: 2. The session needs 3." in text
     assert "this session cannot go on: the session fails on 2026-01-12 09:00 UTC." in text
@@ -212,13 +205,15 @@ def test_a_site_that_the_session_needs_is_not_to_be_excluded(
     assert "session create NEW --from heart" in refused.detail
 
 
-def test_sites_that_the_session_can_spare_may_be_excluded(notifying: DirectApi, mails: Box) -> None:
+def test_sites_that_the_session_can_spare_may_be_excluded(notifying: Notifying) -> None:
     notifying.session(sites=("a", "b", "c", "d", "e"))
     notifying.session("tight", sites=("a", "b", "c", "d", "e"), policy={"min_sites": 4})
     for name, site in itertools.product(("heart", "tight"), "abc"):
         notifying.answer(name, site)
     late(notifying, HOUR)
-    texts = {str(body["session"]): str(body["text"]) for body, to in mails.got if to == (OPS,)}
+    texts = {
+        str(body["session"]): str(body["text"]) for body, to in notifying.mails.got if to == (OPS,)
+    }
     both = "    fedclust session exclude {0} d\n    fedclust session exclude {0} e\n"
     assert "Or continue without them, which" in texts["heart"]
     assert both.format("heart") in texts["heart"]
@@ -228,33 +223,31 @@ def test_sites_that_the_session_can_spare_may_be_excluded(notifying: DirectApi, 
     assert notifying.drive() == 1, "the session goes on"
 
 
-def test_a_session_that_lacks_sites_may_still_close_its_round(
-    notifying: DirectApi, mails: Box
-) -> None:
+def test_a_session_that_lacks_sites_may_still_close_its_round(notifying: Notifying) -> None:
     notifying.session(sites=("a", "b", "c", "d"))
     notifying.answer("heart", "a")
     for site in "ab":
         exclude(notifying.co, ANALYST, "heart", site)
     send_all(notifying.co)
-    assert "with the submissions of: c, d." in operators_text(mails)
-    assert "fedclust session invite heart SITES" in operators_text(mails)
+    assert "with the submissions of: c, d." in operators_text(notifying.mails)
+    assert "fedclust session invite heart SITES" in operators_text(notifying.mails)
 
 
-def test_a_token_of_a_day_is_warned_of_at_half_its_life(notifying: DirectApi, mails: Box) -> None:
+def test_a_token_of_a_day_is_warned_of_at_half_its_life(notifying: Notifying) -> None:
     notifying.issue(Role.ANALYST, "ada", 1)
     seen = []
     for _ in range(4):
         tidy(notifying.co)
         send_all(notifying.co)
-        seen.append(len(mails.got))
+        seen.append(len(notifying.mails.got))
         notifying.clock.advance(DAY / 4)
     assert seen == [0, 0, 2, 2]
 
 
-def test_a_channel_that_keeps_failing_needs_attention(notifying: DirectApi, posts: Box) -> None:
+def test_a_channel_that_keeps_failing_needs_attention(notifying: Notifying) -> None:
     begin = notifying.clock.now()
     notifying.define()
-    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(2)]
+    notifying.posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(2)]
     send_all(notifying.co)
     notifying.clock.advance(300)
     send_all(notifying.co)
@@ -266,35 +259,31 @@ def test_a_channel_that_keeps_failing_needs_attention(notifying: DirectApi, post
     assert concerns(notifying) == []
 
 
-def test_sites_are_invited_at_creation_and_later(
-    notifying: DirectApi, mails: Box, posts: Box
-) -> None:
+def test_sites_are_invited_at_creation_and_later(notifying: Notifying) -> None:
     notifying.register(*SITES)
     notifying.define(sites=("north", "west", "east"))
     notifying.define(sites=("north", "west", "east"))  # the same request again
     sessions.patch_session(notifying.co, ANALYST, "heart", SessionPatch(invite=("south", "north")))
     send_all(notifying.co)
-    assert mails.kinds == [("invited", "north@x.example"), ("invited", "south@x.example")]
-    invited = sorted(body["sites"] for body, _ in posts.got)
+    assert notifying.mails.kinds == [("invited", "north@x.example"), ("invited", "south@x.example")]
+    invited = sorted(body["sites"] for body, _ in notifying.posts.got)
     assert invited == [["east", "north", "west"], ["south"]]
-    text = str(mails.got[0][0]["text"])
+    text = str(notifying.mails.got[0][0]["text"])
     assert "fedclust check heart --data FILE" in text
 
 
-def test_a_name_that_is_used_again_is_notified_of_again(notifying: DirectApi, mails: Box) -> None:
+def test_a_name_that_is_used_again_is_notified_of_again(notifying: Notifying) -> None:
     notifying.register(*SITES)
     notifying.define(sites=("north", "west", "east"))
     sessions.delete_session(notifying.co, ANALYST, "heart")
     send_all(notifying.co)
-    assert mails.kinds == [], "nobody is invited to a session that is gone"
+    assert notifying.mails.kinds == [], "nobody is invited to a session that is gone"
     notifying.define(sites=("north", "west", "east"))
     send_all(notifying.co)
-    assert mails.kinds == [("invited", "north@x.example")]
+    assert notifying.mails.kinds == [("invited", "north@x.example")]
 
 
-def test_ends_are_notified_as_finished_or_failed(
-    notifying: DirectApi, mails: Box, posts: Box
-) -> None:
+def test_ends_are_notified_as_finished_or_failed(notifying: Notifying) -> None:
     notifying.session("done")
     notifying.finish("done")
     notifying.define("stopped")
@@ -302,22 +291,20 @@ def test_ends_are_notified_as_finished_or_failed(
     notifying.session("late")
     notifying.later(HOUR + 1)
     late(notifying, 8 * DAY)
-    ended = [body for body, _ in posts.got if body["kind"] in ("finished", "failed")]
+    ended = [body for body, _ in notifying.posts.got if body["kind"] in ("finished", "failed")]
     assert {(body["session"], body["kind"], body["state"]) for body in ended} == {
         ("done", "finished", "completed"),
         ("stopped", "finished", "cancelled"),
         ("late", "failed", "failed"),
     }
     assert len(ended) == 3
-    recipients = {to for body, (to,) in mails.got if body["kind"] == "finished"}
+    recipients = {to for body, (to,) in notifying.mails.got if body["kind"] == "finished"}
     assert recipients == {OPS, "ada@x.example", "north@x.example", "south@x.example"}
     (failed,) = [body for body in ended if body["kind"] == "failed"]
     assert "fedclust session show late" in str(failed["text"])
 
 
-def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
-    notifying: DirectApi, mails: Box
-) -> None:
+def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(notifying: Notifying) -> None:
     notifying.issue(Role.SITE, "north", 30)
     notifying.issue(Role.SITE, "south", 7)
     seen = []
@@ -325,8 +312,8 @@ def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
         for _ in range(2):
             tidy(notifying.co)
         send_all(notifying.co)
-        seen.append([f"{body['account']} {to}" for body, (to,) in mails.got])
-        mails.got.clear()
+        seen.append([f"{body['account']} {to}" for body, (to,) in notifying.mails.got])
+        notifying.mails.got.clear()
         notifying.clock.advance(DAY)
     both = ["site:north north@x.example", f"site:north {OPS}"]
     # South's token never was valid for more than 14 days.
@@ -340,7 +327,7 @@ def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(
     notifying.clock.advance(20 * DAY)
     tidy(notifying.co)
     send_all(notifying.co)
-    assert mails.got == []
+    assert notifying.mails.got == []
 
 
 def test_kinds_that_are_switched_off_are_not_written(store: Store, clock: ManualClock) -> None:
@@ -373,9 +360,7 @@ def test_tidying_that_finds_nothing_does_not_end_a_full_disk(direct: DirectApi) 
 
 
 def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
-    notifying: DirectApi,
-    mails: Box,
-    posts: Box,
+    notifying: Notifying,
     logged: pytest.LogCaptureFixture,
 ) -> None:
     issued = notifying.issue(Role.SITE, "north", 20)
@@ -388,7 +373,7 @@ def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
     notifying.clock.advance(19 * DAY)
     tidy(notifying.co)
     send_all(notifying.co)
-    bodies = [body for body, _ in mails.got + posts.got]
+    bodies = [body for body, _ in notifying.mails.got + notifying.posts.got]
     assert {body["kind"] for body in bodies} == {
         *("invited", "overdue", "finished", "token-expiring")
     }
@@ -404,18 +389,18 @@ def test_they_hold_no_values_no_words_of_the_analyst_and_no_token(
 
 
 def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
-    notifying: DirectApi, posts: Box, logged: pytest.LogCaptureFixture
+    notifying: Notifying, logged: pytest.LogCaptureFixture
 ) -> None:
     notifying.define()
     begin, tried = notifying.clock.now(), []
-    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(100)]
+    notifying.posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(100)]
     while counts(notifying).get(DeliveryState.FAILED, 0) == 0:
         send_all(notifying.co)
-        new, at = posts.asked[-1]
+        new, at = notifying.posts.asked[-1]
         tried.append((at - begin).total_seconds())
         row = notifying.store.read("test.row", lambda tx, new=new: tx.notifications.get(new))
         notifying.clock.advance((row.due_at - notifying.clock.now()).total_seconds())
-    assert len(posts.asked) == len(tried)
+    assert len(notifying.posts.asked) == len(tried)
     pauses = [after - before for before, after in itertools.pairwise(tried)]
     assert 12 <= len(tried) <= 24
     for number, pause in enumerate(pauses):
@@ -429,10 +414,10 @@ def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
 
 
 def test_a_recipient_refused_for_good_fails_at_once_and_needs_attention(
-    notifying: DirectApi, mails: Box
+    notifying: Notifying,
 ) -> None:
     notifying.define()
-    mails.failures = [DeliveryFailed("refused (550)", final=True)]
+    notifying.mails.failures = [DeliveryFailed("refused (550)", final=True)]
     send_all(notifying.co)
     assert counts(notifying)[DeliveryState.FAILED] == 1
     ((kind, subject, _, detail),) = concerns(notifying)
@@ -441,51 +426,51 @@ def test_a_recipient_refused_for_good_fails_at_once_and_needs_attention(
 
 
 def test_a_defect_of_a_channel_stops_no_other_notification(
-    notifying: DirectApi, mails: Box, logged: pytest.LogCaptureFixture
+    notifying: Notifying, logged: pytest.LogCaptureFixture
 ) -> None:
     notifying.define()
-    mails.failures = [ValueError("north@x.example is odd")]
+    notifying.mails.failures = [ValueError("north@x.example is odd")]
     send_all(notifying.co)
-    assert len(mails.got) == 1
+    assert len(notifying.mails.got) == 1
     assert "north@x.example" not in logged.text
     notifying.clock.advance(60)
     send_all(notifying.co)
-    assert mails.kinds == [("invited", "north@x.example"), ("invited", "south@x.example")]
+    assert notifying.mails.kinds == [("invited", "north@x.example"), ("invited", "south@x.example")]
 
 
 def test_a_worker_that_dies_after_sending_leaves_it_to_another_with_the_same_id(
-    notifying: DirectApi, posts: Box
+    notifying: Notifying,
 ) -> None:
     notifying.define()
     sender, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
     with failing(notifying.store, "run_tx", "notify.sent", Killed()), pytest.raises(Killed):
         sender.run_once()
     other = notifying.another()
-    assert len(posts.got) == 1
+    assert len(notifying.posts.got) == 1
     send_all(other)
-    assert len(posts.got) == 1  # the dead worker still has it
+    assert len(notifying.posts.got) == 1  # the dead worker still has it
     notifying.clock.advance(DELIVERY_LEASE.total_seconds() + 1)
     send_all(other)
-    (first, _), (second, _) = posts.got
+    (first, _), (second, _) = notifying.posts.got
     assert first == second
     assert counts(notifying) == {DeliveryState.SENT: 3}
 
 
-def test_workers_that_race_send_each_once(notifying: DirectApi, posts: Box, mails: Box) -> None:
+def test_workers_that_race_send_each_once(notifying: Notifying) -> None:
     for number in range(5):
         notifying.define(f"heart-{number}")
     workers = [notifying.co, *(notifying.another() for _ in range(3))]
     with ThreadPoolExecutor(len(workers)) as threads:
         list(threads.map(send_all, workers))
     assert counts(notifying) == {DeliveryState.SENT: 15}
-    ids = [str(body["id"]) for body, _ in posts.got + mails.got]
+    ids = [str(body["id"]) for body, _ in notifying.posts.got + notifying.mails.got]
     assert len(ids) == len(set(ids)) == 15
 
 
-def test_a_slow_delivery_to_the_webhook_delays_no_other(notifying: DirectApi, posts: Box) -> None:
+def test_a_slow_delivery_to_the_webhook_delays_no_other(notifying: Notifying) -> None:
     notifying.define("heart")
     notifying.define("lungs")
-    began, let_go, deliver = threading.Event(), threading.Event(), posts.send
+    began, let_go, deliver = threading.Event(), threading.Event(), notifying.posts.send
 
     def send(body: Body, address: str | None, now: datetime) -> str:
         if not began.is_set():
@@ -493,33 +478,34 @@ def test_a_slow_delivery_to_the_webhook_delays_no_other(notifying: DirectApi, po
             assert let_go.wait(TIMEOUT_S)
         return deliver(body, address, now)
 
-    posts.send = send  # type: ignore[method-assign]
+    notifying.posts.send = send  # type: ignore[method-assign]
     first, second, *_ = [each for each in notifying.co.senders if "webhook" in each._name]
     with ThreadPoolExecutor(1) as thread:
         slow = thread.submit(first.run_once)
         try:
             assert began.wait(TIMEOUT_S)
             assert second.run_once()
-            assert len(posts.got) == 1
+            assert len(notifying.posts.got) == 1
         finally:
             let_go.set()
         assert slow.result(TIMEOUT_S)
-    assert {body["session"] for body, _ in posts.got} == {"heart", "lungs"}
+    assert {body["session"] for body, _ in notifying.posts.got} == {"heart", "lungs"}
 
 
-def test_addresses_are_those_of_the_time_of_sending(notifying: DirectApi, mails: Box) -> None:
+def test_addresses_are_those_of_the_time_of_sending(notifying: Notifying) -> None:
     notifying.define()
     change = principals.patch_principal
     change(notifying.co, OPERATOR, Role.SITE, "north", PrincipalPatch(email="new@x.example"))
     change(notifying.co, OPERATOR, Role.SITE, "south", PrincipalPatch(email=""))
     send_all(notifying.co)
-    assert mails.kinds == [("invited", "new@x.example")]
+    assert notifying.mails.kinds == [("invited", "new@x.example")]
     assert counts(notifying) == {DeliveryState.SENT: 2}
 
 
 def test_each_operator_gets_a_mail_that_fails_or_is_repeated_by_itself(
-    store: Store, clock: ManualClock, mails: Box
+    store: Store, clock: ManualClock
 ) -> None:
+    mails = Box()
     both = Outgoing({Channel.EMAIL: mails}, operator_emails=(OPS, "two@x.example", OPS))
     direct = DirectApi(store, clock, outgoing=both)
     for name, email in (("grace", "grace@x.example"), ("same", OPS)):
@@ -539,36 +525,36 @@ def test_each_operator_gets_a_mail_that_fails_or_is_repeated_by_itself(
 
 
 def test_after_an_outage_mails_come_in_order_and_what_has_passed_is_dropped(
-    notifying: DirectApi, mails: Box, posts: Box
+    notifying: Notifying,
 ) -> None:
     notifying.session("closed")
     notifying.session("first")
-    posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(9)]
+    notifying.posts.failures = [DeliveryFailed("webhook_url: status 500") for _ in range(9)]
     for name in ("closed", "first"):
         late(notifying)
         if name == "closed":
             notifying.answer_all("closed")
     sessions.cancel_session(notifying.co, ANALYST, "closed")
     notifying.clock.advance(1)
-    posts.failures = []
+    notifying.posts.failures = []
     send_all(notifying.co)
-    assert [(body["kind"], body["session"]) for body, _ in posts.got] == [
+    assert [(body["kind"], body["session"]) for body, _ in notifying.posts.got] == [
         ("overdue", "first"),
         ("finished", "closed"),
     ]
 
 
-def test_an_older_notification_that_keeps_failing_holds_no_other_up(
-    notifying: DirectApi, posts: Box
-) -> None:
+def test_an_older_notification_that_keeps_failing_holds_no_other_up(notifying: Notifying) -> None:
     notifying.session()
-    posts.failures = [DeliveryFailed("webhook_url: status 400")]
+    notifying.posts.failures = [DeliveryFailed("webhook_url: status 400")]
     late(notifying)
     notifying.clock.advance(1)
     sessions.cancel_session(notifying.co, ANALYST, notifying.define("other").name)
-    posts.failures = [DeliveryFailed("webhook_url: status 400")]
+    notifying.posts.failures = [DeliveryFailed("webhook_url: status 400")]
     send_all(notifying.co)
-    assert ("finished", "other") in [(body["kind"], body["session"]) for body, _ in posts.got]
+    assert ("finished", "other") in [
+        (body["kind"], body["session"]) for body, _ in notifying.posts.got
+    ]
 
 
 def test_old_rows_are_removed_once_the_clock_is_trusted(notifying: DirectApi) -> None:
