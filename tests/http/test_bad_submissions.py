@@ -18,10 +18,11 @@ from .problems import MARK, problem
 from .test_connections import connect
 
 LIMIT = 32 * 2**20
+Body = dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def honest(running: Running) -> dict[str, Any]:
+def honest(running: Running) -> Body:
     """Return the honest answer of ``north`` to round 1 (moments of two features)."""
     return dict(json.loads(running.api.answer("north", "heart")))
 
@@ -34,7 +35,7 @@ def refused(running: Running, response: httpx.Response, *slugs: str) -> Problem:
     return problem(response, *slugs)
 
 
-def changed(honest: dict[str, Any], **payload: Any) -> dict[str, Any]:
+def changed(honest: Body, **payload: Any) -> dict[str, Any]:
     return {**honest, "payload": {**honest["payload"], **payload}}
 
 
@@ -69,9 +70,7 @@ CONTENTS: dict[str, tuple[dict[str, Any], str, str | None]] = {
 
 
 @pytest.mark.parametrize("name", CONTENTS)
-def test_contents_are_refused_by_field_and_rule(
-    running: Running, honest: dict[str, Any], name: str
-) -> None:
+def test_contents_are_refused_by_field_and_rule(running: Running, honest: Body, name: str) -> None:
     change, pointer, rule = CONTENTS[name]
     body = changed(honest, **change)
     if name == "a list for the payload":
@@ -86,7 +85,7 @@ def test_contents_are_refused_by_field_and_rule(
 
 @pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
 def test_numbers_that_are_not_finite_are_refused(
-    running: Running, honest: dict[str, Any], number: float
+    running: Running, honest: Body, number: float
 ) -> None:
     bodies = {
         json.dumps(changed(honest, mean=[number, 2.0])).encode(): JSON,
@@ -123,7 +122,7 @@ def array(data: bytes, shape: Any, dtype: Any = "float64") -> dict[str, Any]:
     return {"data": data, "dtype": dtype, "shape": shape}
 
 
-def binary(honest: dict[str, Any], **payload: Any) -> bytes:
+def binary(honest: Body, **payload: Any) -> bytes:
     """Return the honest answer in binary, fields of the payload replaced by raw msgpack."""
     moments = honest["payload"]
     fields = {
@@ -164,7 +163,7 @@ BINARY_CONTENTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", BINARY_CONTENTS)
-def test_binary_contents_are_refused(running: Running, honest: dict[str, Any], name: str) -> None:
+def test_binary_contents_are_refused(running: Running, honest: Body, name: str) -> None:
     body = binary(honest, **BINARY_CONTENTS[name])
     response = running.api.put("north", "heart", 1, body, BINARY)
     said = refused(running, response, "invalid", "disclosure-refused")
@@ -172,7 +171,7 @@ def test_binary_contents_are_refused(running: Running, honest: dict[str, Any], n
 
 
 def test_the_honest_answer_in_binary_is_what_these_tests_change(
-    running: Running, honest: dict[str, Any]
+    running: Running, honest: Body
 ) -> None:
     assert codec.decode(binary(honest))["payload"]["n"] == honest["payload"]["n"]
 
@@ -180,16 +179,14 @@ def test_the_honest_answer_in_binary_is_what_these_tests_change(
 # --- form -----------------------------------------------------------------------------------------
 
 
-def test_truncated_msgpack_is_refused_wherever_it_is_cut(
-    running: Running, honest: dict[str, Any]
-) -> None:
+def test_truncated_msgpack_is_refused_wherever_it_is_cut(running: Running, honest: Body) -> None:
     whole = binary(honest)
     for length in (*range(0, len(whole), 17), len(whole) - 1):
         response = running.api.put("north", "heart", 1, whole[:length], BINARY)
         refused(running, response, "invalid", "malformed-request")
 
 
-def test_trailing_bytes_are_refused(running: Running, honest: dict[str, Any]) -> None:
+def test_trailing_bytes_are_refused(running: Running, honest: Body) -> None:
     for media, body in ((BINARY, binary(honest)), (JSON, json.dumps(honest).encode())):
         response = running.api.put("north", "heart", 1, body + b"\0", media)
         refused(running, response, "invalid", "malformed-request")
@@ -243,7 +240,7 @@ def test_more_values_than_anybody_needs_are_refused_unread(running: Running, nam
 
 @pytest.mark.parametrize("field", ["observed", "mean"])
 def test_of_very_many_wrong_numbers_the_first_is_named(
-    running: Running, honest: dict[str, Any], field: str
+    running: Running, honest: Body, field: str
 ) -> None:
     body = json.dumps(changed(honest, **{field: "HERE"})).encode()
     body = body.replace(b'"HERE"', b"[" + b"null," * 10**5 + b"1]")
@@ -251,7 +248,7 @@ def test_of_very_many_wrong_numbers_the_first_is_named(
     assert [error.pointer for error in said.errors] == [f"/payload/{field}/0"]
 
 
-def test_of_many_wrong_fields_none_is_named(running: Running, honest: dict[str, Any]) -> None:
+def test_of_many_wrong_fields_none_is_named(running: Running, honest: Body) -> None:
     body = json.dumps(changed(honest, **{f"{MARK}{i}": i for i in range(20_000)})).encode()
     said = refused(running, running.api.put("north", "heart", 1, body), "invalid")
     assert [(error.pointer, error.rule) for error in said.errors] == [("", "too-many-errors")]
@@ -264,9 +261,7 @@ def test_what_is_no_submission_is_refused(running: Running, body: bytes, media: 
     refused(running, response, "invalid", "malformed-request")
 
 
-def test_unknown_phase_and_extra_fields_are_refused(
-    running: Running, honest: dict[str, Any]
-) -> None:
+def test_unknown_phase_and_extra_fields_are_refused(running: Running, honest: Body) -> None:
     for change in ({"phase": "nothing"}, {"phase": "lloyd"}, {"phase": MARK}, {"phase": 7}):
         body = json.dumps({**honest, **change}).encode()
         response = running.api.put("north", "heart", 1, body)
@@ -277,7 +272,7 @@ def test_unknown_phase_and_extra_fields_are_refused(
     refused(running, running.api.put("north", "heart", 1, body.encode()), "invalid")
 
 
-def test_another_tasks_digest_is_refused(running: Running, honest: dict[str, Any]) -> None:
+def test_another_tasks_digest_is_refused(running: Running, honest: Body) -> None:
     body = json.dumps({**honest, "task_digest": "0" * 64}).encode()
     refused(running, running.api.put("north", "heart", 1, body), "task-mismatch")
     for digest in ("0" * 63, MARK, 7, None):
@@ -310,9 +305,7 @@ def test_a_declared_length_is_refused_before_it_is_sent(running: Running) -> Non
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "identity", "zstd"])
-def test_content_encodings_are_refused(
-    running: Running, honest: dict[str, Any], encoding: str
-) -> None:
+def test_content_encodings_are_refused(running: Running, honest: Body, encoding: str) -> None:
     body = json.dumps(honest).encode()
     headers = {"Content-Encoding": encoding}
     response = running.api.put("north", "heart", 1, body, JSON, **headers)
@@ -322,9 +315,7 @@ def test_content_encodings_are_refused(
 @pytest.mark.parametrize(
     "media", ["", "text/plain", "application/x-msgpack", "multipart/form-data", MARK]
 )
-def test_other_media_types_are_refused(
-    running: Running, honest: dict[str, Any], media: str
-) -> None:
+def test_other_media_types_are_refused(running: Running, honest: Body, media: str) -> None:
     body = json.dumps(honest).encode()
     refused(running, running.api.put("north", "heart", 1, body, media), "unsupported-media-type")
 
@@ -341,7 +332,7 @@ def test_a_charset_beside_the_media_type_does_no_harm(live: Running) -> None:
 @pytest.mark.parametrize(
     "number", ["0", "-1", "2", "999999999", "2147483648", "9" * 40, "1.5", "one", "1%00", "%F0%9F"]
 )
-def test_rounds_that_are_not_there(running: Running, honest: dict[str, Any], number: str) -> None:
+def test_rounds_that_are_not_there(running: Running, honest: Body, number: str) -> None:
     path = f"/v1/sessions/heart/rounds/{number}/submission"
     response = running.api.request("PUT", path, "north", json=honest)
     refused(running, response, "not-found", "round-closed")
@@ -352,7 +343,7 @@ def test_rounds_that_are_not_there(running: Running, honest: dict[str, Any], num
     ["nothing", "HEART", "h%00eart", "-", "..", "%2e%2e", "a" * 64, "%F0%9F", "he art", "'--"],
 )
 def test_sessions_that_cannot_be_are_simply_not_there(
-    running: Running, honest: dict[str, Any], name: str
+    running: Running, honest: Body, name: str
 ) -> None:
     path = f"/v1/sessions/{name}"
     for response in (

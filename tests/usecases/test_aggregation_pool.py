@@ -66,15 +66,31 @@ aggregation_pool.main()
 HANG = "threading.Event().wait()"
 
 
-def process_runs(monkeypatch: pytest.MonkeyPatch, hook: str = "pass") -> None:
-    """Have the processes to come run a hook in the middle of their aggregation."""
-    script = WITH_TALLY.format(tests=str(Path(__file__).parents[1]), hook=hook)
-    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-c", script))
+class Pool:
+    """The processes that were started, and what those to come run."""
 
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._patch = monkeypatch
+        self.begun: list[subprocess.Popen[bytes]] = []
+        real = subprocess.Popen
 
-def process_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have the processes to come die at once, before they have imported anything."""
-    monkeypatch.setattr(module, "COMMAND", (sys.executable, "-I", "-S", "-c", ""))
+        def start(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
+            process = real(*arguments, **keywords)
+            # scikit-learn's first use asks `lscpu` how many cores there are.
+            if "lscpu" not in process.args:
+                self.begun.append(process)
+            return process
+
+        monkeypatch.setattr(module.subprocess, "Popen", start)
+
+    def run(self, hook: str = "pass") -> None:
+        """Have them run a hook in the middle of their aggregation."""
+        script = WITH_TALLY.format(tests=str(Path(__file__).parents[1]), hook=hook)
+        self._patch.setattr(module, "COMMAND", (sys.executable, "-c", script))
+
+    def die(self) -> None:
+        """Have them die at once, before they have imported anything."""
+        self._patch.setattr(module, "COMMAND", (sys.executable, "-I", "-S", "-c", ""))
 
 
 def healed(direct: DirectApi) -> None:
@@ -93,22 +109,18 @@ def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def begun(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """Return the processes that were started."""
-    started: list[subprocess.Popen[bytes]] = []
-    real = subprocess.Popen
-
-    def start(*arguments: Any, **keywords: Any) -> subprocess.Popen[bytes]:
-        process = real(*arguments, **keywords)
-        # scikit-learn's first use asks `lscpu` how many cores there are.
-        if "lscpu" not in process.args:
-            started.append(process)
-        return process
-
-    monkeypatch.setattr(module.subprocess, "Popen", start)
-    yield started
-    for each in started:
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pool]:
+    found = Pool(monkeypatch)
+    yield found
+    for each in found.begun:
         each.kill()
+
+
+def aggregating(direct: DirectApi, pool: Pool, hook: str = HANG, **options: Any) -> None:
+    """Bring a session to where its first round is to be aggregated, and that runs a hook."""
+    pool.run(hook)
+    direct.co.limits = dataclasses.replace(ALWAYS, **options)
+    direct.answered(rounds=2)
 
 
 # --- the same bytes -------------------------------------------------------------------------------
@@ -134,10 +146,10 @@ def both_ways() -> list[tuple[AggregationOutcome, AggregationOutcome]]:
     return found
 
 
-def test_a_process_computes_the_same_bytes(begun: list[Any]) -> None:
+def test_a_process_computes_the_same_bytes(pool: Pool) -> None:
     pairs = both_ways()
-    assert len(begun) == 1, "a process aggregates one round after the other"
-    assert begun[0].poll() is not None
+    assert len(pool.begun) == 1, "a process aggregates one round after the other"
+    assert pool.begun[0].poll() is not None
     assert len(pairs) >= 3
     for here, there in pairs:
         assert there == here
@@ -145,10 +157,8 @@ def test_a_process_computes_the_same_bytes(begun: list[Any]) -> None:
     assert isinstance(pairs[-1][0].what, Finished)
 
 
-def test_the_database_holds_the_same_bytes(
-    both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process_runs(monkeypatch)
+def test_the_database_holds_the_same_bytes(both: DirectApi, pool: Pool) -> None:
+    pool.run()
     stored = {}
     for name, limits in (("near", LIMITS), ("heart", ALWAYS)):
         both.co.limits = limits
@@ -163,7 +173,7 @@ def test_the_database_holds_the_same_bytes(
                 tx.results.get(row.id).result,
             ),
         )
-        assert len(begun) == (0 if name == "near" else 1), "short rounds need no process"
+        assert len(pool.begun) == (0 if name == "near" else 1), "short rounds need no process"
     assert stored["near"] == stored["heart"]
 
 
@@ -190,11 +200,9 @@ def test_a_system_without_processes_computes_here(
     ],
 )
 def test_what_raises_inside_fails_the_session_without_its_text(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, hook: str, reason: str
+    direct: DirectApi, pool: Pool, hook: str, reason: str
 ) -> None:
-    process_runs(monkeypatch, hook)
-    direct.co.limits = ALWAYS
-    direct.answered(rounds=2)
+    aggregating(direct, pool, hook)
     with structlog.testing.capture_logs() as logged:
         assert direct.co.driver.run_once()
     info = direct.info("heart")
@@ -236,9 +244,9 @@ def a_job(asked: Definition | None = None, state: Any = None, **changes: Any) ->
 
 
 def test_a_long_aggregation_holds_up_no_short_one(
-    both: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
+    both: DirectApi, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    process_runs(monkeypatch, HANG)
+    pool.run(HANG)
     # However slow the machine: what a round was measured to take counts for the next.
     long = 2 * TIMEOUT_S
     expected = {"heart": long, "liver": long, "spine": long, "lung": 0.01}
@@ -255,13 +263,13 @@ def test_a_long_aggregation_holds_up_no_short_one(
     both.co.start()
     for name in ("heart", "liver", "spine"):
         both.answer_all(name)
-    eventually(lambda: len(begun) == 2)
+    eventually(lambda: len(pool.begun) == 2)
     for _ in range(2):
         both.answer_all("lung")
         eventually(lambda: not both.store.read("t", lambda tx: rounds_to_aggregate(tx)[3:]))
     assert both.info("lung").state == "completed"
     assert {both.info(name).round for name in ("heart", "liver", "spine")} == {1}
-    assert len(begun) == 2, "the third long one waits"
+    assert len(pool.begun) == 2, "the third long one waits"
     both.co.stop(TIMEOUT_S)
     left = both.store.read("t", rounds_to_aggregate)
     assert [each.lease_token for each in left] == [None] * 3
@@ -293,87 +301,68 @@ def test_the_shortest_is_taken_first_and_none_waits_for_ever(
 # --- deaths ---------------------------------------------------------------------------------------
 
 
-def aggregating(direct: DirectApi, monkeypatch: pytest.MonkeyPatch, **options: Any) -> None:
-    """Bring a session to where its first round is to be aggregated, and that will hang."""
-    process_runs(monkeypatch, HANG)
-    direct.co.limits = dataclasses.replace(ALWAYS, **options)
-    direct.answered(rounds=2)
-
-
-def test_stopping_ends_the_process_and_leaves_the_round(
-    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aggregating(direct, monkeypatch)
+def test_stopping_ends_the_process_and_leaves_the_round(direct: DirectApi, pool: Pool) -> None:
+    aggregating(direct, pool)
     with structlog.testing.capture_logs() as logged:
         direct.co.start()
-        eventually(lambda: begun)
+        eventually(lambda: pool.begun)
         direct.co.stop(timeout_s=TIMEOUT_S)
     assert not direct.co.alive
-    assert begun[0].poll() is not None
+    assert pool.begun[0].poll() is not None
     assert [each["event"] for each in logged] == []
     current = direct.store.read("test.rounds", rounds_to_aggregate)
     assert [each.lease_token for each in current] == [None]
     assert (direct.info("heart").state, direct.info("heart").round) == ("running", 1)
 
 
-def test_too_long_an_aggregation_ends_with_its_process(
-    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aggregating(direct, monkeypatch, aggregation_timeout_s=50)
+def test_too_long_an_aggregation_ends_with_its_process(direct: DirectApi, pool: Pool) -> None:
+    aggregating(direct, pool, aggregation_timeout_s=50)
     direct.session("lung", rounds=1)
     with working(direct.co.driver):
-        eventually(lambda: begun)
+        eventually(lambda: pool.begun)
         direct.clock.advance(51)
         eventually(lambda: direct.info("heart").state == "failed")
         assert direct.info("heart").stopped_because == "aggregation_timeout"
-        eventually(lambda: begun[0].poll() is not None)
+        eventually(lambda: pool.begun[0].poll() is not None)
         direct.co.limits = LIMITS
         direct.answer_all("lung")
         eventually(lambda: direct.info("lung").state == "completed")
 
 
-def test_a_cancelled_session_does_not_hold_the_others_up(
-    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    aggregating(direct, monkeypatch)
+def test_a_cancelled_session_does_not_hold_the_others_up(direct: DirectApi, pool: Pool) -> None:
+    aggregating(direct, pool)
     driving = threading.Thread(target=direct.co.driver.run_once)
     driving.start()
-    eventually(lambda: begun)
+    eventually(lambda: pool.begun)
     sessions.cancel_session(direct.co, ANALYST, "heart")
     driving.join(TIMEOUT_S)
     assert not driving.is_alive()
-    assert begun[0].poll() is not None
+    assert pool.begun[0].poll() is not None
     assert direct.info("heart").state == "cancelled"
 
 
-def test_a_database_that_fails_on_the_way_ends_the_process(
-    direct: DirectApi, begun: list[Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process_runs(monkeypatch)
-    direct.co.limits = ALWAYS
-    direct.answered(rounds=2)
+def test_a_database_that_fails_on_the_way_ends_the_process(direct: DirectApi, pool: Pool) -> None:
+    aggregating(direct, pool, "pass")
     away = StoreUnavailable("away")
     with failing(direct.store, "read", "driver.load_one", away), pytest.raises(StoreUnavailable):
         direct.co.driver.run_once()
-    assert begun[0].poll() is not None
+    assert pool.begun[0].poll() is not None
     direct.clock.advance(30)
     healed(direct)
 
 
-def test_an_aggregation_that_was_ended_does_not_begin(begun: list[Any]) -> None:
+def test_an_aggregation_that_was_ended_does_not_begin(pool: Pool) -> None:
     pooled = PooledAggregation(AggregationPool(ManualClock().now))
     pooled.end()
     with pytest.raises(ProcessLost):
         pooled.run(a_job(), 0, [])
-    assert all(each.poll() is not None for each in begun)
+    assert all(each.poll() is not None for each in pool.begun)
 
 
-def test_it_does_not_outlive_a_coordinator_that_is_killed(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_it_does_not_outlive_a_coordinator_that_is_killed(pool: Pool, tmp_path: Path) -> None:
     """A killed process closes nothing itself: the system closes its pipes, as is done here."""
     there = tmp_path / "there"
-    process_runs(monkeypatch, f"open({str(there)!r}, 'w').close(); {HANG}")
+    pool.run(f"open({str(there)!r}, 'w').close(); {HANG}")
     request = DirectApi.request(None, sites=("s0", "s1", "s2"))  # type: ignore[arg-type]
     job = a_job(freeze(request, 7))
     vote = payload_bytes(counting_method.Vote(votes=np.ones(9)))
@@ -402,12 +391,10 @@ def test_it_is_not_told_the_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_only_deaths_inside_the_aggregation_hold_a_session(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    direct: DirectApi, pool: Pool, tmp_path: Path
 ) -> None:
     """A coordinator that was killed five times and a process that died once hold nothing."""
-    process_runs(monkeypatch, "import os; os._exit(1)")
-    direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=2)
-    direct.answered(rounds=2)
+    aggregating(direct, pool, "import os; os._exit(1)", max_deaths=2)
     for _ in range(5):
         killed = direct.another().driver
         assert killed._take(lambda _: True) is not None
@@ -415,7 +402,7 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
     assert direct.co.driver.run_once()
     assert direct.info("heart").state == "running"
     direct.clock.advance(3600 * 24 * 30)
-    process_dies(monkeypatch)
+    pool.die()
     assert direct.co.driver.run_once()
 
     info = direct.info("heart")
@@ -447,9 +434,9 @@ def test_only_deaths_inside_the_aggregation_hold_a_session(
 
 
 def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
+    direct: DirectApi, pool: Pool
 ) -> None:
-    process_dies(monkeypatch)
+    pool.die()
     dying = dataclasses.replace(ALWAYS, max_deaths=2)
     direct.session(rounds=2)
     for _ in range(2):
@@ -467,10 +454,8 @@ def test_deaths_in_a_round_count_no_more_once_it_is_aggregated(
     assert deaths == [1, 1]
 
 
-def test_a_held_session_is_held_again_or_cancelled(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    process_dies(monkeypatch)
+def test_a_held_session_is_held_again_or_cancelled(direct: DirectApi, pool: Pool) -> None:
+    pool.die()
     direct.co.limits = dataclasses.replace(ALWAYS, max_deaths=1)
     direct.session(sites=(*SITES, "east"), policy={"quorum": 3}, rounds=2)
     direct.answer("heart", *SITES)

@@ -94,10 +94,15 @@ def test_small_corrections_are_followed_and_time_never_goes_back(clock: ManualCl
 
 
 class SlowDatabase:
-    """A database's clock, and the seconds that an answer takes; None where there is none."""
+    """A database's clock, and the seconds that an answer takes; None where there is none.
 
-    def __init__(self, machine: ManualMachine, ahead_s: float, takes_s: float | None) -> None:
-        self.machine, self.ahead_s, self.takes_s = machine, ahead_s, takes_s
+    ``clock`` is that of a process on ``machine`` which follows it.
+    """
+
+    def __init__(self, ahead_s: float, takes_s: float | None, **options: float) -> None:
+        self.machine, self.ahead_s, self.takes_s = ManualMachine(), ahead_s, takes_s
+        self.clock = StoreClock(machine=self.machine, **options)
+        self.clock.follow(self.time)
 
     def time(self) -> datetime:
         if self.takes_s is None:
@@ -110,10 +115,8 @@ class SlowDatabase:
 
 
 def test_the_database_gives_the_time_and_a_slow_answer_is_not_used() -> None:
-    machine = ManualMachine()
-    database = SlowDatabase(machine, 30, 0.5)
-    clock = StoreClock(machine=machine)
-    clock.follow(database.time)
+    database = SlowDatabase(30, 0.5)
+    machine, clock = database.machine, database.clock
     # The database's time stands for the middle of the question.
     assert clock.now() == machine.wall() + timedelta(seconds=30)
     database.ahead_s, database.takes_s = 50, 10
@@ -143,21 +146,18 @@ def test_it_is_settled_after_an_hour_of_agreement(clock: ManualClock) -> None:
 
 @pytest.mark.parametrize("days", [31, -31])
 def test_slow_answers_alone_show_a_wrong_clock_at_the_start(days: int) -> None:
-    machine = ManualMachine()
-    clock = StoreClock(machine=machine)
-    clock.follow(SlowDatabase(machine, days * DAY, 1.5).time)
+    database = SlowDatabase(days * DAY, 1.5)
+    clock = database.clock
     assert clock.fault is ClockFault.MACHINE
     for _ in range(3):
-        machine.advance(SETTLING_S)
+        database.machine.advance(SETTLING_S)
         clock.check()
     assert not clock.settled
 
 
 def test_slow_answers_at_the_start_accuse_no_clock_of_their_own_delay() -> None:
-    machine = ManualMachine()
-    clock = StoreClock(limit_s=1, machine=machine)
-    database = SlowDatabase(machine, 3, 8)
-    clock.follow(database.time)
+    database = SlowDatabase(3, 8, limit_s=1)
+    clock = database.clock
     assert (clock.skew.machine_s, clock.fault) == (-3, None)
     database.takes_s = 0
     database.ahead_s = 0
@@ -167,10 +167,8 @@ def test_slow_answers_at_the_start_accuse_no_clock_of_their_own_delay() -> None:
 
 
 def test_a_slow_answer_is_a_fault_beyond_its_delay_and_the_machine_is_always_compared() -> None:
-    machine = ManualMachine()
-    clock = StoreClock(machine=machine)
-    database = SlowDatabase(machine, 0, 0)
-    clock.follow(database.time)
+    database = SlowDatabase(0, 0)
+    machine, clock = database.machine, database.clock
     database.takes_s = 10
     for ahead_s, fault in ((60, None), (100, ClockFault.DATABASE), (0, ClockFault.DATABASE)):
         database.ahead_s = ahead_s
@@ -187,10 +185,8 @@ def test_a_slow_answer_is_a_fault_beyond_its_delay_and_the_machine_is_always_com
 
 @pytest.mark.parametrize("takes_s", [1.5, None], ids=["slow", "no answer"])
 def test_an_hour_without_a_comparison_is_no_agreement(takes_s: float | None) -> None:
-    machine = ManualMachine()
-    clock = StoreClock(machine=machine)
-    database = SlowDatabase(machine, 0, 0)
-    clock.follow(database.time)
+    database = SlowDatabase(0, 0)
+    machine, clock = database.machine, database.clock
     database.takes_s = takes_s
     for _ in range(3):
         machine.advance(SETTLING_S)

@@ -339,42 +339,38 @@ def test_an_error_fails_its_session_alone_and_tells_no_data(
     assert direct.finish("lung").state == "completed"
 
 
-def _raise_method_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(version=2))
+@pytest.fixture(params=["method", "engine"])
+def upgrade(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
+    """Return a function that raises the version of the method or of the engine."""
+
+    def raise_version() -> None:
+        if request.param == "method":
+            newer = counting_method.method(version=2)
+            monkeypatch.setitem(METHODS, counting_method.NAME, newer)
+        else:
+            monkeypatch.setattr(definition, "VERSION", definition.VERSION + 1)
+        definitions._plan.cache_clear()
+
+    return raise_version
 
 
-def _raise_engine_version(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(definition, "VERSION", definition.VERSION + 1)
-
-
-UPGRADES = pytest.mark.parametrize("raise_version", [_raise_method_version, _raise_engine_version])
-
-
-@UPGRADES
 def test_a_version_that_is_gone_fails_with_what_to_do(
-    direct: DirectApi,
-    monkeypatch: pytest.MonkeyPatch,
-    raise_version: Callable[[pytest.MonkeyPatch], None],
+    direct: DirectApi, upgrade: Callable[[], None]
 ) -> None:
     direct.answered()
-    raise_version(monkeypatch)
-    definitions._plan.cache_clear()
+    upgrade()
     direct.drive()
     assert direct.info("heart").stopped_because == "version_unsupported"
 
 
-@UPGRADES
 def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
-    direct: DirectApi,
-    monkeypatch: pytest.MonkeyPatch,
-    raise_version: Callable[[pytest.MonkeyPatch], None],
+    direct: DirectApi, upgrade: Callable[[], None]
 ) -> None:
     direct.session("running")
     direct.define("recruiting")
     direct.session("done", rounds=1)
     direct.finish("done")
-    raise_version(monkeypatch)
-    definitions._plan.cache_clear()
+    upgrade()
     direct.define("new")
     sweeper.end_unsupported(direct.co)
     sweeper.end_unsupported(direct.co)
