@@ -6,26 +6,24 @@ import sys
 import threading
 from pathlib import Path
 
-import httpx
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from fedclust import Site, simulate
-from fedclust.cli.agent import Agent, AgentEntries, AgentEntry
-from fedclust.client.http import ConnectionOptions, Http
+from fedclust.cli.agent import AgentEntries, AgentEntry
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from support import processes
-from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, read_labels, write_csv
 from support.processes import COMMAND, clean_environment
+from support.proxies import Exchange, recorded
 from support.server import running_server
 from support.timeouts import TIMEOUT_S
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is POSIX")
 SITES = ("ada", "brno", "cadiz")
-#: Its agent is a process.
+#: What its agent says is read.
 WATCHED = "ada"
 SESSIONS = {"heart": 3, "liver": 4}
 POLICY = {"min_group_size": 3, "max_rounds": 8}
@@ -60,87 +58,55 @@ def _leave_to_agent(place: Path, url: str, token: str) -> Path:
     return state
 
 
-def _agent(url: str, token: str, state: Path) -> subprocess.Popen[str]:
+def _agent(url: str, token: str, state: Path, stderr: int) -> subprocess.Popen[str]:
     settings = {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN": token}
     return processes.popen(
         [*(sys.executable, "-c", COMMAND, "agent", "--until-done")],
         env=clean_environment({**settings, "FEDCLUST_STATE_DIR": str(state)}),
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=stderr,
         text=True,
     )
 
 
-class _Gate:
-    """Keeps back the answers to later rounds: no session is faster than the test."""
-
-    def __init__(self) -> None:
-        self._moved, self._last = threading.Condition(), 0
-
-    def open_through(self, number: int) -> None:
-        with self._moved:
-            self._last = number
-            self._moved.notify_all()
-
-    def wait_for(self, number: int) -> None:
-        with self._moved:
-            assert self._moved.wait_for(lambda: number <= self._last, TIMEOUT_S)
-
-
-class _Gated(httpx.HTTPTransport):
-    def __init__(self, gate: _Gate) -> None:
-        super().__init__(verify=NOBODY)
-        self._gate = gate
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        answered = re.search(r"/rounds/(\d+)/submission$", request.url.path)
-        if answered:
-            self._gate.wait_for(int(answered[1]))
-        return super().handle_request(request)
-
-
-def _eager_agent(url: str, token: str, state: Path, gate: _Gate) -> threading.Thread:
-    """Run an agent in this process, which tries again at short intervals."""
-    pause = threading.Event()
-
-    def connect() -> Site:
-        options = ConnectionOptions(give_up_after_s=600.0)
-        http = Http(url, token, options, transport=_Gated(gate), sleep=lambda _: pause.wait(0.05))
-        return Site(state_dir=state, http=http)
-
-    agent = Agent(AgentEntries(SiteState(state)), connect, lambda _: None)
-    thread = threading.Thread(
-        target=agent.run, args=(threading.Event(),), kwargs={"until_done": True}, daemon=True
-    )
-    thread.start()
-    return thread
-
-
 def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: Path) -> None:
     """Twice ``kill -9``: every round is answered once, and the results are undisturbed."""
-    rows = _rows()
-    with running_server(tmp_path / "server") as server:
+    rows, moved, last = _rows(), threading.Condition(), 0
+
+    def open_through(number: int) -> None:
+        nonlocal last
+        with moved:
+            last = number
+            moved.notify_all()
+
+    def keep_back(exchange: Exchange) -> None:
+        """Keep back other sites' answers to later rounds: no session is faster than the test."""
+        answered = re.search(r"/rounds/(\d+)/submission", exchange.path)
+        with moved:
+            assert moved.wait_for(lambda: not answered or int(answered[1]) <= last, TIMEOUT_S)
+
+    with running_server(tmp_path / "server") as server, recorded(server.base_url) as tap:
+        tap.on_request = keep_back
         consortium = Consortium.found(server.base_url, server.operator_token, SITES)
         for session, k in SESSIONS.items():
             consortium.create(session, 3, config={"n_clusters": k}, policy=POLICY)
-        others, gate = [], _Gate()
+        agents = {}
         for name in SITES:
             write_csv(tmp_path / name / "rows.csv", rows[name])
-            token = consortium.site_tokens[name]
-            state = _leave_to_agent(tmp_path / name, server.base_url, token)
-            if name == WATCHED:
-                agent = _agent(server.base_url, token, state)
-            else:
-                others.append(_eager_agent(server.base_url, token, state, gate))
+            watched = name == WATCHED
+            at = (server.base_url if watched else tap.url, consortium.site_tokens[name])
+            state = _leave_to_agent(tmp_path / name, *at)
+            said_to = subprocess.PIPE if watched else subprocess.DEVNULL
+            agents[name] = _agent(*at, state, said_to)
         try:
-            stream = agent.stderr
+            stream = agents[WATCHED].stderr
             assert stream is not None
             heard: list[str] = []
             # First when the site has answered in both; then as soon as anything has moved on.
             for kill, wanted in enumerate((len(SESSIONS), *[1] * (KILLS - 1)), start=1):
                 # The site answers this round after the kill before, and no session passes it.
                 number = 2 * kill
-                gate.open_through(number)
+                open_through(number)
                 answered: set[str] = set()
                 while len(answered) < wanted:
                     heard.append(stream.readline())
@@ -149,15 +115,13 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
                 server.restart()
                 with consortium.analyst() as analyst:
                     assert {analyst.session(each).state for each in SESSIONS} == {"running"}
-            gate.open_through(sys.maxsize)
-            _, said = agent.communicate(timeout=TIMEOUT_S)
-            assert agent.returncode == 0, said
+            open_through(sys.maxsize)
+            _, said = agents[WATCHED].communicate(timeout=TIMEOUT_S)
             assert "Traceback" not in said
-            for other in others:
-                other.join(TIMEOUT_S)
-                assert not other.is_alive()
+            assert {each.wait(TIMEOUT_S) for each in agents.values()} == {0}, said
         finally:
-            agent.kill()
+            for each in agents.values():
+                each.kill()
         for session, k in SESSIONS.items():
             expected = simulate(
                 "lloyd", rows, config={"n_clusters": k}, policy=POLICY, features=columns(3), seed=7
