@@ -29,7 +29,7 @@ from fedclust.site.compute import refuse_foreign
 from fedclust.site.state import SiteState
 from fedclust.wire import codec, models
 from fedclust.wire.submissions import BINARY, read_submission
-from support.fake_coordinator import EPOCH, FakeCoordinator, in_json
+from support.fake_coordinator import FakeCoordinator, in_json
 from support.proxies import served
 
 D = 6
@@ -102,18 +102,9 @@ class HostileCoordinator(FakeCoordinator):
         """Open no round of the method's."""
 
     def _submit(self, number: int, request: httpx.Request) -> httpx.Response:
-        body = request.content
-        self.puts.append((number, body))
-        receipt = models.Receipt(
-            session="heart",
-            site=self.me,
-            round=number,
-            phase=self.questions[number - 1].phase,
-            sha256=codec.sha256(body),
-            size=len(body),
-            received_at=EPOCH,
-        )
-        return in_json(receipt, status=201)
+        self.puts.append((number, request.content))
+        phase = self.questions[number - 1].phase
+        return in_json(self.receipt(number, phase, request.content), status=201)
 
     def ask(self, place: Path, rows: FloatArray) -> list[Any]:
         """Let the real SDK answer over HTTP until it refuses; return what it sent."""
@@ -150,6 +141,8 @@ STEP = Question("lloyd", StepTask(centroids=centroids(3)))
 EVALUATE = Question("evidence", closing(3))
 CANDIDATES = Question("candidates", CandidatesTask(centroids=centroids(3, 8)))
 FKM = {"algorithm": "fkm"}
+LIMITED = {"space": Space.identity(D).model_copy(update={"limit": np.full(D, 100.0)})}
+SCALED = {"policy": {**POLICY, "scaling": "standard"}}
 SPACE = {"space": Space.identity(D).model_copy(update={"center": np.ones(D)})}
 
 #: What the definition says, what is answered, and what is not.
@@ -170,6 +163,8 @@ NOT_CONSENTED: dict[str, tuple[dict[str, Any], list[Question], Question]] = {
     ),
     "no evaluation": ({"config": {"n_clusters": 3, "evaluate": False}}, [CELLS, STEP], EVALUATE),
     "a preparation": ({}, [], PREPARE),
+    "a second preparation": (SCALED, [PREPARE], PREPARE),
+    "a late preparation": (SCALED, [PREPARE, replace(CELLS, **LIMITED)], PREPARE),
     "another method's phase": ({}, [CELLS], CANDIDATES),
     "a phase that there is not": ({}, [CELLS], replace(STEP, phase="rows")),
     "1,202 candidates": (

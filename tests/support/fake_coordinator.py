@@ -237,6 +237,17 @@ class FakeCoordinator(httpx.BaseTransport):
             return answer(304, ETag=etag)
         return _binary(view, ETag=etag)
 
+    def receipt(self, number: int, phase: str, body: bytes) -> models.Receipt:
+        return models.Receipt(
+            session="heart",
+            site=self.me,
+            round=number,
+            phase=phase,
+            sha256=codec.sha256(body),
+            size=len(body),
+            received_at=EPOCH + timedelta(minutes=number),
+        )
+
     def _submit(self, number: int, request: httpx.Request) -> httpx.Response:
         body = request.content
         self.puts.append((number, body))
@@ -257,15 +268,7 @@ class FakeCoordinator(httpx.BaseTransport):
         rounds.check(self.plan, task, payload, p=self.p, size_band=self.joined.size_band)
         self.answers[self.me] = payload
         self.accepted[number] = body
-        self.receipts[number] = models.Receipt(
-            session="heart",
-            site=self.me,
-            round=number,
-            phase=phase.name,
-            sha256=codec.sha256(body),
-            size=len(body),
-            received_at=EPOCH + timedelta(minutes=number),
-        )
+        self.receipts[number] = self.receipt(number, phase.name, body)
         self.close_round()
         if self.sends_next and "wait" in request.url.params:
             both = models.SubmissionReceipt(**vars(self.receipts[number]), next=self.task())
