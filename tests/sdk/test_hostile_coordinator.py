@@ -50,28 +50,25 @@ def patients() -> FloatArray:
 
 @dataclass(frozen=True)
 class Question:
-    """A task, and what is wrong about it beyond its parameters."""
+    """A task; of another session, round or digest: `site/test_participate.py`."""
 
     phase: str
     parameters: Model
     space: Space | None = None
-    session: str = "heart"
-    later: int = 0
-    digest: str = ""
 
     def document(self, number: int) -> models.TaskDocument:
         space = self.space
         if space is None and self.phase != "prepare":
             space = Space.identity(D)
         common = {
-            "session": self.session,
-            "round": number + self.later,
+            "session": "heart",
+            "round": number,
             "phase": self.phase,
             "space": None if space is None else space.model_dump(),
             "parameters": self.parameters.model_dump(mode="python"),
         }
         common = codec.decode(codec.encode(common))
-        digest = self.digest or codec.task_digest(common, None)
+        digest = codec.task_digest(common, None)
         return models.TaskDocument(phase=self.phase, digest=digest, common=common, site=None)
 
 
@@ -184,9 +181,6 @@ NOT_CONSENTED: dict[str, tuple[dict[str, Any], list[Question], Question]] = {
     ),
     "the paper's phases": (FKM, [CELLS], Question("seeds", SeedsTask())),
     "another space": ({}, [CELLS], replace(STEP, **SPACE)),
-    "another session's task": ({}, [CELLS], replace(STEP, session="heart-2")),
-    "another round's task": ({}, [CELLS], replace(STEP, later=1)),
-    "another digest": ({}, [CELLS], replace(STEP, digest="0" * 64)),
 }
 
 
