@@ -31,6 +31,7 @@ EVENTS = [
     Progress("waiting", 1, None, 2, 2, overdue=True, most_rounds=9),
     Progress("sent", 2, "cells"),
 ]
+Captured = pytest.CaptureFixture[str]
 LINES = [
     "joined",
     "round 1: waiting for 2 of 3 sites",
@@ -52,9 +53,7 @@ def drawn(monkeypatch: pytest.MonkeyPatch, width: int, *events: Progress, **opti
     return file.getvalue()
 
 
-def told(
-    capsys: pytest.CaptureFixture[str], *events: Progress, clock: Iterable[float] = ()
-) -> list[str]:
+def told(capsys: Captured, *events: Progress, clock: Iterable[float] = ()) -> list[str]:
     """Return the lines where there is no terminal, without the time that each begins with."""
     clock = iter(clock)
     with console.ProgressLine(lambda: next(clock, 0.0)) as line:
@@ -65,13 +64,11 @@ def told(
     return [text for _, _, text in lines]
 
 
-def test_a_line_for_each_event_where_there_is_no_terminal(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_line_for_each_event_where_there_is_no_terminal(capsys: Captured) -> None:
     assert told(capsys, *EVENTS) == LINES
 
 
-def test_elapsed_and_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
+def test_elapsed_and_expected_time(capsys: Captured) -> None:
     sent = (Progress("sent", number, "lloyd", most_rounds=22) for number in (2, 3, 4))
     assert told(capsys, *sent, clock=[0.0, 0.0, 30.0, 90.0]) == [
         "round 2 lloyd: sent, 0:00 (of at most 22 rounds)",
@@ -80,9 +77,7 @@ def test_elapsed_and_expected_time(capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
-def test_a_time_left_is_estimated_only_from_as_many_rounds(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_time_left_is_estimated_only_from_as_many_rounds(capsys: Captured) -> None:
     """100 rounds are the limit, not what a session takes: 58 s must not become an hour."""
     sent = (Progress("sent", number, "lloyd", most_rounds=6) for number in range(1, 6))
     lines = told(capsys, *sent, clock=[0.0, *(float(10 * n) for n in range(5))])
@@ -90,7 +85,7 @@ def test_a_time_left_is_estimated_only_from_as_many_rounds(
     assert lines[-1].endswith("sent, 0:40, 0:10 a round, at most 0:20 more (of at most 6 rounds)")
 
 
-def test_a_session_that_is_resumed_says_what_is_sent(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_session_that_is_resumed_says_what_is_sent(capsys: Captured) -> None:
     resumed = (
         Progress("resumed", number, note="nothing is sent again", most_rounds=9)
         for number in (2, None)
@@ -157,7 +152,7 @@ def test_reading_is_shown_once_it_has_taken_two_seconds(
     assert "joined" in file.getvalue()
 
 
-def test_reading_is_not_told_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_reading_is_not_told_where_there_is_no_terminal(capsys: Captured) -> None:
     clock = iter([0.0, 60.0, 120.0])
     with console.ProgressLine(lambda: next(clock)) as line:
         for done in (0, 60, 120):
@@ -193,7 +188,7 @@ def test_commands_that_read_rows_show_how_far_they_have_come(
 
 
 def test_a_table_is_whole_in_a_pipe_and_on_any_terminal(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: Captured
 ) -> None:
     monkeypatch.setenv("COLUMNS", "30")
     rows = [
@@ -210,9 +205,7 @@ def test_a_table_is_whole_in_a_pipe_and_on_any_terminal(
     assert "a-session-with-quite-a-long-name" in first
 
 
-def test_numbers_of_a_table_end_in_one_column_and_no_rows_are_said(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_numbers_of_a_table_end_in_one_column_and_no_rows_are_said(capsys: Captured) -> None:
     console.show_table(["name", "n"], [("北京", 7), ("b", 1234)], right=1)
     console.show_table(["name"], [], none="none yet")
     shown = capsys.readouterr()
@@ -220,9 +213,7 @@ def test_numbers_of_a_table_end_in_one_column_and_no_rows_are_said(
     assert shown.err == "none yet\n"
 
 
-def test_what_is_tried_again_is_said_once_in_ten_minutes(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_what_is_tried_again_is_said_once_in_ten_minutes(capsys: Captured) -> None:
     """By a clock that nobody sets back; and addresses of rounds long gone are forgotten."""
     now = [0.0]
     retries = console.Retries(lambda: now[0])
@@ -241,7 +232,7 @@ def test_what_is_tried_again_is_said_once_in_ten_minutes(
     assert len(retries._shown) <= 601
 
 
-def test_retries_are_told_by_one_handler(capsys: pytest.CaptureFixture[str]) -> None:
+def test_retries_are_told_by_one_handler(capsys: Captured) -> None:
     console.tell_retries()
     console.tell_retries()
     for delay in (1.0, 2.0):

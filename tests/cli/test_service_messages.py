@@ -5,6 +5,7 @@ import re
 import shlex
 import socket
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -22,6 +23,7 @@ from fedclust_service.usecases import principals, sign_ins
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
 MAIL = "notify-test --smtp-host 127.0.0.1 --smtp-security none --smtp-from me@x.example"
 HOOK = "https://hook.example/s3cret"
+Run = Callable[[str], tuple[int, str]]
 
 
 @pytest.fixture
@@ -38,6 +40,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     Path("files").mkdir()
     Path("files", "fedclust_nope").write_text("s3cret", "utf-8")
     return tmp_path
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command: its exit code, and what it prints as one line."""
+
+    def act(line: str) -> tuple[int, str]:
+        monkeypatch.setattr(sys, "argv", ["fedclust-service", *shlex.split(line)])
+        return cli.main(), " ".join(" ".join(capsys.readouterr()).split())
+
+    return act
 
 
 @pytest.mark.usefixtures("place")
@@ -109,6 +122,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("notify-test --retention-days 3", {}, 2, "No such option: --retention-days"),
         ("backup x", {}, 2, "Missing option '--out'"),
         # What serving needs.
+        ("serve --port 0 --ready-file no/ready", {}, 3, "ready file"),
         ("serve --host 0.0.0.0", {}, 3, "set --tls-cert and --tls-key, or --behind-proxy"),
         ("serve --tls-cert text --tls-key no", {}, 3, "tls_key: no is not there, or this account"),
         ("serve --tls-cert text --tls-key text", {}, 3, "give a certificate and its private key"),
@@ -127,88 +141,66 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_what_a_command_ends_with(
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    line: str,
-    env: dict[str, str],
-    code: int,
-    text: str,
+    monkeypatch: pytest.MonkeyPatch, run: Run, line: str, env: dict[str, str], code: int, text: str
 ) -> None:
     """One line that names the setting, flag or file, and holds no secret."""
     for name, value in env.items():
         monkeypatch.setenv(f"FEDCLUST_{name}", value)
-    monkeypatch.setattr(sys, "argv", ["fedclust-service", *shlex.split(line)])
-    ended = cli.main()
-    said = " ".join(" ".join(capsys.readouterr()).split())
+    ended, said = run(line)
     assert (ended, text in said) == (code, True), said
     assert "s3cret" not in said
     assert "_ssl.c" not in said
 
 
-def test_a_full_disk_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_full_disk_is_named(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
     def full(**_: object) -> None:
         raise OSError(errno.ENOSPC, "s3cret", "/data/file")
 
     monkeypatch.setattr(cli, "app", full)
-    assert cli.main() == Exit.FAILED
-    assert capsys.readouterr().err == "fedclust-service: /data/file: the disk is full\n"
+    assert run("") == (Exit.FAILED, "fedclust-service: /data/file: the disk is full")
 
 
 def test_a_backup_before_an_upgrade_is_made_and_not_recorded(
-    sqlite_url: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    sqlite_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, run: Run
 ) -> None:
     copy = tmp_path / "copy.db"
     monkeypatch.setattr(tables, "SCHEMA_REVISION", "of-tomorrow")
-    line = ["fedclust-service", "backup", "--out", str(copy), "--data-dir", str(tmp_path)]
-    monkeypatch.setattr(sys, "argv", line)
-    assert cli.main() == 0
+    code, said = run(f"backup --out {copy} --data-dir {tmp_path}")
+    assert (code, "the backup is not recorded: " in said) == (0, True)
     assert copy.is_file()
-    assert "the backup is not recorded: " in capsys.readouterr().err
 
 
-def test_a_lost_key_is_replaced_only_on_request(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_lost_key_is_replaced_only_on_request(tmp_path: Path, run: Run) -> None:
     """Without it no token can be verified: none is shown as valid under another key."""
     data, copy = tmp_path / "data", tmp_path / "copy.db"
     key, database = data / "secret.key", data / "fedclust.db"
     settings = load_settings({"data_dir": str(data)}, None)
-
-    def run(line: str) -> tuple[int, str]:
-        words = ["fedclust-service", *shlex.split(line), "--data-dir", str(data)]
-        monkeypatch.setattr(sys, "argv", words)
-        return cli.main(), " ".join(capsys.readouterr())
-
-    _, said = run("init")
+    at = f"--data-dir {data}"
+    _, said = run(f"init {at}")
     old = said.split()[-1]
     with open_coordinator(settings, serving=True) as opened:
         cookie, _ = sign_ins.sign_in(opened.coordinator, old)
-        assert run(f"backup --out {copy}")[0] == Exit.OK
-        code, said = run("init --new-key")
+        assert run(f"backup --out {copy} {at}")[0] == Exit.OK
+        code, said = run(f"init --new-key {at}")
         assert (code, "another coordinator serves" in said) == (Exit.LOCKED, True)
     database.unlink()
-    assert run(f"restore --from {copy}")[0] == Exit.OK
+    assert run(f"restore --from {copy} {at}")[0] == Exit.OK
     with open_coordinator(settings, serving=True) as opened, pytest.raises(Refusal):
         sign_ins.signed_in(opened.coordinator, cookie)
     key.unlink()
     for command in ("serve --port 0", "init", "operator-token"):
-        code, said = run(command)
+        code, said = run(f"{command} {at}")
         assert code == Exit.SETTINGS
         assert f"{key} is missing, and the tokens of the database are signed with it" in said
         assert "`fedclust-service init --new-key`" in said
     database.unlink()
-    code, said = run(f"restore --from {copy}")
+    code, said = run(f"restore --from {copy} {at}")
     assert (code, f"{key} is missing" in said) == (Exit.SETTINGS, True)
     assert not key.exists()
     assert not database.exists()
-    code, said = run(f"restore --from {copy} --new-key")
+    code, said = run(f"restore --from {copy} --new-key {at}")
     assert (code, "all tokens are void and all sign-ins have ended" in said) == (Exit.OK, True)
-    token = re.search(r"^operator token \(shown once\): (fco_\S+)$", said, re.M)
+    token = re.search(r"operator token \(shown once\): (fco_\S+)", said)
     with open_coordinator(settings, serving=True) as opened:
         co = opened.coordinator
         operator = principals.authenticate(co, token[1])

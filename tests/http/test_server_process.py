@@ -110,14 +110,6 @@ def test_a_token_goes_into_a_new_file_of_its_owner(tmp_path: Path) -> None:
             assert whoami(server, token).status_code == 200
 
 
-def test_a_ready_file_that_cannot_be_written(tmp_path: Path) -> None:
-    place = str(tmp_path / "missing" / "ready")
-    refused = service(
-        "serve", "--data-dir", str(tmp_path / "d"), "--port", "0", "--ready-file", place
-    )
-    assert "ready file" in one_line(refused, Exit.SETTINGS)
-
-
 @pytest.mark.skipif(not POSIX, reason="signals")
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_shutdown_ends_long_polls_and_exits_with_0(tmp_path: Path, number: int) -> None:

@@ -101,23 +101,6 @@ def test_plain_it_is_scikit_learns_k_means() -> None:
     assert list(model.get_feature_names_out()) == [f"federatedkmeans{k}" for k in range(4)]
 
 
-def test_with_declared_bounds_dual_has_its_certificate() -> None:
-    rng = np.random.default_rng(0)
-    rows = np.concatenate([rng.normal(size=(12, 2)), rng.normal(size=(12, 2)) + 6.0])
-    declared = [{"name": name, "lower": -10.0, "upper": 20.0} for name in ("u", "v")]
-    plain = {"scaling": "none", "policy": {"protection": "none"}, "random_state": 0}
-    model = FederatedKMeans(2, method="dual", features=declared, **plain).fit(
-        rows, sites=["a", "b"] * 12
-    )
-    bounds = model.result_.result.bounds
-    assert bounds.certified
-    best = KMeans(2, n_init=20, random_state=0).fit(rows).inertia_
-    assert bounds.lower <= best * (1 + 1e-9)
-    assert -model.score(rows) == pytest.approx(best) == pytest.approx(bounds.upper)
-    with pytest.raises(ValueError, match="declare lower and upper"):
-        FederatedKMeans(2, method="dual", **plain).fit(rows)
-
-
 def test_pipelines_searches_and_copies() -> None:
     _, rows, names = _sites()
     pipe = make_pipeline(StandardScaler(), FederatedKMeans(3, **PLAIN))
