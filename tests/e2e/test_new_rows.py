@@ -1,6 +1,5 @@
 """New rows at a site: with the result alone, or with what the site remembers."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,10 +7,8 @@ import pytest
 from numpy.typing import NDArray
 
 from fedclust import simulate
-from fedclust.result.session_result import SessionResult
-from support.consortium import Consortium, declared
+from support.consortium import declared
 from support.method_variants import ALL, IDS, TRIED
-from support.server import running_server
 
 SITES = ("ada", "brno", "cadiz")
 
@@ -38,31 +35,3 @@ def test_a_site_labels_new_rows_as_it_labelled_its_own(
     alone = result.predict(sites["ada"])
     needs_site = options in TRIED[method].own_only
     assert (alone == -1).all() if needs_site else (alone >= 0).all()
-
-
-def test_what_a_site_remembers_is_never_saved_with_its_result(tmp_path: Path) -> None:
-    data = {name: blobs(60, i)[0] for i, name in enumerate(SITES)}
-    new, _ = blobs(20, 9)
-    with running_server(tmp_path / "server") as server:
-        consortium = Consortium.found(server.base_url, server.operator_token, SITES)
-        consortium.create(
-            "eigen", 2, algorithm="spectral", config={"n_clusters": 2, "alignment": "procrustes"}
-        )
-        results = consortium.run("eigen", data, tmp_path / "journals")
-    expected = simulate(
-        "spectral",
-        data,
-        config={"n_clusters": 2, "alignment": "procrustes"},
-        features=declared(2),
-        seed=7,
-    )
-    found = results["ada"]
-    assert np.array_equal(found.predict(new), expected.predict(new, site="ada"))
-    assert (found.predict(new) >= 0).all()
-
-    found.save(tmp_path / "saved")
-    assert (SessionResult.load(tmp_path / "saved").predict(new) == -1).all()
-    held = (tmp_path / "saved").read_bytes()
-    scaled = (data["ada"] - found.result.center) / found.result.scale
-    for row in (*scaled, *data["ada"]):
-        assert row.tobytes() not in held

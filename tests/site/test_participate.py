@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from fedclust import errors, rounds, simulate
 from fedclust.definition import canonical
 from fedclust.methods.registry import METHODS
+from fedclust.result.session_result import SessionResult
 from fedclust.schema.task import SiteSide, SiteTask
 from fedclust.site import Preview, Progress, Site
 from fedclust.site.cohorts import CohortStore
@@ -125,6 +126,23 @@ def test_rows_without_a_value_get_no_label(tmp_path: Path) -> None:
     result.save(tmp_path / "r.fedclust")
     saved = (tmp_path / "r.fedclust").read_bytes()
     assert not [value for value in holed[0].tolist() if repr(value).encode() in saved]
+
+
+def test_what_a_site_remembers_is_never_saved_with_its_result(tmp_path: Path) -> None:
+    config = {"n_clusters": 3, "alignment": "procrustes"}
+    fake, new = coordinator(algorithm="spectral", config=config), three_clusters(20, 9)
+    found = fake.site(tmp_path).participate("heart", MINE, consent=True)
+    labels = found.predict(new)
+    sites = {**OTHERS, "me": MINE}
+    expected = simulate("spectral", sites, config=config, features=["x", "y"], seed=7)
+    assert np.array_equal(labels, expected.predict(new, site="me"))
+    assert (labels >= 0).all()
+    found.save(tmp_path / "saved")
+    assert (SessionResult.load(tmp_path / "saved").predict(new) == -1).all()
+    held = (tmp_path / "saved").read_bytes()
+    for row in (*(MINE - found.result.center) / found.result.scale, *MINE):
+        assert row.tobytes() not in held
+        assert not [value for value in row.tolist() if repr(value).encode() in held]
 
 
 # --- consent --------------------------------------------------------------------------------------
