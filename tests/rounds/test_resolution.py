@@ -1,42 +1,31 @@
 """The warning on resolution comes where clusters are finer than groups, and not without groups."""
 
-from typing import TypedDict
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust.protection.columns import SourceColumn
-from fedclust.protection.table import form_table, within_shares
 from fedclust.rounds.resolution import resolution_warning
+from support.points import of_rows, weighted
 
 FloatArray = NDArray[np.float64]
 
 
-class Sent(TypedDict):
-    """What sites send of their tables."""
-
-    counts: NDArray[np.int64]
-    points: NDArray[np.int64]
-    costs: FloatArray
-    within: FloatArray
-    centroids: FloatArray
+#: What sites send of their tables.
+Sent = dict[str, NDArray[Any]]
 
 
-def _sent(sites: list[FloatArray], centroids: FloatArray, p: int | None = 5) -> Sent:
-    """Return what sites send of their tables; of their exact rows where there is no p."""
+def _sent(sites: list[FloatArray], centroids: FloatArray, *, exact: bool = False) -> Sent:
+    """Return what sites send of their tables, or of their exact rows."""
     shape = (len(sites), len(centroids))
     counts, points = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     costs, within = np.zeros(shape), np.zeros((len(sites), centroids.shape[1]))
     for site, rows in enumerate(sites):
-        X, sizes = rows, np.ones(len(rows), dtype=np.int64)
-        if p is not None:
-            sources = [SourceColumn(f"x{column}", values) for column, values in enumerate(rows.T)]
-            table = form_table(sources, p)
-            X, sizes = np.column_stack([table.values(each.name) for each in sources]), table.sizes
-            shares = within_shares(X, sizes, table.neighbours)
-            between = np.average((X - np.average(X, axis=0, weights=sizes)) ** 2, 0, sizes)
-            within[site] = shares * between / (1.0 - shares)
+        table = weighted(rows, 1) if exact else of_rows(rows)
+        X, sizes = table.X, table.sizes
+        between = np.average((X - np.average(X, axis=0, weights=sizes)) ** 2, 0, sizes)
+        within[site] = table.within * between / (1.0 - table.within)
         squares = ((X[:, None] - centroids) ** 2).sum(axis=2)
         nearest = squares.argmin(axis=1)
         np.add.at(counts[site], nearest, sizes)
@@ -70,7 +59,7 @@ def test_clusters_of_several_groups_are_not(n_sites: int, a_site: int) -> None:
 def test_exact_rows_and_one_cluster_are_not_warned_of() -> None:
     sites, centres = _clusters(50, 3)
 
-    assert resolution_warning(**_sent(sites, centres, p=None)) is None
+    assert resolution_warning(**_sent(sites, centres, exact=True)) is None
     assert resolution_warning(**_sent(sites, centres[:1])) is None
 
 
@@ -93,31 +82,16 @@ def test_unit_order_and_empty_clusters_do_not_matter() -> None:
     warning = resolution_warning(**sent)
     order = np.random.default_rng(0).permutation(len(centres))
 
-    scaled: Sent = {
-        **sent,
-        "costs": sent["costs"] * 1e-6,
-        "within": sent["within"] * 1e-6,
-        "centroids": centres * 1e-3,
-    }
-    shuffled = Sent(
-        counts=sent["counts"][::-1][:, order],
-        points=sent["points"][::-1][:, order],
-        costs=sent["costs"][::-1][:, order],
-        within=sent["within"][::-1],
-        centroids=centres[order],
-    )
-    empty = np.zeros((10, 1), dtype=np.int64)
-    with_empty = Sent(
-        counts=np.hstack([sent["counts"], empty]),
-        points=np.hstack([sent["points"], empty]),
-        costs=np.hstack([sent["costs"], empty]),
-        within=sent["within"],
-        centroids=np.vstack([centres, centres[0] + 0.1]),
-    )
+    scales = {"costs": 1e-6, "within": 1e-6, "centroids": 1e-3}
+    scaled = {name: values * scales.get(name, 1) for name, values in sent.items()}
+    by_cluster = ("counts", "points", "costs")
+    shuffled = {name: sent[name][::-1][:, order] for name in by_cluster}
+    shuffled |= {"within": sent["within"][::-1], "centroids": centres[order]}
+    with_empty = {name: np.pad(sent[name], ((0, 0), (0, 1))) for name in by_cluster}
+    with_empty |= {"within": sent["within"], "centroids": np.vstack([centres, centres[0] + 0.1])}
 
-    assert resolution_warning(**scaled) == warning
-    assert resolution_warning(**shuffled) == warning
-    assert resolution_warning(**with_empty) == warning
+    for other in (scaled, shuffled, with_empty):
+        assert resolution_warning(**other) == warning
 
 
 def test_records_without_any_spread_are_not_warned_of() -> None:
@@ -128,8 +102,7 @@ def test_records_without_any_spread_are_not_warned_of() -> None:
 
 def test_as_many_clusters_as_groups_are_warned_of() -> None:
     rows = np.random.default_rng(0).normal(size=(60, 2))
-    released = form_table([SourceColumn(f"x{j}", column) for j, column in enumerate(rows.T)], 5)
-    sent = _sent([rows], np.column_stack(released.released))
+    sent = _sent([rows], of_rows(rows).X)
 
     assert not sent["costs"].any()
     assert resolution_warning(**sent) is not None
