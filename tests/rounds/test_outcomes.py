@@ -1,6 +1,6 @@
 """The last round of a session with outcomes: when it is asked, of whom, and what is checked."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,9 +15,9 @@ from fedclust.rounds.outcomes import OutcomesPayload, OutcomesSitePart
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Outcome
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Done, Next, SiteTask, row_points
+from fedclust.schema.task import SiteTask, row_points
 from support.definitions import session_request
-from support.driven import site_step
+from support.driven import Run, drive, site_step
 
 SITES = ("berlin", "oslo", "porto", "riga")
 DIED = {"name": "died", "role": "outcome", "kind": "binary"}
@@ -46,42 +46,23 @@ def counted(model: Result, site: str, declared: tuple[Outcome, ...]) -> Outcomes
     return OutcomesPayload(cells=tuple(tables))
 
 
-def run(
-    session: rounds.Plan, *, silent: tuple[str, ...] = (), absent: tuple[str, ...] = ()
-) -> tuple[Done, list[tuple[str, list[Contribution]]]]:
+def run(session: rounds.Plan, *, silent: Sequence[str] = (), absent: Sequence[str] = ()) -> Run:
     """Run a session; ``absent`` sites answer the last round empty."""
-    memories: dict[str, Any] = {name: {} for name in SITES}
-    opened = []
-    step = rounds.start(session, SITES)
-    while isinstance(step, Next):
-        sent = []
-        for name in step.task.sites or SITES:
-            tree = rounds.write_task(session, "s", step.state.round, step.task, name)
-            payload, memories[name] = site_step(
-                session,
-                rounds.read_task(session, *tree),
-                row_points(ROWS[name]),
-                name,
-                step.state.round,
-                p=1,
-                memory=memories[name],
-                count=None
-                if name in absent
-                else lambda model, _memory, site=name: counted(model, site, session.outcomes),
-            )
-            sent.append(Contribution(name, payload, p=1))
-        opened.append((step.task.phase, sent))
-        step = rounds.advance(session, step.state, sent, SITES, silent=silent)
-    return step, opened
+
+    def count(site: str) -> Any:
+        return None if site in absent else lambda model, _: counted(model, site, session.outcomes)
+
+    points = {site: row_points(rows) for site, rows in ROWS.items()}
+    return drive(session, points, without=silent, count=count)
 
 
 @pytest.mark.parametrize("config", [{}, {"stability": 20}, {"evidence": True}])
 def test_outcomes_are_the_last_round_whatever_came_before(config: dict[str, Any]) -> None:
     session = plan(config={"n_clusters": 3, **config})
-    done, opened = run(session)
-    assert [phase for phase, _ in opened].count("outcomes") == 1
-    assert opened[-1][0] == "outcomes"
-    assert len(opened) <= rounds.most_rounds(session)
+    done = run(session)
+    assert [each.phase for each in done.rounds].count("outcomes") == 1
+    assert done.rounds[-1].phase == "outcomes"
+    assert len(done.rounds) <= rounds.most_rounds(session)
     found = done.result.outcomes
     sizes = done.result.sizes
     for result in found.results:
@@ -92,44 +73,44 @@ def test_outcomes_are_the_last_round_whatever_came_before(config: dict[str, Any]
 
 
 def test_no_message_before_the_last_round_depends_on_the_outcomes() -> None:
-    with_outcomes = run(plan())[1]
-    without = run(plan({"name": "died"}, features=[{"name": "x"}, {"name": "y"}]))[1]
-    for (phase, sent), (other_phase, other) in zip(with_outcomes[:-1], without, strict=True):
-        assert phase == other_phase
-        for one, two in zip(sent, other, strict=True):
-            assert one.payload.model_dump_json() == two.payload.model_dump_json()
+    with_outcomes = run(plan()).rounds
+    without = run(plan({"name": "died"}, features=[{"name": "x"}, {"name": "y"}])).rounds
+    for one, two in zip(with_outcomes[:-1], without, strict=True):
+        assert one.phase == two.phase
+        for site in SITES:
+            assert one.payloads[site].model_dump_json() == two.payloads[site].model_dump_json()
 
 
 def test_a_site_that_is_silent_is_not_asked() -> None:
-    done, opened = run(plan(), silent=("oslo",))
-    assert [each.site for each in opened[-1][1]] == ["berlin", "porto", "riga"]
+    done = run(plan(), silent=("oslo",))
+    assert [*done.rounds[-1].payloads] == ["berlin", "porto", "riga"]
     found = done.result.outcomes
     assert found.silent == ("oslo",)
     assert set(found.results[0].tables) == {"berlin", "porto", "riga"}
 
 
 def test_with_too_few_sites_that_answer_nothing_is_asked() -> None:
-    done, opened = run(plan(), silent=("oslo", "porto"))
-    assert opened[-1][0] == "evidence"
+    done = run(plan(), silent=("oslo", "porto"))
+    assert done.rounds[-1].phase == "evidence"
     assert done.result.outcomes.results == ()
     assert any("outcomes are not known" in warning for warning in done.result.warnings)
 
 
 def test_a_round_that_too_few_sites_answer_leaves_the_clusters_as_they_were() -> None:
-    whole, _ = run(plan())
-    done, opened = run(plan(), absent=("oslo", "porto"))
-    assert opened[-1][0] == "outcomes"
+    whole = run(plan())
+    done = run(plan(), absent=("oslo", "porto"))
+    assert done.rounds[-1].phase == "outcomes"
     assert np.array_equal(done.result.centroids, whole.result.centroids)
     assert done.result.sizes == whole.result.sizes
     assert done.result.outcomes is None
 
 
 def test_outcomes_stand_at_the_number_of_clusters_that_was_asked_for() -> None:
-    done, opened = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k=2))
-    assert [phase for phase, _ in opened][-2:] == ["evidence", "outcomes"]
+    done = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k=2))
+    assert [each.phase for each in done.rounds][-2:] == ["evidence", "outcomes"]
     for entry in done.result.sweep or ():
         assert (entry.result.outcomes is not None) == (entry.n_clusters == 2)
-    best, _ = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k="recommended"))
+    best = run(plan(config={"n_clusters": [2, 3, 4]}, outcomes_k="recommended"))
     assert best.result.outcomes.n_clusters == best.result.n_clusters
 
 
@@ -139,8 +120,8 @@ def test_without_a_number_of_clusters_that_stands_out_nothing_is_asked(
     rng = np.random.default_rng(0)
     for site in SITES:
         monkeypatch.setitem(ROWS, site, rng.uniform(size=(60, 2)))
-    done, opened = run(plan(config={"n_clusters": [4, 5, 6, 7]}, outcomes_k="recommended"))
-    assert opened[-1][0] == "evidence"
+    done = run(plan(config={"n_clusters": [4, 5, 6, 7]}, outcomes_k="recommended"))
+    assert done.rounds[-1].phase == "evidence"
     assert done.result.outcomes is None
     assert any("no single number of clusters" in warning for warning in done.result.warnings)
 
@@ -149,16 +130,8 @@ def test_without_a_number_of_clusters_that_stands_out_nothing_is_asked(
 
 
 def last_task(session: rounds.Plan) -> tuple[SiteTask, OutcomesPayload]:
-    step = rounds.start(session, SITES)
-    for phase, sent in run(session)[1]:
-        assert isinstance(step, Next)
-        if phase == "outcomes":
-            tree = rounds.write_task(session, "s", 9, step.task, "oslo")
-            payload = next(each.payload for each in sent if each.site == "oslo")
-            assert isinstance(payload, OutcomesPayload)
-            return rounds.read_task(session, *tree), payload
-        step = rounds.advance(session, step.state, sent, SITES)
-    raise AssertionError
+    last = run(session).rounds[-1]
+    return last.tasks["oslo"], last.payloads["oslo"]
 
 
 @pytest.mark.parametrize(

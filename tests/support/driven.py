@@ -117,28 +117,37 @@ class Run:
 
 def drive(
     plan: Plan,
-    sites: Mapping[str, NDArray[np.float64]],
+    sites: Mapping[str, NDArray[np.float64] | Points],
     *,
     roster: Callable[[int], Sequence[str]] | None = None,
     silent: Callable[[int], Sequence[str]] | None = None,
+    without: Sequence[str] = (),
+    count: Callable[[str], Count | None] = lambda _site: None,
 ) -> Run:
     """Run a session to its result.
 
     Parameters
     ----------
     plan : Plan
-    sites : mapping of site to rows (n, d)
+    sites : mapping of site to rows (n, d), or to its points
     roster : callable, optional
         ``round -> sites`` that are joined when the round opens; by default all.
     silent : callable, optional
         ``round -> sites`` that do not answer it.
+    without : sequence of str
+        Sites that take part without outcomes.
+    count : callable, optional
+        ``site -> what counts its outcomes``; None answers their round empty.
     """
 
     def joined(number: int) -> Sequence[str]:
         return sorted(sites) if roster is None else roster(number)
 
     memory: dict[str, Memory] = {site: {} for site in sites}
-    data = {site: data_of(plan, rows) for site, rows in sites.items()}
+    data = {
+        site: rows if isinstance(rows, Points) else data_of(plan, rows)
+        for site, rows in sites.items()
+    }
     run = Run()
     step: Any = rounds.start(plan, joined(1))
     number = 0
@@ -146,19 +155,21 @@ def drive(
         number += 1
         tasks: dict[str, SiteTask] = {}
         payloads: dict[str, Any] = {}
-        for site in joined(number):
+        for site in step.task.sites or joined(number):
             if silent is not None and site in silent(number):
                 continue
             common, part = rounds.write_task(plan, "session", number, step.task, site)
             tasks[site] = rounds.read_task(plan, common, part)
             payloads[site], memory[site] = site_step(
-                plan, tasks[site], data[site], site, number, memory=memory[site]
+                *(plan, tasks[site], data[site], site, number),
+                memory=memory[site],
+                count=count(site),
             )
         run.rounds.append(Round(number, step.task.phase, tasks, payloads, step.state))
         answers = [
             Contribution(site, payload, plan.policy.min_group_size)
             for site, payload in payloads.items()
         ]
-        step = rounds.advance(plan, step.state, answers, joined(number + 1))
+        step = rounds.advance(plan, step.state, answers, joined(number + 1), silent=without)
     run.result = step.result
     return run
