@@ -38,7 +38,7 @@ from fedclust_service.store import Store, Tx
 from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, declared
 from support.databases import PostgresServer
-from support.driven import data_of
+from support.driven import data_of, site_step
 from support.processes import WRONG_TIME
 from support.proxies import Balancer, Link
 from support.purpose import PURPOSE
@@ -360,15 +360,9 @@ class _Site(threading.Thread):
         number = task["common"]["round"]
         if number in self._bodies:
             return
-        payload, self._memory = rounds.local_step(
-            self._plan,
-            rounds.read_task(self._plan, task["common"], task["site"]),
-            self._points,
-            site=self.site,
-            round_number=number,
-            p=self._plan.policy.min_group_size,
-            size_band=self._joining["size_band"],
-            memory=self._memory,
+        asked = rounds.read_task(self._plan, task["common"], task["site"])
+        payload, self._memory = site_step(
+            self._plan, asked, self._points, self.site, number, memory=self._memory
         )
         self.answers[number, self.site] = _digest(payload)
         self._bodies[number] = write_submission(task["phase"], task["digest"], payload, BINARY)

@@ -18,13 +18,11 @@ from fedclust.methods.registry import METHODS
 from fedclust.numeric.arrays import BoolMatrix
 from fedclust.numeric.distances import masked_squared_distances, nearest_centroid
 from fedclust.rounds import evaluation
-from fedclust.schema.encoding import Space
-from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import Policy, RunConfig
 from fedclust.schema.task import Contribution, Points
 from fedclust.wire import codec
+from support.points import config_of
 
 HAS = {"a": [0, 1, 2], "b": [1, 2, 3], "c": [0, 2, 3]}
 POLICY = {"missing": "mask", "min_group_size": 5}
@@ -76,15 +74,8 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
         scale=np.ones(d),
     )
     has = {"a": rng.random(d) < 0.7, "b": rng.random(d) < 0.7}
-    config = RunConfig(
-        options=METHODS["lloyd"].options(n_clusters=len(centroids)),
-        features=tuple(Feature(name=name) for name in "wxyz"),
-        policy=Policy(min_group_size=3, missing="mask"),
-        roster=("a", "b"),
-        p=3,
-        space=Space.identity(d),
-        masks=has,
-    )
+    options = METHODS["lloyd"].options(n_clusters=len(centroids))
+    config = replace(config_of(options, d=d, p=3, missing="mask"), roster=("a", "b"), masks=has)
     task = evaluation.task(raw)
     sent, inertia, terms, persons = [], 0.0, 0.0, 0
     members: dict[int, list[Any]] = {}

@@ -14,7 +14,7 @@ from fedclust.rounds.site_points import complete_points
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.run_config import Policy, RunConfig
+from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Points, SiteSide, SiteTask, row_points
 from support.points import config_of, repeated, weighted
 
@@ -144,14 +144,7 @@ def test_a_feature_that_no_site_tells_fails_by_name() -> None:
 
 def test_bounds_scaling_comes_from_the_declaration_alone() -> None:
     features = (Feature(name="x0", lower=-2, upper=6), Feature(name="x1", kind="binary"))
-    config = RunConfig(
-        options=None,
-        features=features,
-        policy=Policy(scaling="bounds", missing="impute", min_group_size=2),
-        roster=("a",),
-        p=2,
-        space=Space.identity(2),
-    )
+    config = config_of(None, p=2, features=features, scaling="bounds", missing="impute")
     rng = np.random.default_rng(6)
     rows = np.column_stack([rng.uniform(-2, 6, 40), rng.integers(0, 2, 40)])
     space = preparation.merge(_contributions([row_points(rows)], config), config)[0]

@@ -128,15 +128,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
         parts = (small, large if number > 1 else None)
         payload = each.payload.model_copy(update={"parts": parts})
         contributions.append(Contribution(each.site, payload, 5))
-    plan = together._plan
-    config = RunConfig(
-        plan.options,
-        plan.features,
-        plan.policy,
-        tuple(together.labels_),
-        5,
-        space=Space.identity(3),
-    )
+    config = replace(together._plan.config(5, Space.identity(3)), roster=tuple(together.labels_))
     first, second = evidence.measured(raw, contributions, config)
     assert first is not None
     assert second is None
