@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from pydantic import ValidationError
@@ -57,6 +57,7 @@ def test_masked_distances_are_means_over_the_shared_features(seed: int) -> None:
             assert found[i, k] == pytest.approx(expected, abs=1e-9)
 
 
+@example(431)  # a site that shares nothing with any centroid
 @given(st.integers(0, 10_000))
 @settings(max_examples=25)
 def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(seed: int) -> None:
