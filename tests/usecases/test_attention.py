@@ -78,6 +78,8 @@ def test_a_restore_is_named_for_a_week_with_what_is_lost(both: DirectApi) -> Non
     both.define("later")
     both.clock.advance(7 * 86_400)
     assert both.attention() == [("database-restored", "database", lost)]
+    old = "no backup was made since the restore"
+    assert ("backup-old", "database", old) in both.attention(backups=True)
     both.clock.advance(1)
     assert both.attention() == []
 

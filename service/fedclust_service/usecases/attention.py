@@ -57,7 +57,8 @@ def _backup_old(tx: Tx, now: datetime) -> Iterator[Attention]:
     last = last_about_database(tx, BACKED_UP)
     since = tx.audit.began() if last is None else last.at + BACKUP_EVERY
     if since is not None and now > since:
-        why = "no backup was made" if last is None else f"the last one is of {last.at:%Y-%m-%d}"
+        why = f"the last one is of {last.at:%Y-%m-%d}" if last else "no backup was made"
+        why += " since the restore" if last is None and last_about_database(tx, RESTORED) else ""
         yield Attention.to("backup-old", "database", since, detail=why)
 
 
