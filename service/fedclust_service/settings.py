@@ -30,6 +30,7 @@ PREFIX = "FEDCLUST_"
 CLIENT_VARIABLES = frozenset(
     PREFIX + name
     for name in (
+        "CA_BUNDLE",
         "COORDINATOR",
         "DEBUG",
         "PROGRESS",

@@ -418,6 +418,14 @@ def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> 
     assert "trait" not in office.ran(*given).out
 
 
+def test_no_mapping_is_written_for_a_column_of_ids_that_is_not_there(office: Office) -> None:
+    written = office.place / "new.toml"
+    given = ("--write-mapping", str(written), "--id-column", "mrn")
+    office.ran("check", "heart", *office.data, *given, code=3)
+    assert "the table has no column 'mrn'; others are id" in " ".join(office.err.split())
+    assert not written.exists()
+
+
 def test_a_total_below_the_table_is_named(office: Office) -> None:
     rows = pd.DataFrame(RNG.normal(50, 5, (60, 3)).round(1), columns=["age", "chol", "ktv"])
     rows.insert(0, "mrn", [f"p{i}" for i in range(60)])

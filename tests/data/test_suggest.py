@@ -589,6 +589,28 @@ def test_a_name_in_brackets_is_a_name(tmp_path: Path) -> None:
     assert marked == ""
 
 
+def test_a_column_is_proposed_for_the_feature_whose_name_is_most_like_it(tmp_path: Path) -> None:
+    features = (
+        Feature(name="retinopathy", kind="binary"),
+        Feature(name="admission_12m", kind="binary"),
+        Feature(name="ethnicity", kind="categorical", levels=("white", "black", "asian")),
+    )
+    cells = {
+        "Emerg adm 12m": ["N", "Y"] * 6,
+        "Retinal screen": ["R0M0", "R1M0", "R2M1", "DNA"] * 3,
+        "Eth cat": [*"ABCDEFGHIJKL"],
+    }
+    found = suggest_mapping(features, csv("utf-8", ";", cells)(tmp_path)).text
+    proposed = {
+        name: found.partition(f"[features.{name}]")[2].partition("[features.")[0]
+        for name in ("retinopathy", "admission_12m", "ethnicity")
+    }
+    assert '# column = "Retinal screen"' in proposed["retinopathy"]
+    assert "Emerg" not in proposed["retinopathy"]
+    assert '# column = "Emerg adm 12m"' in proposed["admission_12m"]
+    assert '# column = "Eth cat"' in proposed["ethnicity"]
+
+
 def test_a_column_of_many_names_is_not_compared_code_by_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

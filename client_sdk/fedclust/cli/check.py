@@ -22,6 +22,7 @@ from fedclust.cli.console import (
 from fedclust.cli.row_check import RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
+from fedclust.data.advice import list_names
 from fedclust.data.suggest import suggest_mapping
 from fedclust.definition import freeze
 from fedclust.schema.display import counted
@@ -125,6 +126,11 @@ def _suggested(
     """Write the mapping file that is suggested; return the source read by it."""
     with line:
         found = suggest_mapping(body.features, source.rows(line.read))
+    known = {*found.columns.values(), *found.unused, found.person}
+    for name in (source.id_column, source.person_column):
+        if name not in (None, *known):
+            said = f"the table has no column {name!r}; others are {list_names(found.unused)}"
+            raise DataError(Path(source.data).name, "missing-column", said, column=name)
     found.write(path)
     to_do, uncertain = (found.text.count(f"# {mark}: ") for mark in ("to do", "uncertain"))
     said = f'{counted(to_do, "line")} marked "to do", {uncertain} "uncertain"'

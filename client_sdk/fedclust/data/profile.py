@@ -301,6 +301,8 @@ def _column_profile(
         if outside < _MOSTLY * column.n and feature.kind == "numeric":
             said = rows.said_of(feature.name)
             number = column.sentinel if said == feature.name else "NUMBER"
+            if number in map("{:.15g}".format, rows.rules[feature.name].values.values()):
+                number = "NUMBER"  # it is the number of a text
             text += f" {sentinel_advice(said, number)}"
         says.append(text)
     if column.unknown:

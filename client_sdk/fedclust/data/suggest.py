@@ -75,6 +75,8 @@ _MOST_YES_NO: Final = 12
 _MOST_COLUMNS: Final = 200
 #: A column whose values fit is taken if its name is so similar.
 _SIMILAR: Final = 0.55
+#: A column of few codes is proposed if its name is so similar.
+_SOMEWHAT_SIMILAR: Final = 0.4
 #: A column may be a feature if this share of its values is readable and within the bounds. So many
 #: are named at most, of so many with the most similar names.
 _FITTING: Final = 0.4
@@ -181,8 +183,10 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     writer = _Writer(table)
     guessed = {name: match.column for name, match in matched.items() if match and match.score >= 0}
     used = set(guessed.values())
+    proposed = {each.name: match.column for each in features if (match := matched[each.name])}
     for feature in features:
-        writer.add(feature, matched[feature.name], long.get(feature.name), used)
+        others = {column for name, column in proposed.items() if name != feature.name}
+        writer.add(feature, matched[feature.name], long.get(feature.name), used | others)
     used |= writer.places
     unused = tuple(name for name in table.header if name and name not in used)
     return MappingSuggestion(
@@ -450,6 +454,9 @@ def _match_by_values(
     for own in dict.fromkeys(own for own, _ in fits):
         found = {name: fit for (other, name), fit in fits.items() if other == own}
         best = [each for each in found if found[each] == max(found.values()) and each not in used]
+        # A column is proposed for the features whose names are most like its own.
+        like = {each: max(similarity(o, each) for o, name in fits if name == each) for each in best}
+        best = [each for each in best if similarity(own, each) == like[each] or found[each] > 1]
         best.sort(key=lambda name: -similarity(own, name))
         if best:
             telling = found[best[0]] > 1 and len(best) == wanted[best[0]] == 1
@@ -511,6 +518,12 @@ def _may_be(feature: Feature, table: _Table, name: str) -> bool:
     numbers = len(codes) <= _MOST_YES_NO and all(code.isdecimal() for code in codes)
     as_many = len(codes) == len(feature.levels or ())
     return numbers or as_many or _fit(feature, table, name) > 0.5
+
+
+def _is_somewhat_like(feature: Feature, name: str, table: _Table) -> bool:
+    """Return whether a column of few codes has a name that is somewhat like a feature's."""
+    few = len(_codes(feature, table.columns[name])[0]) <= _MOST_CODES
+    return few and similarity(feature.name, name) > _SOMEWHAT_SIMILAR
 
 
 def _is_missing(cell: Any) -> bool:
@@ -644,6 +657,11 @@ class _Writer:
             near = sorted(free, key=lambda name: -similarity(feature.name, name))
             tried = near[:_MOST_TRIED]
             fit = [each for each in tried if _may_be(feature, self._table, each)][:_MOST_NEAR]
+            if feature.kind != "numeric":
+                fit = (
+                    fit
+                    or [each for each in tried if _is_somewhat_like(feature, each, self._table)][:1]
+                )
             if fit and feature.kind != "numeric":
                 match = _Match(fit[0], -1, tuple(fit[1:]))
         if match is None:
@@ -798,7 +816,10 @@ class _Writer:
         of_cells = _values_of(every, mark, here)[1]
         if units := {name: factor for name, factor in of_cells.items() if factor}:
             shown = [next(text for text in every if _has_unit(text, {name})) for name in units]
-            said = f"cells such as {list_names([*map(_toml, shown)])} are read as numbers"
+            how = "read as numbers"
+            if any(factor != 1 for factor in units.values()):
+                how = f"converted to {here.unit or 'the unit here'}"
+            said = f"cells such as {list_names([*map(_toml, shown)])} are {how}"
             self._note(feature, said, _units_line(units))
         left = {
             why: Counter({t: n for t, n in each.items() if not _has_unit(t, units)})
@@ -893,7 +914,8 @@ class _Writer:
         # No value can be one in the session's unit, and all fit in a single other one.
         single = len({(factor, offset) for _, factor, offset in others}) == 1
         taken = single and outside == total and not said_unit
-        why += f": read as {others[0][0]}" if taken else ""
+        if lines:
+            why += f": read as {others[0][0]}" if taken else f": are they in {others[0][0]}?"
         self._note(feature, why, *(line if taken else f"# {line}" for line in lines))
         return others[0][0] if taken else None
 
@@ -1059,7 +1081,7 @@ def ask_codes(
     section = f"features.{mapping_key(feature.name)}"
     found = [*([f"[{section}]"] if lines else []), *lines]
     found += [*([f"[{section}.levels]"] if levels else []), *levels]
-    return f"in these sections {asked}", found
+    return f"below these headings of the file, {asked}", found
 
 
 def _code_lines(

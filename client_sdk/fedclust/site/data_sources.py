@@ -84,9 +84,11 @@ class DataSource(Model):
         """
         read = {"mapping": self.reading.mapping, "sql_url_file": self.reading.sql_url_file}
         read = {name: _absolute(p, name) for name, p in read.items() if isinstance(p, str)}
-        paths = {} if self.data.startswith(MARK) else {"data": _absolute(self.data, "--data")}
+        paths = (
+            {} if self.data.startswith(MARK) else {"data": _absolute(self.data, "data (--data)")}
+        )
         if self.id_map is not None:
-            paths["id_map"] = _absolute(self.id_map, "--id-map")
+            paths["id_map"] = _absolute(self.id_map, "id_map (--id-map)")
         reading = self.reading.model_copy(update=read)
         return self.model_copy(update={**paths, "reading": reading})
 
@@ -246,5 +248,5 @@ def _not_there(source: DataSource, unmatched: list[str], columns: list[str]) -> 
     return DataError(Path(source.data).name, "missing-column", message, column=column)
 
 
-def _absolute(path: str, option: str) -> str:
-    return str(Path(refuse_address(path, option)).absolute())
+def _absolute(path: str, name: str) -> str:
+    return str(Path(refuse_address(path, name)).absolute())
