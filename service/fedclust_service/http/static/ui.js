@@ -185,7 +185,9 @@ function fillRows(row, first, lines) {
     });
     row = rowAfter(row);
   }
-  // Until the reader has seen the rows, what was checked before would be wrong about them.
+  // Until the reader has seen the rows, what was checked before would be wrong about them; so would
+  // the answer to a check that is on its way.
+  htmx.trigger(columns.closest("form"), "htmx:abort");
   for (const each of document.querySelectorAll("#checked, #definition")) {
     each.textContent = "The new rows are not checked yet.";
   }
