@@ -185,14 +185,16 @@ function fillRows(row, first, lines) {
     });
     row = rowAfter(row);
   }
-  // Until the reader has seen the rows, what was checked before would be wrong about them; so would
-  // the answer to a check that is on its way.
-  htmx.trigger(columns.closest("form"), "htmx:abort");
+  // Until the reader has seen the rows, what was checked before would be wrong about them.
+  outdated = true;
   for (const each of document.querySelectorAll("#checked, #definition")) {
     each.textContent = "The new rows are not checked yet.";
   }
   document.getElementById("consent")?.replaceChildren();
 }
+
+// Whether rows were filled after the check that is on its way began.
+let outdated = false;
 
 function pasteRows(event) {
   const lines = cellsOf(event.clipboardData.getData("text/plain"), "\t");
@@ -323,6 +325,10 @@ document.addEventListener("htmx:afterSettle", (event) => {
   document.getElementById("checked").scrollIntoView({ block: "center" });
 });
 document.addEventListener("htmx:load", (event) => prepare(event.target));
+document.addEventListener("htmx:beforeRequest", () => { outdated = false; });
+document.addEventListener("htmx:beforeSwap", (event) => {
+  if (outdated) event.detail.shouldSwap = false;
+});
 document.addEventListener("htmx:sendError", sayFailure);
 document.addEventListener("htmx:responseError", (event) => {
   if (event.detail.xhr.status === 401) saySignedOut();
