@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from fedclust.data import Dataset, load, suggest
+from fedclust.data.mapping import ColumnsFile
 from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
 from fedclust.wire.errors import DataError, UsageError
@@ -578,6 +579,26 @@ def test_single_cells_with_the_other_decimal_mark_are_read_and_marked(tmp_path: 
     (tmp_path / "two.csv").write_text("glucose;x\n" + "\n".join(f"{c};1" for c in cells[:-1]))
     marked = load(Dataset(tmp_path / "two.csv", mapping=mapping), glucose).X[:, 0]
     np.testing.assert_array_equal(marked, [5.1, np.nan, 7.25, 9.3, 1250.5, np.nan, np.nan])
+
+
+def test_a_number_of_a_workbook_is_no_text_whatever_the_mark_of_its_texts_is() -> None:
+    assert suggest.find_texts(["9.3", "b.d.", "9,3"], ColumnsFile(decimal=","), "x") == {"b.d.": 1}
+
+
+def test_months_become_years_and_a_number_before_them_says_when(tmp_path: Path) -> None:
+    duration = Feature(name="duration", unit="years", lower=0, upper=70)
+    text, _ = suggested(tmp_path, duration, **{"duration__[mdr]": [12, 240, 600]})
+    assert 'unit = "mdr"\nto = "years"\nfactor = 0.0833333' in text
+    score = Feature(name="score_12m", unit="points")
+    text, _ = suggested(tmp_path, score, **{"Score__12__mdr": [1, 2, 3]})
+    assert "unit = " not in text
+
+
+def test_a_remark_about_yes_is_no_missing_code(tmp_path: Path) -> None:
+    effect = Feature(name="effect", kind="binary")
+    text, _ = suggested(tmp_path, effect, effect=["Ja", "Nej", "Ja (mild)", "uopl.", "Nej"])
+    assert '# missing = ["uopl."]\n' in text
+    assert '\n# "Ja (mild)" =   # 1\n' in text
 
 
 def test_a_name_in_brackets_is_a_name(tmp_path: Path) -> None:

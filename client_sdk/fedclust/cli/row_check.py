@@ -46,6 +46,8 @@ from fedclust.site.state import state_directory
 from fedclust.wire.errors import DataError, DisclosureError, FedclustError
 from fedclust.wire.models import SessionCreate
 
+#: Kinds of columns of numbers, those of outcomes included.
+_NUMBERS = ("numeric", "ordered", "time")
 #: Rules of refusals that the list of what is still to do says.
 _LISTED = ("missing-column", "unit", "mapping", "not-a-number", "too-large", "unknown-level")
 
@@ -262,7 +264,11 @@ class RowCheck:
     def _show_to_do(self) -> None:
         """Show what is to be changed in the mapping file, in order."""
         if self.suggested:
-            wrong = [each.feature for each in self.found.columns if each.state == "refused"]
+            wrong = [
+                each.feature
+                for each in self.found.columns
+                if each.state == "refused" or (each.role == "outcome" and each.column is None)
+            ]
             if wrong:
                 show(out, f"Cannot be read yet: {', '.join(wrong)}", "bold")
             said = 'Look at the mapping file: search it for "to do" and "uncertain". Then check '
@@ -306,7 +312,7 @@ class RowCheck:
         features = {each.name: each for each in with_outcomes(*_declared(self.body))}
         for column in self.found.columns:
             name, says = column.feature, list(column.says)
-            if column.unknown_codes and column.kind == "numeric":
+            if column.unknown_codes and column.kind in _NUMBERS:
                 texts, file = Counter(column.unknown_codes), self.options.resolved()
                 asked, lines = ask_texts(features[name], column.column or name, texts, file)
                 optional = "missing = [...]", "only what leaves is limited to the bounds"
@@ -450,7 +456,7 @@ def _declared(body: SessionCreate) -> tuple[tuple[Feature, ...], tuple[Outcome, 
 
 def _with_codes(column: ColumnProfile, data: Dataset, n_rows: int) -> ColumnProfile:
     """Count what no mapping reads of a column: codes of yes/no, and texts in numbers."""
-    refused = column.state == "refused" and column.kind == "numeric"
+    refused = column.state == "refused" and column.kind in _NUMBERS
     asked = refused or (column.kind == "binary" and (column.state == "refused" or column.unknown))
     if not asked or column.column is None:
         return column

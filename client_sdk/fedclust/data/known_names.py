@@ -371,7 +371,9 @@ def split_unit(header: str) -> tuple[str, str]:
     plain = _BRACKETS.sub(" ", header).strip()
     last = _LAST_UNIT.search(plain)
     if not any(map(is_unit, said)) and last and says_unit(last[1]):
-        return plain[: last.start()], last[1]
+        # As in HbA1c 12 months, it says when.
+        span = _dimension(last[1]) == "time" and plain[: last.start()][-1:].isdecimal()
+        return (plain, "") if span else (plain[: last.start()], last[1])
     return plain, next(filter(is_unit, said), said[0] if said else "")
 
 

@@ -958,13 +958,8 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
     markers = frozenset({*file.missing, *own.missing})
     _, wrong = _numbers(counted, file.decimal, textual=True, markers=markers, **read)
     texts = (cell for unread in wrong.values() for cell in unread)
-    return Counter({cell: counted[cell] for cell in texts if not _is_unclear(cell)})
-
-
-def _is_unclear(text: str) -> bool:
-    """Return whether a text that is not read is a date, or a number with unclear marks."""
-    clear = _POINTED.fullmatch(text) and not _THREE_DIGITS.fullmatch(text)
-    return looks_like_a_value(text) and not clear
+    # A workbook's numbers have a point here, whatever the mark of its texts is.
+    return Counter({cell: counted[cell] for cell in texts if not looks_like_a_value(cell)})
 
 
 def ask_texts(
@@ -1034,14 +1029,14 @@ def _text_lines(texts: Counter[str], mark: str, own: ColumnMap, here: _Column) -
     """Return lines of a mapping file that read texts; ``own`` is the present section."""
     found, of_cells = _values_of(texts, mark, here)
     values = {**own.values, **found}
-    alone = len(of_cells) == 1 and not own.units
+    alone = len(of_cells) == 1 and not (own.units or here.unit)
     units = {name: factor or 1.0 for name, factor in of_cells.items() if factor or alone}
     units |= own.units
     others = {
         text: n
         for text, n in texts.items()
         if not (text in values or _is_limit(text) or _has_unit(text, units))
-        if not _is_unclear(text)
+        if not looks_like_a_value(text)
     }
     lines = []
     # Free text may name persons.
@@ -1102,7 +1097,12 @@ def _code_lines(
     meanings = meanings_of(codes, column)
     # A further code hardly is a level if each level has one.
     every = {*known, *sure.values()} >= {*(feature.levels or (0, 1))}
-    gone = [code for code in unknown if every or looks_missing(code)]
+    spelled = {*known, *sure}  # Ja (mild) is a remark about Ja
+    gone = [
+        code
+        for code in unknown
+        if looks_missing(code) or (every and code.partition("(")[0].strip() not in spelled)
+    ]
     given = [code for code in unknown if code not in gone]
     lines = [f"{mark}missing = {_toml([*own.missing, *gone])}"] if gone else []
     of_sex = {meanings[code] for code in given} == {"male", "female"}
