@@ -590,7 +590,7 @@ def test_months_become_years_and_a_number_before_them_says_when(tmp_path: Path) 
     text, _ = suggested(tmp_path, duration, **{"duration__[mdr]": [12, 240, 600]})
     assert 'unit = "mdr"\nto = "years"\nfactor = 0.0833333' in text
     score = Feature(name="score_12m", unit="points")
-    text, _ = suggested(tmp_path, score, **{"Score__12__mdr": [1, 2, 3]})
+    text, _ = suggested(tmp_path, score, Score__12__mdr=[1, 2, 3])
     assert "unit = " not in text
 
 
