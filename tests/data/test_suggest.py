@@ -594,6 +594,13 @@ def test_months_become_years_and_a_number_before_them_says_when(tmp_path: Path) 
     assert "unit = " not in text
 
 
+def test_grams_of_urea_nitrogen_are_not_grams_of_urea(tmp_path: Path) -> None:
+    urea = Feature(name="urea", unit="mmol/L", lower=0, upper=80)
+    for header, factor in (("BUN", "0.357015"), ("Harnstoff", "0.1665")):
+        text, _ = suggested(tmp_path, urea, **{f"{header}__[mg/dl]": [20, 30, 40]})
+        assert f"factor = {factor}" in text
+
+
 def test_a_remark_about_yes_is_no_missing_code(tmp_path: Path) -> None:
     effect = Feature(name="effect", kind="binary")
     text, _ = suggested(tmp_path, effect, effect=["Ja", "Nej", "Ja (mild)", "uopl.", "Nej"])

@@ -453,7 +453,10 @@ def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, fl
     factor = _SCALES[one][_unit(unit)] / _SCALES[other][_unit(to)]
     if one == other:
         return factor, 0.0
-    moles: float | None = _WORDS["moles"].get(_group(feature, header))
+    # Of BUN the nitrogen is weighed, of urea all of it: grams here are of the header's measurement.
+    said = _measured(split_unit(header)[0])[0] & _WORDS["moles"].keys()
+    mass_here = one == "mass_concentration" and len(said) == 1
+    moles: float | None = _WORDS["moles"].get(min(said) if mass_here else _group(feature, header))
     if moles is None or {one, other} != {"mass_concentration", "amount_concentration"}:
         return None
     return factor * (1000 / moles if one == "mass_concentration" else moles / 1000), 0.0
