@@ -418,6 +418,26 @@ def test_the_command_names_rows_and_columns_that_need_a_look(office: Office) -> 
     assert "trait" not in office.ran(*given).out
 
 
+def test_texts_of_an_ordered_outcome_and_no_number_of_a_text_as_a_code(office: Office) -> None:
+    rows = pd.DataFrame(RNG.normal(50, 5, (60, 2)).round(1), columns=["age", "chol"])
+    rows["crp"] = ["<0.3"] * 30 + ["5"] * 30
+    rows["los"] = ["still here"] * 6 + ["4"] * 54
+    rows.to_csv(office.place / "cohort.csv", index=False)
+    file, mapping = office.place / "heart.json", office.place / "columns.toml"
+    crp = {"name": "crp", "lower": 1, "upper": 500}
+    los = {"name": "los", "role": "outcome", "kind": "ordered", "edges": [3, 7]}
+    session_file(file, "age", "chol", crp, los)
+    mapping.write_text('[features.crp]\nvalues = { "<0.3" = 0.15 }\n', "utf-8")
+    given = ("check", "--definition", str(file), *office.data, "--mapping", str(mapping))
+    text = " ".join(office.ran(*given, code=3).out.split())
+    assert 'los: text in a number column: "still here" 6' in text
+    assert 'below [features.los] missing = ["still here"]' in text
+    mapping.write_text(mapping.read_text("utf-8") + '[features.los]\nmissing = ["still here"]\n')
+    text = " ".join(office.ran(*given).out.split())
+    assert "30 values outside the session's bounds" in text
+    assert "--sentinel crp=NUMBER" in text
+
+
 def test_no_mapping_is_written_for_a_column_of_ids_that_is_not_there(office: Office) -> None:
     written = office.place / "new.toml"
     given = ("--write-mapping", str(written), "--id-column", "mrn")

@@ -1,5 +1,6 @@
 """Suggest a mapping file for a table, by its header and its values. Nothing of it is sent."""
 
+import itertools
 import json
 import os
 import re
@@ -657,11 +658,9 @@ class _Writer:
             near = sorted(free, key=lambda name: -similarity(feature.name, name))
             tried = near[:_MOST_TRIED]
             fit = [each for each in tried if _may_be(feature, self._table, each)][:_MOST_NEAR]
-            if feature.kind != "numeric":
-                fit = (
-                    fit
-                    or [each for each in tried if _is_somewhat_like(feature, each, self._table)][:1]
-                )
+            if not fit and feature.kind != "numeric":
+                like = (each for each in tried if _is_somewhat_like(feature, each, self._table))
+                fit = [*itertools.islice(like, 1)]
             if fit and feature.kind != "numeric":
                 match = _Match(fit[0], -1, tuple(fit[1:]))
         if match is None:
