@@ -10,7 +10,8 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from fedclust.data import Dataset, load, suggest
+from fedclust.data import Dataset, column_match, column_points, load
+from fedclust.data.column_points import find_texts
 from fedclust.data.mapping import ColumnsFile
 from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
@@ -582,7 +583,7 @@ def test_single_cells_with_the_other_decimal_mark_are_read_and_marked(tmp_path: 
 
 
 def test_a_number_of_a_workbook_is_no_text_whatever_the_mark_of_its_texts_is() -> None:
-    assert suggest.find_texts(["9.3", "b.d.", "9,3"], ColumnsFile(decimal=","), "x") == {"b.d.": 1}
+    assert find_texts(["9.3", "b.d.", "9,3"], ColumnsFile(decimal=","), "x") == {"b.d.": 1}
 
 
 def test_months_become_years_and_a_number_before_them_says_when(tmp_path: Path) -> None:
@@ -644,8 +645,9 @@ def test_a_column_of_many_names_is_not_compared_code_by_code(
 ) -> None:
     calls: list[Any] = []
     names = [f"name {i:04}" for i in range(3_000)]
-    known = suggest.meanings_of
-    monkeypatch.setattr(suggest, "meanings_of", lambda *a: calls.append(a) or known(*a))
+    known = column_match.meanings_of
+    for module in (column_match, column_points):
+        monkeypatch.setattr(module, "meanings_of", lambda *a: calls.append(a) or known(*a))
     suggest_mapping([SMOKER], csv("utf-8", ";", {"who": names, "raucher": names})(tmp_path))
     assert len(calls) < 500
 
@@ -731,15 +733,15 @@ def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
         (
             Feature(name="aspirin", kind="binary"),
             {"ASS": ["j", "n"], "OAK": ["ja", "nein"]},
-            '# column = "ASS"\n# column = "OAK"',
+            '# column = "ASS"  # "j" 1, "n" 1\n# column = "OAK"',
         ),
         (Feature(name="aspirin", kind="binary"), {"ASS": ["j", "x"]}, '# column = "NAME HERE"'),
         (
             Feature(name="citrate", unit="mmol/l"),
             {"Zitr mmol/l": [1, 2], "Ca mmol/l": [2, 3]},
-            '# column = "Zitr mmol/l"\n# column = "Ca mmol/l"',
+            '# column = "Zitr mmol/l"  # "1" 1, "2" 1\n# column = "Ca mmol/l"',
         ),
-        (Feature(name="citrate", unit="mmol/l", upper=9), {"Glukose mmol/l": [4, 99]}, "NAME"),
+        (Feature(name="citrate", unit="mmol/l", upper=9), {"Glukose mmol/l": [4, 99]}, "may it"),
     ],
 )
 def test_a_column_of_another_name_is_found_by_its_values(
@@ -754,7 +756,8 @@ def test_codes_of_several_proposed_columns_are_not_mixed(tmp_path: Path) -> None
     side = Feature(name="side", kind="categorical", levels=("left", "right"))
     columns = {"a": ["P", "L", "P"], "b": ["Q", "R", "Q"]}
     text, _ = suggested(tmp_path, side, **columns)
-    assert '# column = "a"\n# column = "b"\n# its levels: "left", "right"\n\n' in text
+    assert '# column = "a"  # "P" 2, "L" 1\n# column = "b"  # "Q" 2, "R" 1\n# its levels' in text
+    assert '# "P" =' not in text
     one, _ = suggested(tmp_path, side, a=["P", "L", "P"])
     assert '# "P" =   # 2' in one
 
@@ -762,8 +765,9 @@ def test_codes_of_several_proposed_columns_are_not_mixed(tmp_path: Path) -> None
 def test_who_is_not_dead_is_alive_only_where_no_code_says_alive(tmp_path: Path) -> None:
     died = DIED.columns[0]
     text, marked = suggested(tmp_path, died, exit=["Died", "Home", "-9"])
-    assert '\n# missing = ["-9"]\n[features.died.levels]\n# write one of 0, 1' in text
-    assert '\n"Died" = 1  # 1\n"Home" = 0  # 1\n' in text
+    assert (
+        '\n# missing = ["-9"]\n[features.died.levels]\n"Died" = 1  # 1\n"Home" = 0  # 1\n' in text
+    )
     assert '"Home" 1, "-9" 1' in marked
     text, _ = suggested(tmp_path, died, exit=["Died", "Alive", "Lost"])
     assert '\n# missing = ["Lost"]' in text, "both levels have a code"

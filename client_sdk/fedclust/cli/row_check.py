@@ -15,6 +15,7 @@ from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset, DataWarning
 from fedclust.data.advice import count_repeated, list_names, repeated_text
 from fedclust.data.chunks import MISSING
+from fedclust.data.column_points import ask_codes, ask_texts, find_texts
 from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
 from fedclust.data.mapping import ColumnMap, ReadOptions, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
@@ -30,7 +31,6 @@ from fedclust.data.profile import (
     profile,
 )
 from fedclust.data.row_warnings import NO_VALUE
-from fedclust.data.suggest import ask_codes, ask_texts, find_texts
 from fedclust.data.table import likely_ids, read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition

@@ -4,8 +4,8 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from fedclust.schema.display import counted, first_few
 from fedclust.schema.feature import Feature
@@ -17,6 +17,8 @@ CODES_ADVICE: Final = (
 )
 #: At most this many names of columns are listed.
 _MOST_NAMES: Final = 10
+#: More texts than these are free text.
+_MOST_TEXTS: Final = 40
 
 
 def bounds_text(feature: Feature) -> str:
@@ -89,3 +91,33 @@ def count_repeated(ids: Iterable[str]) -> tuple[int, int]:
 def repeated_text(n_ids: int, n_rows: int) -> str:
     """Return how many ids occur several times, in words."""
     return f"{n_ids} id{'s occur' if n_ids > 1 else ' occurs'} in several rows ({n_rows} rows)"
+
+
+def is_free_text(cells: Counter[str]) -> bool:
+    """Return whether texts are so many, or so often alone, that they may name persons."""
+    once = sum(n == 1 for n in cells.values())
+    return len(cells) > _MOST_TEXTS or once > max(5, len(cells) // 2)
+
+
+def with_counts(cells: Counter[str], most: int = 12) -> str:
+    """Return the commonest texts with counts; of free text, which may name persons, a number."""
+    if is_free_text(cells):
+        shown = [as_toml(cell) for cell in cells if cell[:1].isdecimal()][:5]
+        return f"{len(cells)} different texts{f', such as {list_names(shown)}' if shown else ''}"
+    said = [f"{as_toml(cell) if cell else 'empty'} {n}" for cell, n in cells.most_common(most)]
+    return ", ".join(said) + (f" and {len(cells) - most} more" if len(cells) > most else "")
+
+
+def as_toml(value: Any) -> str:
+    """Return a value of a mapping file as TOML, in one line."""
+    if isinstance(value, Mapping):
+        pairs = (f"{as_toml(key)} = {as_toml(each)}" for key, each in value.items())
+        return f"{{ {', '.join(pairs)} }}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def setting_lines(settings: Mapping[str, Any]) -> list[str]:
+    """Return a line of a mapping file for each setting; None is to be filled in."""
+    return [
+        f"{name} = {'' if value is None else as_toml(value)}" for name, value in settings.items()
+    ]

@@ -1,0 +1,778 @@
+"""What is said and to be decided about the column of each feature, for a suggested mapping."""
+
+import dataclasses
+import itertools
+import re
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedclust.data.advice import (
+    as_toml,
+    bounds_text,
+    is_free_text,
+    list_names,
+    mapping_key,
+    setting_lines,
+    with_counts,
+)
+from fedclust.data.column_match import (
+    MOST_CELLS,
+    MOST_CODES,
+    POINTED,
+    THREE_DIGITS,
+    UNNAMED,
+    CountedTable,
+    Match,
+    count_codes,
+    count_numbers,
+    is_somewhat_like,
+    level_of,
+    may_be,
+    usual_codes,
+)
+from fedclust.data.decode import are_thousands_apart, looks_like_a_value
+from fedclust.data.known_names import (
+    cell_unit,
+    conversion,
+    death_of,
+    fits_person,
+    fits_time,
+    fits_value,
+    folded,
+    in_brackets,
+    is_absent_text,
+    is_contrary,
+    is_death,
+    is_sex,
+    is_unit,
+    legend_of,
+    likeness,
+    looks_missing,
+    meanings_of,
+    other_units,
+    rank_of,
+    same_measure,
+    similarity,
+    split_unit,
+    time_unit_of,
+    with_two_units,
+)
+from fedclust.data.mapping import ColumnMap, ColumnsFile
+from fedclust.data.readings import FeatureReading, limits
+from fedclust.schema.feature import Feature, Trajectory
+
+#: Values may have another unit if this share of them is within the bounds in it.
+_NEARLY_ALL: Final = 0.98
+#: So many columns are named at most, of so many with the most similar names.
+_MOST_NEAR: Final = 4
+_MOST_TRIED: Final = 20
+_DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
+#: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
+_NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
+
+
+@dataclass(frozen=True)
+class Point:
+    """Something that is said, or to be decided, about the column of a feature.
+
+    Attributes
+    ----------
+    why : str
+        What is to be looked at; empty for settings that need no look.
+    mark : str
+        ``to do``, ``uncertain``, or empty if it needs no look.
+    settings : mapping of str to object
+        Proposed settings of the feature's section; one of None is to be filled in.
+    taken : bool
+        Whether the settings count as long as nobody changes them.
+    choices : sequence of (str, mapping)
+        What each of several proposals means, and its settings; one is to be chosen.
+    levels : mapping of str to (str, int or None)
+        The level of each code; None if it is to be said.
+    counts : Counter of str
+        How many rows have each code, or each text in a column of numbers.
+    """
+
+    why: str = ""
+    mark: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    taken: bool = False
+    choices: Sequence[tuple[str, Mapping[str, Any]]] = ()
+    levels: Mapping[str, str | int | None] = field(default_factory=dict)
+    counts: Counter[str] = field(default_factory=Counter, repr=False)
+
+    def lines(self) -> list[str]:
+        """Return the point's lines in a mapping file, without those of codes."""
+        before = "" if self.taken else "# "
+        said = [f"# {self.mark}{': ' * bool(self.mark)}{self.why}"] if self.why else []
+        said += [before + line for line in setting_lines(self.settings)]
+        for means, settings in self.choices:
+            said += [f"# {line}  # {means}" for line in setting_lines(settings)]
+        return said
+
+
+@dataclass
+class Section:
+    """How one feature is read: the column, and the points about it."""
+
+    feature: Feature
+    match: Match | None
+    points: list[Point]
+
+    def note(
+        self,
+        why: str,
+        settings: Mapping[str, Any] | None = None,
+        *,
+        mark: str = "uncertain",
+        taken: bool = False,
+    ) -> None:
+        """Add what is to be looked at, with the settings that it proposes."""
+        self.points.append(Point(why, mark, settings or {}, taken))
+
+    def remark(self, why: str) -> None:
+        self.points.append(Point(why))
+
+    def set(self, **settings: Any) -> None:
+        """Add settings that need no look."""
+        self.points.append(Point(settings=settings, taken=True))
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings that count as long as nobody changes them."""
+        taken = (each.settings for each in self.points if each.taken)
+        return {name: value for settings in taken for name, value in settings.items()}
+
+    @property
+    def marked(self) -> list[Point]:
+        """What is to be looked at."""
+        return [each for each in self.points if each.mark]
+
+    def lines(self) -> list[str]:
+        """Return the section as lines of a mapping file."""
+        key = f"features.{mapping_key(self.feature.name)}"
+        lines = [f"[{key}]", *(line for each in self.points for line in each.lines())]
+        for each in self.points:
+            if each.levels:
+                lines.append(f"[{key}.levels]")
+                if None in each.levels.values():
+                    lines.append(f"# {_write_levels(self.feature)}:")
+            lines += _level_lines(each.levels, each.counts)
+        return [*lines, ""]
+
+
+def _write_levels(feature: Feature) -> str:
+    asked = ", ".join(map(as_toml, feature.levels or (0, 1)))
+    return f'write one of {asked} for each code, or "" for a missing value'
+
+
+def _level_lines(
+    levels: Mapping[str, str | int | None], counts: Counter[str], before: str = "# "
+) -> list[str]:
+    """Return a line for each code; ``before`` begins those of codes without a level."""
+    return [
+        f"{before if level is None else ''}{as_toml(code)} = "
+        f"{'' if level is None else as_toml(level)}  # {counts[code]}"
+        for code, level in levels.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A feature's name, its column, and the unit of the column."""
+
+    feature: str
+    name: str
+    unit: str
+
+
+class ColumnJudge:
+    """Judges how the columns of a table are read as features."""
+
+    def __init__(self, table: CountedTable) -> None:
+        self._table = table
+
+    def section(
+        self, feature: Feature, match: Match | None, of: Trajectory | None, used: Collection[str]
+    ) -> Section:
+        """Return the section of a feature, or of a trajectory in rows; ``used`` are taken."""
+        found = Section(feature, match, [])
+        if match is None or match.score < 0:
+            self._propose_columns(found, match, used)
+            names = [] if found.match is None else [found.match.column, *found.match.others]
+            if len(names) != 1 or (match is None and feature.kind == "numeric"):
+                if feature.levels:
+                    found.remark(f"its levels: {', '.join(map(as_toml, feature.levels))}")
+                return found
+        else:
+            self._take_column(found, match, of, used)
+        assert found.match is not None  # noqa: S101  (a single column is proposed or taken)
+        cells = self._table.columns[found.match.column]
+        if feature.kind == "numeric":
+            self._add_number(found, found.match.column, cells)
+        else:
+            self._add_codes(found, found.match, cells)
+        return found
+
+    def _propose_columns(
+        self, section: Section, match: Match | None, used: Collection[str]
+    ) -> None:
+        """Propose columns for a feature without one: by their values, or those that may be it."""
+        feature, why = section.feature, "no column here is called like it"
+        if match is not None:
+            names = [match.column, *match.others][:_MOST_NEAR]
+            why += f"; by its values it may be {list_names([*map(as_toml, names)])}"
+        else:
+            free = (name for name in self._table.columns if name not in used)
+            tried = sorted(free, key=lambda name: -similarity(feature.name, name))[:_MOST_TRIED]
+            names = [each for each in tried if may_be(feature, self._table, each)][:_MOST_NEAR]
+            if not names and feature.kind != "numeric":
+                like = (each for each in tried if is_somewhat_like(feature, each, self._table))
+                names = [*itertools.islice(like, 1)]
+            if names:
+                why += f"; may it be {' or '.join(map(as_toml, names))}?"
+        section.match = Match(names[0], -1, tuple(names[1:])) if names else None
+        choices = [(self._table.contents(name), {"column": name}) for name in names]
+        point = Point(why, "to do", choices=choices)
+        if not names:
+            point = Point(why, "to do", {"column": "NAME HERE"})
+        section.points.append(point)
+
+    def _take_column(
+        self, section: Section, match: Match, of: Trajectory | None, used: Collection[str]
+    ) -> None:
+        """Add the column of a feature, and what is uncertain about it."""
+        feature, name, table = section.feature, match.column, self._table
+        numeric = feature.kind == "numeric"
+        column = {"column": name}
+        if match.score == 0:
+            why = f"no column here is called like it; by its values it may be {as_toml(name)}"
+            section.note(why, column, taken=True)
+        elif match.score == 1:
+            said = self._range_text(table.columns[name]) if numeric else ""
+            section.note(f"is {as_toml(name)} this column?{said}", column, taken=True)
+        else:
+            section.set(column=name)
+        if of is not None and fits_value(name):
+            section.note("are values of other measurements in it? Give each a column")
+        if of is not None:
+            self._add_places(section, of, used)
+        if match.others:
+            section.note(f"it may be {list_names([*map(as_toml, match.others)])} too")
+        if name in table.cut:
+            section.note(f"only its first {MOST_CELLS:,} different cells are judged")
+        right = table.header.index(name) + 1
+        if "".join(table.header[right : right + 1]).startswith(UNNAMED):
+            section.note("is its header cell above the column to its right too?")
+        unit = split_unit(name)[1] if numeric else ""
+        also = {
+            each
+            for each in in_brackets(name)
+            if each not in ("", unit) and not all(meanings_of(each.split("/")).values())
+            if likeness(feature.name, each) < 2
+        }
+        if also and match.score < 4:
+            said = list_names([*map(as_toml, sorted(also))])
+            section.note(f"what does {said} in the header mean?")
+
+    def _add_places(self, section: Section, of: Trajectory, used: Collection[str]) -> None:
+        """Add the columns of persons and of times, and the unit of these."""
+        free = {name: cells for name, cells in self._table.columns.items() if name not in used}
+        repeats = {name: max(cells.values(), default=0) > 1 for name, cells in free.items()}
+        persons = sorted(free, key=lambda name: (-repeats[name], -fits_person(name)))
+        times = sorted(free, key=lambda name: -fits_time(name))
+        for setting, fits, names in (
+            ("person", fits_person, persons),
+            ("time", fits_time, times),
+        ):
+            found = [name for name in names if fits(name)]
+            if not found:
+                why = f"which column is the {setting}?"
+                section.note(why, {setting: "NAME HERE"}, mark="to do")
+                continue
+            if setting == "person":
+                section.remark("give person= (--person-column) too")
+            section.set(**{setting: found[0]})
+            rivals = [name for name in found[1:] if fits(name) == fits(found[0])]
+            if fits(found[0]) == 1:
+                section.note(f"is {as_toml(found[0])} the {setting}?")
+            if rivals:
+                also = list_names([*map(as_toml, rivals)])
+                section.note(f"the {setting} may be {also} too")
+            if setting == "time":
+                self._add_times(section, of, found[0], free[found[0]])
+
+    def _add_times(
+        self, section: Section, of: Trajectory, column: str, cells: Counter[Any]
+    ) -> None:
+        """Add the factor of times; mark what is no number, and a unit that is not known."""
+        values, wrong = count_numbers(cells, self._table.written.decimal, self._table.textual)
+        for _, message in wrong:
+            said = f"its times: {message.partition(';')[0]}; they are numbers, such as days since"
+            section.note(f"{said} admission")
+        unit = time_unit_of(column)
+        found = conversion("", "", unit, of.time_unit)
+        if found is None or not (unit and of.time_unit):
+            asked = as_toml(of.time_unit) if of.time_unit else "the session"
+            section.note(f"in which unit are its times, for {asked}?", {"time_factor": 1.0})
+        elif found[0] != 1:
+            section.set(time_factor=found[0])
+        window, factor = of.window or 0.0, 1.0 if found is None else found[0]
+        near = (
+            of.grid and of.grid[0] - window <= value * factor <= of.grid[-1] + window
+            for value, _ in values
+        )
+        if of.grid and values and not any(near):
+            section.note("no time lies near the grid: which unit?")
+
+    def _range_text(self, cells: Counter[Any]) -> str:
+        found, _ = count_numbers(cells, self._table.written.decimal, self._table.textual)
+        values = [value for value, _ in found]
+        return f" Its values: {min(values):g} to {max(values):g}" if values else ""
+
+    def _add_number(self, section: Section, column: str, cells: Counter[Any]) -> None:
+        feature, table = section.feature, self._table
+        mark, thousands = table.written.decimal, table.written.thousands
+        found, wrong = count_numbers(cells, mark, table.textual, thousands=thousands)
+        _add_missing(section, count_codes(feature, cells)[1])
+        factor, offset = _add_unit(section, column)
+        unit = split_unit(column)[1] or feature.unit
+        given = table.written.features.get(feature.name, ColumnMap()).sentinels
+        if given:
+            section.set(sentinels=given)
+            found = [(value, n) for value, n in found if value not in given]
+        if found:
+            own = np.array([value for value, _ in found])
+            counts = np.array([n for _, n in found])
+            values = own * factor + offset
+            absent, no_values = _absent(own, counts, _outside(feature, values))
+            if absent.any():
+                codes = {f"{value:.15g}": value for value in own[absent].tolist()}
+                said = with_counts(Counter(dict(zip(codes, counts[absent].tolist(), strict=True))))
+                taken = no_values and not given
+                why = "seem to be codes, read as missing" if taken else "may mean a missing value"
+                settings = {"sentinels": [*given, *map(_plain, codes.values())]}
+                section.note(f"these numbers {why}: {said}", settings, taken=taken)
+            kept = ~absent
+            other = _judge_bounds(section, column, own[kept], values[kept], counts[kept])
+            unit = other or unit
+            self._judge_marks(section, cells, found)
+        texts: dict[str, Counter[str]] = {}
+        for (_, why), unread in wrong.items():
+            counts_of = texts.setdefault(why.partition(";")[0], Counter())
+            counts_of.update({str(cell): cells[cell] for cell in unread})
+        here = _Column(feature.name, column, unit)
+        if not self._add_texts(section, here, texts) and not found:
+            section.note("the column has no number")
+
+    def _add_texts(
+        self, section: Section, here: _Column, texts: Mapping[str, Counter[str]]
+    ) -> bool:
+        """Add how texts in numbers are read, by what is wrong; return whether some are read."""
+        mark = self._table.written.decimal
+        every = sum(texts.values(), Counter[str]())
+        of_cells = _values_of(every, mark, here)[1]
+        if units := {name: factor for name, factor in of_cells.items() if factor}:
+            shown = [next(text for text in every if _has_unit(text, {name})) for name in units]
+            how = "read as numbers"
+            if any(factor != 1 for factor in units.values()):
+                how = f"converted to {here.unit or 'the unit here'}"
+            said = f"cells such as {list_names([*map(as_toml, shown)])} are {how}"
+            section.note(said, {"units": units}, taken=True)
+        left = {
+            why: Counter({t: n for t, n in each.items() if not _has_unit(t, units)})
+            for why, each in texts.items()
+        }
+        listed = sum(left.values(), Counter[str]())
+        # Of 120/80 another number may be meant.
+        numbers = {text for text in _values_of(listed, mark, here)[0] if "/" not in text}
+        taken = all(is_absent_text(text) or text in numbers for text in listed)
+        texts_said = []
+        for why, each in left.items():
+            how = "as below" if numbers & {*each} else "as missing"
+            if each:
+                texts_said.append(f"{why}{f', read {how}' * taken}: {with_counts(each)}")
+        if texts_said:
+            settings = _text_settings(listed, mark, ColumnMap(units=units), here)
+            marked = "uncertain" if taken else "to do"
+            section.points.append(
+                Point("; ".join(texts_said), marked, settings, taken, counts=listed)
+            )
+        return bool(units or numbers)
+
+    def _judge_marks(
+        self, section: Section, cells: Counter[Any], found: Sequence[tuple[float, int]]
+    ) -> None:
+        """Mark numbers whose marks may separate thousands."""
+        mark = self._table.written.decimal
+        if apart := next(filter(are_thousands_apart, map(str, cells)), ""):
+            section.note(f"is {as_toml(apart)} one number, with separated thousands?")
+        spelled = [cell for cell in cells if isinstance(cell, str) and POINTED.fullmatch(cell)]
+        threes = [*filter(THREE_DIGITS.fullmatch, spelled)]
+        read, _ = count_numbers(Counter(threes), mark, textual=True)
+        # As 1.234 among 850.5 and 2.345: far below the others, if these are decimals.
+        largest = max((abs(value) for value, _ in read), default=np.inf)
+        far_below = largest < np.median(np.abs([value for value, _ in found])) / 10
+        if self._table.written.thousands or not threes:
+            return
+        if len(threes) == len(spelled) or far_below:
+            section.note("are its marks decimal marks, or do they separate thousands?")
+
+    def _add_codes(self, section: Section, match: Match, cells: Counter[Any]) -> None:
+        feature = section.feature
+        codes, missing = count_codes(feature, cells)
+        _add_missing(section, missing)
+        if any(text.casefold() == "none" for text in missing):
+            section.note('"None" is read as missing: does it mean no?')
+        sorted_codes = _sort_codes(feature, codes, match)
+        _, known, unknown = sorted_codes
+        taken = match.score >= 0 and 0 < len(unknown) < len(codes)
+        taken = taken and all(map(is_absent_text, unknown))
+        if known:
+            section.remark(f"codes of the session: {with_counts(known)}")
+        if feature.kind == "binary" and missing and len(codes) == 1 and not unknown:
+            section.note(f"only {as_toml(*codes)} is there: do the others mean no value, or no?")
+        point = _propose_levels(feature, codes, match.column, sorted_codes, ColumnMap())
+        why, mark = "", ""
+        if feature.kind == "binary" and is_contrary(feature.name, match.column):
+            why = f"{as_toml(match.column)} may say the opposite of it: {with_counts(codes)}"
+            mark = "to do"
+        elif taken:
+            why, mark = f"codes, read as missing: {with_counts(unknown)}", "uncertain"
+        elif unknown:
+            why, mark = f"codes that are not known: {with_counts(unknown)}", "to do"
+        section.points.append(dataclasses.replace(point, why=why, mark=mark, taken=taken))
+
+
+def _plain(number: float) -> float | int:
+    """Return a whole number as an integer."""
+    return int(number) if number.is_integer() else number
+
+
+def _add_missing(section: Section, missing: Counter[str]) -> None:
+    if any(missing):  # more than empty cells
+        section.remark(f"read as missing: {with_counts(missing)}")
+
+
+def _add_unit(section: Section, column: str) -> tuple[float, float]:
+    """Add how the unit in a column's header becomes the session's; return factor, offset."""
+    feature, unit = section.feature, split_unit(column)[1]
+    degrees = _DEGREES.search(column)
+    if degrees and feature.unit and conversion("", "", "°F", feature.unit):
+        unit = f"°{(degrees[1] or degrees[2]).upper()}"
+    if not unit or same_measure(unit, feature.unit):
+        return 1.0, 0.0
+    if not feature.unit or not (is_unit(unit) or "/" in unit):
+        asked = as_toml(feature.unit) if feature.unit else "the session's unit"
+        section.note(f"does {as_toml(unit)} in the header mean {asked}?")
+        return 1.0, 0.0
+    found = conversion(feature.name, column, unit, feature.unit)
+    if found is None:
+        section.set(unit=unit)
+        why = f"how does {as_toml(unit)} become {as_toml(feature.unit)}? Give to and factor"
+        section.note(why, {"to": feature.unit, "factor": None}, mark="to do")
+        return np.nan, 0.0  # no number is outside the bounds then
+    section.set(unit=unit, **_conversion_settings(feature, *found))
+    return found
+
+
+def _conversion_settings(feature: Feature, factor: float, offset: float) -> dict[str, Any]:
+    if offset:
+        return {"to": feature.unit, "factor": factor, "offset": offset}
+    return {"to": feature.unit, "factor": float(f"{factor:.6g}")}
+
+
+def _judge_bounds(
+    section: Section,
+    column: str,
+    own: NDArray[np.float64],
+    values: NDArray[np.float64],
+    counts: NDArray[np.int64],
+) -> str | None:
+    """Mark values that are outside the bounds or very low in them, or may have another unit.
+
+    Return the other unit if it is taken.
+    """
+    feature, said_unit = section.feature, bool(split_unit(column)[1])
+    beyond = _outside(feature, values)
+    total, outside = int(counts.sum()), int(counts[beyond].sum())
+    others = _other_units(feature, values, counts)
+    if outside:
+        shown = ", ".join(f"{value:.15g}" for value in own[beyond][:5].tolist())
+        why = f"{outside} of {total} values lie outside the bounds{bounds_text(feature)}, "
+        why += f"such as {shown} here"
+    elif total and _is_low(feature, values):
+        why = "all values lie in the lowest twentieth of the bounds: which unit?"
+    elif others and not said_unit:
+        why = f"the header says no unit, and its values would fit in {others[0][0]} too"
+    else:
+        return None
+    # No value can be one in the session's unit, and all fit in a single other one.
+    single = len({(factor, offset) for _, factor, offset in others}) == 1
+    taken = single and outside == total and not said_unit
+    settings = {}
+    if others:
+        unit, *found = others[0]
+        settings = {"unit": unit, **_conversion_settings(feature, *found)}
+        why += f": read as {unit}" if taken else f": are they in {unit}?"
+    section.note(why, settings, taken=taken)
+    return others[0][0] if taken else None
+
+
+def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter[str]:
+    """Count the texts in a column of numbers that are not read; not dates."""
+    own = file.features.get(feature, ColumnMap())
+    counted = Counter(map(str.strip, cells))
+    read = {"units": own.units, "values": own.values, "thousands": file.thousands}
+    markers = frozenset({*file.missing, *own.missing})
+    _, wrong = count_numbers(counted, file.decimal, textual=True, markers=markers, **read)
+    texts = (cell for unread in wrong.values() for cell in unread)
+    # A workbook's numbers have a point here, whatever the mark of its texts is.
+    return Counter({cell: counted[cell] for cell in texts if not looks_like_a_value(cell)})
+
+
+def ask_texts(
+    feature: Feature, column: str, texts: Counter[str], file: ColumnsFile
+) -> tuple[str, list[str]]:
+    """Return what to write into a mapping file about texts in numbers, and the lines."""
+    said = f"text in a number column: {with_counts(texts)}"
+    own = file.features.get(feature.name, ColumnMap())
+    here = _Column(feature.name, column, own.unit or feature.unit)
+    lines = setting_lines(_text_settings(texts, file.decimal, own, here))
+    below = f"below [features.{mapping_key(feature.name)}]"
+    if not lines:
+        return f"{said}; name {below} what means a missing value (missing)", lines
+    instead = ", in place of such a line" * bool(own.missing or own.values or own.units)
+    return f"{said}; to read it, write {below}{instead}", lines
+
+
+def _is_limit(text: str) -> bool:
+    return text[:1] in tuple("<>≤≥")
+
+
+def _values_of(
+    texts: Iterable[str], mark: str, here: _Column
+) -> tuple[dict[str, float], dict[str, float | None]]:
+    """Return the number of each text such as a limit or a grade, and units behind numbers.
+
+    ``mark`` is the decimal mark. The number is half the limit of values below it, and the limit of
+    values above it. A unit has its factor to that of the column, None if it is not known.
+    """
+    found, units = dict[str, float](), dict[str, float | None]()
+    for text in texts:
+        parts = _NUMBER.fullmatch(text)
+        other = parts is not None and parts[3] not in (None, mark)
+        # Three digits after the other mark may be thousands.
+        if parts and not (other and len(parts[4]) == 3):
+            number, unit = float(f"{parts[2]}.{parts[4] or 0}"), parts[5].strip()
+            if unit.startswith("/"):  # a score, or months
+                if same_measure(here.unit, "years") and unit == "/12":
+                    found[text] = float(f"{number / 12:.6g}")
+                elif number <= int(unit[1:]):
+                    found[text] = number
+            elif parts[1] or unit.startswith("("):
+                found[text] = number / 2 if parts[1] in tuple("<≤") else number
+            elif unit and not other:
+                factor, offset = cell_unit(here.feature, here.name, unit, here.unit)
+                if offset:
+                    found[text] = float(f"{number * factor + offset:.6g}")
+                else:
+                    units[unit] = factor or None
+            elif other and not unit:
+                found[text] = number
+        elif text.casefold() in ("nil", "zero"):
+            found[text] = 0.0
+        elif of_two := with_two_units(here.feature, here.name, text, here.unit):
+            found[text] = of_two
+        elif (rank := rank_of(text)) is not None:
+            found[text] = float(rank)
+    return found, units
+
+
+def _text_settings(texts: Counter[str], mark: str, own: ColumnMap, here: _Column) -> dict[str, Any]:
+    """Return the settings that read texts; ``own`` is the present section."""
+    found, of_cells = _values_of(texts, mark, here)
+    values = {**own.values, **found}
+    alone = len(of_cells) == 1 and not (own.units or here.unit)
+    units = {name: factor or 1.0 for name, factor in of_cells.items() if factor or alone}
+    units |= own.units
+    others = {
+        text: n
+        for text, n in texts.items()
+        if not (text in values or _is_limit(text) or _has_unit(text, units))
+        if not looks_like_a_value(text)
+    }
+    settings: dict[str, Any] = {}
+    # Free text may name persons.
+    if others and not is_free_text(Counter(others)):
+        settings["missing"] = [*own.missing, *others]
+    if len(values) > len(own.values):
+        settings["values"] = values
+    if units != own.units:
+        settings["units"] = units
+    return settings
+
+
+def _has_unit(text: str, units: Collection[str]) -> bool:
+    """Return whether a text is a number with one of these units."""
+    found = _NUMBER.fullmatch(text)
+    return found is not None and not found[1] and found[5].strip() in units
+
+
+def ask_codes(
+    feature: Feature, codes: Counter[str], column: str, own: ColumnMap, contact: str = ""
+) -> tuple[str, list[str]]:
+    """Return what to write into a mapping file about codes of a column, and its lines.
+
+    ``own`` is the present section; ``contact`` is to be asked what 1 means if no code says it.
+    """
+    sure, known, unknown = _sort_codes(feature, codes, Match(column, 1))
+    there = {*own.missing, *own.levels}
+    unknown = Counter({code: n for code, n in unknown.items() if code not in there})
+    point = _propose_levels(feature, codes, column, (sure, known, unknown), own)
+    lines = setting_lines(point.settings)
+    for means, settings in point.choices:
+        lines += [f"{line}  # {means}" for line in setting_lines(settings)]
+    asked = "choose one of the lines of levels" if point.choices else "write"
+    if None in point.levels.values():
+        asked = _write_levels(feature)
+    if own.missing and lines:
+        asked += ", missing in place of such a line"
+    if feature.kind == "binary" and is_contrary(feature.name, column):
+        asked += f"; {as_toml(column)} may say the opposite of {feature.name}"
+    if contact and feature.kind == "binary" and is_sex(feature.name) and not (sure or own.levels):
+        asked += f"; ask {contact} what 1 means"
+    section = f"features.{mapping_key(feature.name)}"
+    found = [*([f"[{section}]"] if lines else []), *lines]
+    levels = _level_lines(point.levels, codes, "")
+    found += [*([f"[{section}.levels]"] if levels else []), *levels]
+    return f"below these headings of the file, {asked}", found
+
+
+def _propose_levels(
+    feature: Feature,
+    codes: Counter[str],
+    column: str,
+    sorted_codes: tuple[Mapping[str, str | int], Counter[str], Counter[str]],
+    own: ColumnMap,
+) -> Point:
+    """Return the levels of codes, and what else is proposed; ``own`` is the present section.
+
+    A yes/no column whose codes have two sides gets a choice for each way to read it.
+    """
+    sure, known, unknown = sorted_codes
+    meanings = meanings_of(codes, column)
+    # A further code hardly is a level if each level has one.
+    every = {*known, *sure.values()} >= {*(feature.levels or (0, 1))}
+    spelled = {*known, *sure}  # Ja (mild) is a remark about Ja
+    gone = [
+        code
+        for code in unknown
+        if looks_missing(code) or (every and code.partition("(")[0].strip() not in spelled)
+    ]
+    given = [code for code in unknown if code not in gone]
+    settings = {"missing": [*own.missing, *gone]} if gone else {}
+    of_sex = {meanings[code] for code in given} == {"male", "female"}
+    if feature.kind == "binary" and len(unknown) == len(codes) and (of_sex or len(given) == 2):
+        side = {code: str(meanings[code]) if of_sex else as_toml(code) for code in given}
+        choices = [
+            (f"1 = {one}", {"levels": {code: int(side[code] == one) for code in given}})
+            for one in dict.fromkeys(side.values())
+        ]
+        return Point(settings=settings, choices=choices, counts=codes)
+    # Where only death has a word, as among ways of discharge, the others are alive.
+    dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
+    levels: dict[str, str | int | None] = {
+        code: level for code, level in sure.items() if code not in own.levels
+    }
+    levels |= dict.fromkeys(given[:MOST_CODES], 0 if dead else None)
+    return Point(settings=settings, levels=levels, counts=codes)
+
+
+def _sort_codes(
+    feature: Feature, codes: Counter[str], match: Match
+) -> tuple[dict[str, str | int], Counter[str], Counter[str]]:
+    """Return the codes that are certainly a level, those of the session, and the others."""
+    reading = FeatureReading.of(feature, ColumnMap(), match.column)
+    legend = legend_of(match.column)
+    contrary = feature.kind == "binary" and is_contrary(feature.name, match.column)
+    sure: dict[str, str | int] = {}
+    known, unknown = Counter[str](), Counter[str]()
+    usual = usual_codes(codes, feature)
+    for code, n in codes.most_common():
+        level = level_of(feature, code, usual, match) if code in usual else None
+        # M may be mujer.
+        spanish = folded(code) == "m" and meanings_of(codes, match.column)[code] is None
+        level = None if contrary else level
+        if level is None and (feature.kind == "binary" or spanish or code in legend):
+            unknown[code] = n
+        elif reading.meaning(code) is not None and code not in legend:
+            known[code] = n
+        elif level is not None and len(sure) < MOST_CODES:
+            sure[code] = level
+        else:
+            unknown[code] = n
+    return sure, known, unknown
+
+
+def _outside(feature: Feature, values: NDArray[np.float64]) -> NDArray[np.bool_]:
+    lower, upper = limits(feature)
+    return np.asarray((values < lower) | (values > upper))
+
+
+def _is_low(feature: Feature, values: NDArray[np.float64]) -> bool:
+    """Return whether all values lie in the lowest twentieth of a feature's bounds."""
+    lower, upper = limits(feature)
+    return bool(0 <= lower < upper < np.inf and values.max() < lower + (upper - lower) / 20)
+
+
+def _other_units(
+    feature: Feature, values: NDArray[np.float64], counts: NDArray[np.int64]
+) -> list[tuple[str, float, float]]:
+    """Return units, with factor and offset, in which nearly all values are within the bounds.
+
+    None for ages: nobody counts those of adults in months.
+    """
+    known = feature.unit and feature.unit != "years" and len(values)
+    if not known or None in (feature.lower, feature.upper):
+        return []
+    found = []
+    for unit, (factor, offset) in other_units(feature.name, feature.unit).items():
+        own = values * factor + offset
+        inside = counts[~_outside(feature, own)].sum() >= _NEARLY_ALL * counts.sum()
+        if inside and (factor, offset) != (1.0, 0.0) and not _is_low(feature, own):
+            found.append((unit, factor, offset))
+    return found
+
+
+def _absent(
+    own: NDArray[np.float64], counts: NDArray[np.int64], outside: NDArray[np.bool_]
+) -> tuple[NDArray[np.bool_], bool]:
+    """Return which distinct numbers look like missing codes, and whether none can be a value.
+
+    They are usual ones or 0, and outside the bounds, or beyond all others and far from these or
+    more frequent, or negative among others that are not, or far more frequent than any. A 0 must be
+    far below all others, as among ages: 0 is a usual count. None can be a value if all are outside
+    the bounds and most others are not; nor, if a single number is negative.
+    """
+    zero = own == 0
+    usual: NDArray[np.bool_] = zero | [looks_missing(f"{value:.15g}") for value in own.tolist()]
+    if usual.all():
+        return usual & outside, True
+    others, of_others = own[~usual], counts[~usual]
+    if 2 * of_others[outside[~usual]].sum() > of_others.sum():
+        outside = np.zeros_like(usual)  # the values have another unit
+    gap = np.maximum(others.min() - own, own - others.max())
+    far = (gap > np.ptp(others) / 4) | (counts > 2 * np.median(of_others))
+    negative = (own < 0) & (others.min() >= 0)
+    apart = ((gap > 0) & far) | negative | (counts > 3 * of_others.max())
+    step = np.median(np.diff(np.unique(others))) if len(others) > 1 else np.inf
+    apart[zero] = others.min() > max(2 * step, np.median(others) / 5)
+    absent = np.asarray(usual & (outside | apart))
+    certain = outside | (negative & (negative[usual].sum() == 1))
+    return absent, bool(certain[absent].all())
