@@ -19,6 +19,7 @@ from fedclust.cli.console import (
     show,
     show_table,
 )
+from fedclust.cli.mapping_dialogue import ask_mapping, require_terminal
 from fedclust.cli.row_check import RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
@@ -59,6 +60,8 @@ class _Asked(o.OptionGroup):
     write_mapping: Path | None = None
     """Suggest a mapping file for these rows, write it here, and check with it. No file is
     replaced."""
+    ask: bool = False
+    """With --write-mapping: ask about all that is uncertain before the file is written."""
     full: bool = False
     """Show first what you would consent to, with every field that leaves."""
 
@@ -92,14 +95,18 @@ def check(
         raise UsageError("--full is for one session: fedclust check SESSION --full")
     if study is not None and write_mapping is not None:
         raise UsageError("--write-mapping is for one session: a mapping file then serves others")
+    if asked.ask and write_mapping is None:
+        raise UsageError("--ask is about a new mapping file: give its name with --write-mapping")
+    if asked.ask:
+        require_terminal()
     line = ProgressLine(at_once=False)
     source = how.source(data, persons)
 
     def rows_for(body: SessionCreate) -> SourceRows:
         if write_mapping is None:
             return SourceRows(source.rows(line.read), source, persons.given(source), line)
-        used = _suggested(body, source, line, write_mapping)
-        return SourceRows(used.rows(line.read), used, persons.given(used), line, suggested=True)
+        used, is_open = _suggested(body, source, line, write_mapping, ask=asked.ask)
+        return SourceRows(used.rows(line.read), used, persons.given(used), line, suggested=is_open)
 
     if study is not None:
         with connection.site() as site, connection.client() as client:
@@ -121,26 +128,28 @@ def check(
 
 
 def _suggested(
-    body: SessionCreate, source: DataSource, line: ProgressLine, path: Path
-) -> DataSource:
-    """Write the mapping file that is suggested; return the source read by it."""
+    body: SessionCreate, source: DataSource, line: ProgressLine, path: Path, *, ask: bool
+) -> tuple[DataSource, bool]:
+    """Write the mapping file that is suggested; return the source read by it, and if it is open."""
     with line:
-        found = suggest_mapping(body.features, source.rows(line.read))
-    known = {*found.columns.values(), *found.unused, found.person}
-    for name in (source.id_column, source.person_column):
-        if name not in (None, *known):
+        ids = [source.id_column, source.person_column]
+        found = suggest_mapping(body.features, source.rows(line.read), ids)
+    for name in ids:
+        if name not in (None, *found.table.header):
             said = f"the table has no column {name!r}; others are {list_names(found.unused)}"
             raise DataError(Path(source.data).name, "missing-column", said, column=name)
+    if ask:
+        ask_mapping(found)
     found.write(path)
     to_do, uncertain = (found.text.count(f"# {mark}: ") for mark in ("to do", "uncertain"))
     said = f'{counted(to_do, "line")} marked "to do", {uncertain} "uncertain"'
-    show(err, f"{path}: a suggested mapping; {said}")
+    show(err, f"{path}: {'the' if ask else 'a suggested'} mapping; {said}")
     mapping = {"mapping": str(path.absolute())}
     update: dict[str, Any] = {"reading": source.reading.model_copy(update=mapping)}
     if source.person_column is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
         update["person_column"] = found.person
-    return source.model_copy(update=update)
+    return source.model_copy(update=update), bool(found.still_open)
 
 
 def _conclude(done: RowCheck, full: bool) -> None:

@@ -109,7 +109,7 @@ class CountedTable:
         found, _ = count_numbers(cells, self.written.decimal, self.textual)
         distinct = dict.fromkeys(value for value, _ in found)
         if len(distinct) > _MOST_YES_NO and 2 * sum(n for _, n in found) > cells.total():
-            return f"{min(distinct):g} to {max(distinct):g}"
+            return f"{min(distinct):.15g} to {max(distinct):.15g}"
         texts = Counter[str]()
         for cell, n in cells.items():
             texts[canonical_code(str(cell))] += n

@@ -73,6 +73,8 @@ _MOST_NEAR: Final = 4
 _MOST_TRIED: Final = 20
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 #: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
+#: A number before other text, such as ``120/80`` or ``85 (4l O2)``; not a date or a range.
+_FIRST_NUMBER: Final = re.compile(r"(\d+)(?:([.,])(\d+))?(?![\d.,:–-]|/1[02]$).*")
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
 
 
@@ -607,6 +609,12 @@ def _text_settings(texts: Counter[str], mark: str, own: ColumnMap, here: _Column
         if not (text in values or _is_limit(text) or _has_unit(text, units))
         if not looks_like_a_value(text)
     }
+    # Of 120/80 or 85 (4l O2) the first number is proposed; 180 cm has an unknown unit.
+    for text in [*others]:
+        first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
+        if first and first[2] in (None, mark) and (not whole or whole[5].startswith("/")):
+            values[text] = float(f"{first[1]}.{first[3] or 0}")
+            del others[text]
     settings: dict[str, Any] = {}
     # Free text may name persons.
     if others and not is_free_text(Counter(others)):

@@ -410,7 +410,7 @@ def _group(feature: str, header: str) -> str | None:
 
 def cell_unit(feature: str, header: str, unit: str, to: str) -> tuple[float, float]:
     """Return factor and offset from a unit in cells to the column's; a factor of 0 if unknown."""
-    if same_measure(unit, to):
+    if same_measure(unit, to) or unit == "°":
         return 1.0, 0.0
     smaller, n = _WORDS["larger"].get(unit.casefold(), (unit, 1))
     factor, offset = conversion(feature, header, smaller, to) or (0.0, 0.0)

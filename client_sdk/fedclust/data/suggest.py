@@ -37,8 +37,14 @@ class MappingSuggestion:
         How each feature and outcome is read.
     """
 
-    def __init__(self, source: str, table: CountedTable, rows_of: Mapping[str, Trajectory]) -> None:
-        self.source, self.table = source, table
+    def __init__(
+        self,
+        source: str,
+        table: CountedTable,
+        rows_of: Mapping[str, Trajectory],
+        ids: Collection[str | None],
+    ) -> None:
+        self.source, self.table, self._ids = source, table, ids
         self.sections: dict[str, Section] = {}
         #: The trajectories with a row for each value.
         self._rows_of = rows_of
@@ -61,6 +67,7 @@ class MappingSuggestion:
         """The table's other columns."""
         settings = [each.settings for each in self.sections.values()]
         used = {of.get(place) for of in settings for place in ("column", "person", "time")}
+        used |= {*self._ids}
         return tuple(name for name in self.table.header if name and name not in used)
 
     @property
@@ -95,14 +102,15 @@ class MappingSuggestion:
         )
         if self.unused:
             lines.append("# columns that are not used:")
-            lines += [f"#   {as_toml(name)}{self._contents(name)}" for name in self.unused]
+            lines += [f"#   {as_toml(name)}: {self.contents(name)}" for name in self.unused]
         lines.append("")
         lines += [line for each in self.sections.values() for line in each.lines()]
         return "\n".join(lines) + "\n"
 
-    def _contents(self, name: str) -> str:
+    def contents(self, name: str) -> str:
+        """Return what a column holds, in a few words; "" if it was not read."""
         # Of a wide table not all columns are read.
-        return f": {self.table.contents(name)}" if name in self.table.columns else ""
+        return self.table.contents(name) if name in self.table.columns else ""
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; UsageError if one of this name exists, or it cannot be written."""
@@ -119,7 +127,9 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSuggestion:
+def suggest_mapping(
+    declared: Sequence[Declaration], source: Any, ids: Collection[str | None] = ()
+) -> MappingSuggestion:
     """Guess which column of a table is which feature, and how it is read.
 
     Parameters
@@ -128,6 +138,8 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
         The ``features`` of a session's definition.
     source : Source
         A table whose columns have names. Options of a :class:`Dataset` are kept.
+    ids : collection of str
+        Columns that name rows or persons, and are no feature.
 
     Returns
     -------
@@ -150,6 +162,8 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     trajectories = [each for each in declared if isinstance(each, Trajectory)]
     every = [*clustered(declared), *map(_as_number, trajectories)]
     table = read_table(dataset, with_outcomes(every, outcomes_of(declared)), bool(trajectories))
+    if not trajectories:  # in whose rows a column names the person
+        table.columns = {name: of for name, of in table.columns.items() if name not in ids}
     rows_of = {each.name: each for each in trajectories if not table.has_columns_of(each)}
     given = [_as_number(rows_of[e.name]) if e.name in rows_of else e for e in declared]
     features = with_outcomes(clustered(given), outcomes_of(declared))
@@ -165,7 +179,7 @@ def suggest_mapping(declared: Sequence[Declaration], source: Any) -> MappingSugg
     if table.textual and dataset.options.decimal is None:
         table.set_decimal(columns or table.columns.values())
     match_by_values([each for each in features if each.name not in rows_of], matched, table)
-    found = MappingSuggestion(describe(dataset.source), table, rows_of)
+    found = MappingSuggestion(describe(dataset.source), table, rows_of, ids)
     proposed = {name: match.column for name, match in matched.items() if match}
     for feature in features:
         others = {column for name, column in proposed.items() if name != feature.name}
