@@ -1,0 +1,193 @@
+"""The questions of ``fedclust check --ask``: the file reads the table as a person answered."""
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from fedclust.cli.mapping_dialogue import ask_mapping
+from fedclust.data import Dataset, load
+from fedclust.data.suggest import MappingSuggestion, suggest_mapping
+from fedclust.schema.feature import Feature, Trajectory
+from fedclust.wire.errors import UsageError
+from support.command_line import CommandLine, Terminal, at_desk
+
+AGE = Feature(name="age", unit="years", lower=18, upper=110)
+PRESSURE = Feature(name="systolic_bp", unit="mmHg", lower=50, upper=260)
+HOME = Feature(name="nursing_home", kind="binary", unit="1 = lives in a nursing home")
+AWAKE = Feature(name="consciousness", kind="categorical", levels=("alert", "confused", "drowsy"))
+FEATURES = (AGE, PRESSURE, HOME, AWAKE)
+TABLE = pd.DataFrame(
+    {
+        "Alter": ["54", "61", "70", "83", "48", "55"],
+        "AF": ["120", "139/80", "n. e.", "118 (liegend)", "125", "130"],
+        "Wohnform": ["PH", "zuhause", "zuhause", "PH", "k.A.", "zuhause"],
+        "Vigilanz": ["wach", "somn.", "desor.", "wach", "n.e.", "wach"],
+        "Station": ["A1", "A2", "A1", "A2", "A1", "A2"],
+    }
+)
+COLUMNS = ("systolic_bp", "AF"), ("nursing_home", "Wohnform"), ("consciousness", "Vigilanz")
+
+desk = at_desk(CommandLine)
+
+
+@pytest.fixture
+def answer(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., tuple[MappingSuggestion, str]]:
+    """Return a function that asks about a table, and returns the suggestion and what was said."""
+
+    def ask(
+        *answers: str, features: Sequence[Any] = FEATURES, table: pd.DataFrame = TABLE
+    ) -> tuple[MappingSuggestion, str]:
+        table.to_csv(tmp_path / "table.csv", index=False)
+        found = suggest_mapping(features, tmp_path / "table.csv")
+        monkeypatch.setattr(sys, "stdin", Terminal("".join(f"{each}\n" for each in answers)))
+        ask_mapping(found)
+        (tmp_path / "m.toml").unlink(missing_ok=True)
+        found.write(tmp_path / "m.toml")
+        return found, " ".join(capsys.readouterr().err.split())
+
+    return ask
+
+
+def read(place: Path, features: Sequence[Feature]) -> np.ndarray:
+    table = load(Dataset(place / "table.csv", mapping=place / "m.toml"), features)
+    return table.X if table.cells is None else np.where(table.cells, table.X, np.nan)
+
+
+def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> None:
+    found, said = answer(
+        *("", "1", "Wohnform", "9", "Alter", "3", ""),  # columns; 9 is none, and Alter is taken
+        *("118 (liegend) = -", ""),  # its texts
+        *("x", "0", "1", ""),  # homes: x is no level, and k.A. is missing
+        *("a", "-", "c", "dr"),
+    )
+    assert found.still_open == ()
+    assert "to do" not in found.text
+    assert "3 Vigilanz" in said
+    assert 'texts: "118 (liegend)" = 118 (1), "139/80" = 139 (1); missing: "n. e." (1)' in said
+    assert "Alter is the column of age" in said
+    assert "what does each code mean? 1 (lives in a nursing home), 0" in said
+    assert "write 0 or 1, or its first letters" in said
+    nan = np.nan
+    np.testing.assert_array_equal(
+        read(tmp_path, FEATURES),
+        [
+            [54, 120, 1, 1, 0, 0],
+            [61, 139, 0, nan, nan, nan],
+            [70, nan, 0, 0, 1, 0],
+            [83, nan, 1, 1, 0, 0],
+            [48, 125, nan, 0, 0, 1],
+            [55, 130, 0, 1, 0, 0],
+        ],
+    )
+
+
+def test_the_end_of_the_questions_keeps_answers_and_marks_the_rest(answer: Any) -> None:
+    found, _ = answer("", "1", "2", "3", "", "-")
+    assert found.columns == {"age": "Alter", **dict(COLUMNS)}
+    assert 'missing = ["n. e.", "139/80", "118 (liegend)"]' not in found.text
+    assert [said.partition(":")[0] for said in found.still_open] == [
+        "systolic_bp",
+        "nursing_home",
+        "consciousness",
+    ]
+    assert '# to do: codes that are not known: "wach" 3' in found.text
+
+
+def test_a_column_that_was_found_wrongly_is_asked_for(answer: Any) -> None:
+    table = TABLE.rename(columns={"Alter": "age", "AF": "years of life"})
+    found, said = answer("weight", "age", "2", "age", "1", "", features=[AGE], table=table)
+    assert 'Found by name: age = "age"' in said
+    assert 'Chosen: age = "years of life"' in said
+    assert found.columns == {"age": "age"}
+    assert "Other columns of the table: 1 age" in said
+
+
+def test_a_feature_without_a_column_is_lacking(answer: Any) -> None:
+    found, _ = answer("", "-", "", features=[AGE, AWAKE])
+    assert "[features.consciousness]\nlacking = true\n" in found.text
+
+
+def test_a_column_that_was_guessed_for_another_feature_is_given_up(answer: Any) -> None:
+    side = Feature(name="side", kind="binary", unit="1 = left")
+    smoker = Feature(name="smoker_now", kind="binary")
+    table = pd.DataFrame({"x": ["ja", "nein"], "y": ["j", "n"]})
+    found, _ = answer("2", "1", "", features=[side, smoker], table=table)
+    assert found.columns == {"side": "y", "smoker_now": "x"}
+
+
+def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
+    answer: Any, tmp_path: Path
+) -> None:
+    stay = Feature(name="los", unit="days", lower=0, upper=400)
+    table = pd.DataFrame({"los": [*range(60), 99, 99, 99]})
+    found, said = answer("", "", "n", features=[stay], table=table)
+    assert 'these numbers may mean a missing value: "99" 3' in said
+    assert "sentinels" not in found.text
+    found, _ = answer("", "y", features=[stay], table=table)
+    assert "\nsentinels = [99]\n" in found.text
+    unit = Feature(name="creatinine", unit="mg/dl", lower=0.2, upper=20)
+    enzyme = pd.DataFrame({"creatinine (U/l)": [1, 2, 3]})
+    found, _ = answer("", "x", "0,5", features=[unit], table=enzyme)
+    assert '\nto = "mg/dl"\nfactor = 0.5\n' in found.text
+    np.testing.assert_array_equal(read(tmp_path, [unit])[:, 0], [0.5, 1, 1.5])
+    found, _ = answer("", "-", features=[unit], table=enzyme)
+    assert "# to do: how does" in found.text
+
+
+def test_a_doubt_that_no_setting_solves_stays_marked_after_a_no(answer: Any) -> None:
+    found, _ = answer("", "n", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
+    assert '# to do: does "j" in the header mean "years"?' in found.text
+    found, _ = answer("", "", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
+    assert found.still_open == ()
+
+
+def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:
+    crea = Trajectory(
+        name="crea", kind="trajectory", grid=(0, 1), time_unit="days", lower=0, upper=9
+    )
+    table = pd.DataFrame({"mrn": [1, 1, 2, 2], "when": [0, 1, 0, 1], "crea": [1, 2, 3, 4]})
+    found, said = answer("", "when", "", features=[crea], table=table)
+    assert "which column is the time?" in said
+    assert '\ntime = "when"\n' in found.text
+
+
+def test_how_the_file_is_written_is_asked(answer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": ["50,5", "61,5"], "ige": ["1.250", "12.345,5"]})
+    features = [Feature(name="age"), Feature(name="ige")]
+    found, said = answer("", "", features=features, table=table)
+    assert 'does "." separate thousands' in said
+    assert found.still_open == ()
+    np.testing.assert_array_equal(read(tmp_path, features), [[50.5, 1250], [61.5, 12345.5]])
+    with pytest.raises(UsageError, match="--header-row"):
+        answer("n", features=features, table=table)
+
+
+def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
+    desk: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (desk.place / "heart.json").write_text(
+        '{"name": "heart", "title": "t", "purpose": "Which kinds of residents are there?", "algorithm": "fkm",'
+        ' "config": {"n_clusters": 2}, "sites": ["a", "b", "c"], "features": [{"name": "age",'
+        ' "unit": "years", "lower": 18, "upper": 110}, {"name": "home", "kind": "binary"}]}',
+        "utf-8",
+    )
+    table = pd.DataFrame({"age": [*range(40, 70)] * 2, "Wohnform": ["PH", "daheim", "PH"] * 20})
+    table.to_csv(desk.place / "t.csv", index=False)
+    given = ("--definition", str(desk.place / "heart.json"), "--data", str(desk.place / "t.csv"))
+    mapping = desk.place / "m.toml"
+    assert "--write-mapping" in desk.ran("check", *given, "--ask", code=2).err
+    write = ("--ask", "--write-mapping", str(mapping))
+    assert "needs a terminal" in desk.ran("check", *given, *write, code=2).err
+    assert not mapping.exists()
+    monkeypatch.setattr(sys, "stdin", Terminal("\nWohnform\n\n1\n0\n"))
+    desk.ran("check", *given, *write)
+    assert 'm.toml: the mapping; 0 lines marked "to do"' in desk.err
+    assert "home: 0 (daheim) 33.3%, 1 (PH) 66.7%" in " ".join(desk.out.split())
+    assert "Nothing is left to do. Next" in desk.out
