@@ -4,8 +4,10 @@ import contextlib
 import dataclasses
 import sys
 import textwrap
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Callable
+from typing import Any
+
+import typer
 
 from fedclust.cli.console import err, show
 from fedclust.data.advice import as_toml
@@ -13,12 +15,8 @@ from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
 from fedclust.data.suggest import MappingSuggestion
 from fedclust.schema.feature import Feature
-from fedclust.site.terminal import WIDEST, typed
+from fedclust.site.terminal import WIDEST, printable
 from fedclust.wire.errors import UsageError
-
-_INSTEAD: Final = "no --ask"
-#: Of more texts than these, numbers are not asked one by one.
-_MOST_ASKED: Final = 12
 
 
 def require_terminal() -> None:
@@ -35,7 +33,7 @@ def ask_mapping(found: MappingSuggestion) -> None:
     Raises
     ------
     UsageError
-        The file is not written in the way that was found, which only options can change.
+        The file is written in another way, which only options can say.
     """
     _say("Enter takes the answer in [brackets]; - stands for none, or for a missing value.")
     _say(
@@ -43,8 +41,14 @@ def ask_mapping(found: MappingSuggestion) -> None:
         "missing values, or change one: TEXT = NUMBER, or TEXT = -."
     )
     _say("Ctrl-C ends the questions: then the mapping file marks what is still open.")
-    with contextlib.suppress(KeyboardInterrupt, EOFError):
-        _ask_format(found)
+    with contextlib.suppress(typer.Abort):
+        for note in [*found.table.notes]:
+            if not _confirmed(note, "right?", default=True):
+                raise UsageError(
+                    "say how the table is written (--sheet, --header-row, --encoding, "
+                    "--delimiter, --decimal), and start again"
+                )
+            found.table.notes.remove(note)
         _ask_columns(found)
         for section in found.sections.values():
             if section.marked:
@@ -56,48 +60,22 @@ def _say(text: str, indent: str = "") -> None:
         show(err, line)
 
 
-def _asked(question: str, indent: str = "  ") -> str:
-    return typed(f"{indent}{question}", _INSTEAD, end=True)
+def _asked(question: str, read: Callable[[str], Any], default: str | None = None) -> Any:
+    """Return an answer as ``read`` returns it; typer.BadParameter there asks again."""
+    return typer.prompt(printable(question), default, value_proc=read, err=True)
 
 
-def _confirmed(question: str, default: bool | None) -> bool:
+def _confirmed(why: str, question: str, *, default: bool | None) -> bool:
     """Return whether a person says yes; None as the default asks until it is said."""
-    choices = {True: "[y]/n", False: "y/[n]", None: "y/n"}[default]
-    while True:
-        answer = _asked(f"{question} {choices}").casefold()
-        if answer in ("y", "yes", "n", "no"):
-            return answer in ("y", "yes")
-        if not answer and default is not None:
-            return default
+    _say(why, "  ")
+    return typer.confirm(f"  {question}", default, err=True)
 
 
-def _number(question: str) -> float | None:
+def _number(answer: str) -> float | None:
     """Return a number that a person types; None for -."""
-    while True:
-        answer = _asked(question)
-        if answer == "-":
-            return None
-        if (number := _as_number(answer)) is not None:
-            return number
-
-
-def _as_number(text: str) -> float | None:
-    try:
-        number = float(text.replace(",", "."))
-    except ValueError:
-        return None
-    return number if abs(number) < float("inf") else None
-
-
-def _ask_format(found: MappingSuggestion) -> None:
-    for note in [*found.table.notes]:
-        _say(note)
-        if not _confirmed("right?", True):
-            raise UsageError(
-                "say how the table is written (--sheet, --header-row, --encoding, --delimiter, "
-                "--decimal), and start again"
-            )
-        found.table.notes.remove(note)
+    with contextlib.suppress(ValueError):
+        return None if answer == "-" else float(answer.replace(",", "."))
+    raise typer.BadParameter("write a number, or -")
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -105,28 +83,35 @@ def _ask_format(found: MappingSuggestion) -> None:
 
 def _called(feature: Feature) -> str:
     """Return a feature with its unit, or what 1 means, and its levels."""
-    said = feature.name
-    if feature.unit:
-        said += f" ({feature.unit})"
+    said = f"{feature.name} ({feature.unit})" if feature.unit else feature.name
     return said + (f", one of {', '.join(feature.levels)}" if feature.levels else "")
 
 
-def _is_sure(section: Section) -> bool:
-    return section.match is not None and section.match.score > 1 and not section.match.others
+def _is_sure(match: Match | None) -> bool:
+    return match is not None and match.score > 1 and not match.others
 
 
 def _ask_columns(found: MappingSuggestion) -> None:
     """Ask for the column of each feature that no single name fits, or that was found wrongly."""
     #: The column of each feature that is settled, None if there is none.
     settled: dict[str, str | None] = {
-        name: of.match.column for name, of in found.sections.items() if _is_sure(of) and of.match
+        name: column
+        for name, column in found.columns.items()
+        if _is_sure(found.sections[name].match)
     }
+
+    def wrong_names(answer: str) -> list[str]:
+        names = answer.replace(",", " ").split()
+        if answer == "none" or {*names} <= {*settled}:
+            return [] if answer == "none" else names
+        raise typer.BadParameter("write names of the session's features")
+
     said, new = "Found by name", dict(settled)
     while True:
         if new:
             pairs = (f"{a} = {'-' if b is None else as_toml(b)}" for a, b in new.items())
             _say(f"{said}: {', '.join(pairs)}")
-            for name in _wrong_names(settled):
+            for name in _asked("  which of these are wrong?", wrong_names, "none"):
                 del settled[name]
         open_ones = [each for name, each in found.sections.items() if name not in settled]
         if not open_ones:
@@ -140,43 +125,33 @@ def _ask_columns(found: MappingSuggestion) -> None:
         said, new = "Chosen", {each.feature.name: settled[each.feature.name] for each in open_ones}
 
 
-def _wrong_names(settled: Collection[str]) -> list[str]:
-    while True:
-        names = _asked("which of these are wrong? [none]").replace(",", " ").split()
-        if {*names} <= {*settled}:
-            return names
-
-
 def _ask_column(
     found: MappingSuggestion,
     section: Section,
-    left: Sequence[str],
+    left: list[str],
     settled: dict[str, str | None],
 ) -> None:
     feature, match = section.feature, section.match
     used = {name: of for of, name in settled.items() if name is not None}
-    guess = match.column if match is not None and match.column not in used else None
-    likely = guess is not None and match is not None and match.score >= 0
-    question = f"{_called(feature)}: which column?"
-    if guess is not None:
-        number = f"{left.index(guess) + 1} {as_toml(guess)}"
-        question += f" [{number}]" if likely else f" maybe {number}"
-    while True:
-        answer = _asked(question, "")
-        name = guess if likely and not answer else answer
+
+    def column(answer: str) -> str | None:
+        name = answer
         if answer.isdecimal() and 0 < int(answer) <= len(left):
             name = left[int(answer) - 1]
-        if name == "-":
-            settled[feature.name] = section.match = None
-            section.points = [Point(settings={"lacking": True}, taken=True)]
-            return
         if name in used:
-            _say(f"{name} is the column of {used[name]}", "  ")
-        elif name in found.table.columns:
-            break
-        else:
-            _say("give the number or the name of a column, or - if there is none", "  ")
-    settled[feature.name] = name
+            raise typer.BadParameter(f"{name} is the column of {used[name]}")
+        if name != "-" and name not in found.table.columns:
+            raise typer.BadParameter("give a column's number or name, or - if there is none")
+        return None if name == "-" else name
+
+    question, default = f"{_called(feature)}: which column?", None
+    if match is not None and match.column not in used:
+        question += f" Maybe {left.index(match.column) + 1} {as_toml(match.column)}"
+        default = str(left.index(match.column) + 1) if match.score >= 0 else None
+    name = settled[feature.name] = _asked(question, column, default)
+    if name is None:
+        section.match, section.points = None, [Point(settings={"lacking": True}, taken=True)]
+        return
     # A score of 2: the name is right, and its codes may still mean anything.
     found.choose(feature, Match(name, 2), used)
     # Who had it as a guess needs another one.
@@ -192,14 +167,10 @@ def _ask_column(
 def _ask_points(section: Section) -> None:
     """Ask about each point of a feature that is marked; later settings replace earlier ones."""
     show(err, "")
-    column = section.settings.get("column", "")
-    _say(f"{_called(section.feature)} = {as_toml(column)}")
+    _say(f"{_called(section.feature)} = {as_toml(section.settings.get('column', ''))}")
     for place, point in enumerate(section.points):
-        if not point.mark:
-            continue
-        answered = _answered(section.feature, point)
-        section.points[place] = answered
-        if answered.taken:
+        if point.mark:
+            answered = section.points[place] = _answered(section.feature, point)
             for before, other in enumerate(section.points[:place]):
                 kept = {a: b for a, b in other.settings.items() if a not in answered.settings}
                 section.points[before] = dataclasses.replace(other, settings=kept)
@@ -212,135 +183,99 @@ def _answered(feature: Feature, point: Point) -> Point:
     if point.counts and point.mark == "to do":
         return _ask_levels(feature, point)
     if any(value in (None, "NAME HERE") for value in point.settings.values()):
-        return _ask_setting(point)
-    return _ask_yes_no(point)
-
-
-def _ask_yes_no(point: Point) -> Point:
-    _say(point.why, "  ")
-    if _confirmed("right?" if point.taken or not point.settings else "take it?", _default(point)):
+        return _ask_settings(point)
+    if not point.settings:  # only the file can say more
+        right = _confirmed(point.why, "right?", default=True)
+        return dataclasses.replace(point, mark="" if right else "to do")
+    default = True if point.taken else None
+    if _confirmed(point.why, "right?" if point.taken else "take it?", default=default):
         return dataclasses.replace(point, mark="", taken=True)
-    if not point.settings:  # only a person who knows the table can say it in the file
-        return dataclasses.replace(point, mark="to do")
     return Point()
 
 
-def _default(point: Point) -> bool | None:
-    return True if point.taken or not point.settings else None
-
-
-def _ask_setting(point: Point) -> Point:
-    """Ask for the value of a setting that nobody can guess."""
+def _ask_settings(point: Point) -> Point:
+    """Ask for the values of settings that nobody can guess."""
     _say(point.why, "  ")
     settings = dict(point.settings)
     for name, value in point.settings.items():
         if value == "NAME HERE":
-            settings[name] = _asked(f"{name}:") or value
+            settings[name] = _asked(f"  column of the {name}", str)
         elif value is None:
-            settings[name] = _number(f"{name} (session's value = value here x {name}):")
-    if any(value in (None, "NAME HERE") for value in settings.values()):
+            settings[name] = _asked(f"  {name} (session's value = value here x {name})", _number)
+    if None in settings.values():
         return point
     return dataclasses.replace(point, mark="", settings=settings, taken=True)
 
 
 def _ask_levels(feature: Feature, point: Point) -> Point:
     """Ask for the level of each code that has none."""
-    levels = [*(feature.levels or ("0", "1"))]
-    known = {code: level for code, level in point.levels.items() if level is not None}
-    if known:
-        pairs = (f"{as_toml(code)} = {level}" for code, level in known.items())
+    names = [*(feature.levels or ("0", "1"))]
+    levels = {code: level for code, level in point.levels.items() if level is not None}
+    if levels:
+        pairs = (f"{as_toml(code)} = {level}" for code, level in levels.items())
         _say(f"known: {', '.join(pairs)}", "  ")
     meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
     if feature.kind != "binary":
-        meant = ", ".join(levels)
+        meant = ", ".join(names)
     _say(f"what does each code mean? {meant}, or - for a missing value", "  ")
-    gone = [*point.settings.get("missing", ())]
-    missing: list[str] = []
-    codes = [
-        code
-        for code, _ in point.counts.most_common()
-        if code not in known and _is_open(code, point)
-    ]
-    codes.sort(key=lambda code: code in gone)
-    answers: dict[str, str | int | None] = {}
-    for code in codes:
-        level = _ask_level(f"{as_toml(code)} {point.counts[code]}:", levels, code in gone)
-        if level == "-":
-            missing.append(code)
-        else:
-            answers[code] = int(level) if feature.kind == "binary" else level
-    return dataclasses.replace(
-        point,
-        mark="",
-        settings={"missing": missing} if missing else {},
-        taken=True,
-        choices=(),
-        levels={**known, **answers},
-    )
 
+    def level(answer: str) -> str:
+        exact = [name for name in names if name.casefold() == answer.casefold()]
+        begun = [name for name in names if name.casefold().startswith(answer.casefold())]
+        found = ["-"] if answer == "-" else exact or begun
+        if len(found) != 1:
+            raise typer.BadParameter(f"write {' or '.join(names)}, or its first letters, or -")
+        return found[0]
 
-def _is_open(code: str, point: Point) -> bool:
-    """Return whether a code has no level and is none of the session's."""
+    gone = point.settings.get("missing", ())
     of_choices = {code for _, settings in point.choices for code in settings["levels"]}
-    return code in {*point.levels, *of_choices, *point.settings.get("missing", ())}
-
-
-def _ask_level(question: str, levels: Sequence[str], missing: bool) -> str:
-    while True:
-        answer = _asked(f"{question}{' [-]' * missing}", "    ")
-        if answer == "-" or (not answer and missing):
-            return "-"
-        exact = [level for level in levels if level.casefold() == answer.casefold()]
-        begun = [level for level in levels if level.casefold().startswith(answer.casefold())]
-        found = exact or begun
-        if answer and len(found) == 1:
-            return found[0]
-        _say(f"write {' or '.join(levels)}, or its first letters, or -", "    ")
+    asked = {*point.levels, *of_choices, *gone} - {*levels}
+    missing = []
+    for code, n in sorted(point.counts.items(), key=lambda each: (each[0] in gone, -each[1])):
+        if code in asked:
+            answer = _asked(f"    {as_toml(code)} {n}", level, "-" if code in gone else None)
+            if answer == "-":
+                missing.append(code)
+            else:
+                levels[code] = int(answer) if feature.kind == "binary" else answer
+    settings = {"missing": missing} if missing else {}
+    return Point(point.why, "", settings, taken=True, levels=levels, counts=point.counts)
 
 
 def _ask_texts(point: Point) -> Point:
     """Ask whether texts in a column of numbers are read rightly."""
-    settings = dict(point.settings)
-    values: dict[str, float] = dict(settings.pop("values", {}))
-    missing = dict.fromkeys(settings.pop("missing", ()))
-    unread = [text for text in point.counts if text not in values and text not in missing]
-    if len(unread) > _MOST_ASKED:
+    #: The number of each text, None for a missing value.
+    read: dict[str, float | None] = dict.fromkeys(point.settings.get("missing", ()))
+    read |= point.settings.get("values", {})
+    unread = [text for text in point.counts if text not in read]
+    if len(unread) > 12:
         _say(f"{point.why}; say in the mapping file what means a missing value", "  ")
         return point
-
-    def read_as(text: str, number: float | None) -> None:
-        values.pop(text, None)
-        missing.pop(text, None)
-        if number is None:
-            missing[text] = None
-        else:
-            values[text] = number
-
     for text in unread:
-        read_as(text, _number(f"{as_toml(text)} {point.counts[text]}: a number, or -:"))
-    while True:
-        _say(_readings_text(values, missing, point.counts), "  ")
-        answer = _asked("right? [yes]")
-        if answer in ("", "y", "yes"):
-            break
+        read[text] = _asked(f"  {as_toml(text)} {point.counts[text]}: a number, or -", _number)
+
+    def change(answer: str) -> dict[str, float | None]:
         text, _, value = (part.strip().strip('"') for part in answer.rpartition("="))
-        if answer == "-":
-            for each in point.counts:
-                read_as(each, None)
-        elif text in point.counts and (value == "-" or _as_number(value) is not None):
-            read_as(text, _as_number(value))
-        else:
-            _say('write a text as it is shown, such as "<5" = 2.5', "  ")
-    settings |= {"missing": [*missing]} if missing else {}
+        if answer in ("yes", "y", "-"):
+            return dict.fromkeys(read if answer == "-" else ())
+        if text not in read:
+            raise typer.BadParameter('write a text as it is shown, such as "<5" = 2.5')
+        return {text: _number(value)}
+
+    while True:
+        pairs = (
+            f"{as_toml(text)} = {'missing' if number is None else number} ({point.counts[text]})"
+            for text, number in sorted(read.items(), key=lambda each: each[1] is None)
+        )
+        _say(f"texts: {', '.join(pairs)}", "  ")
+        if not (changed := _asked("  right?", change, "yes")):
+            break
+        read |= changed
+    settings = {
+        name: of for name, of in point.settings.items() if name not in ("missing", "values")
+    }
+    values = {text: number for text, number in read.items() if number is not None}
+    missing = [text for text, number in read.items() if number is None]
+    settings |= {"missing": missing} if missing else {}
     settings |= {"values": values} if values else {}
-    return dataclasses.replace(point, mark="", settings=settings, taken=True)
-
-
-def _readings_text(
-    values: Mapping[str, float], missing: Iterable[str], counts: Mapping[str, int]
-) -> str:
-    """Return texts with their counts and what is read."""
-    gone = ", ".join(f"{as_toml(text)} ({counts[text]})" for text in missing)
-    said = [f"{as_toml(text)} = {number:.15g} ({counts[text]})" for text, number in values.items()]
-    parts = [", ".join(said), f"missing: {gone}" * bool(gone)]
-    return f"texts: {'; '.join(filter(None, parts))}"
+    return Point(point.why, "", settings, taken=True, counts=point.counts)

@@ -51,19 +51,13 @@ def confirmed(question: str, instead: str) -> bool:
             return answer in ("y", "yes")
 
 
-def typed(question: str, instead: str, *, end: bool = False) -> str:
-    """Return the line that a person types, without blanks around it; ConsentNeeded as above.
-
-    ``end``: Ctrl-D raises EOFError; otherwise it is an empty line.
-    """
+def typed(question: str, instead: str) -> str:
+    """Return the line that a person types, without blanks around it; ConsentNeeded as above."""
     # Python sets stdin to None where there is no standard input.
     if sys.stdin is None or not sys.stdin.isatty():
         raise ConsentNeeded(f"there is no terminal to ask on: give {instead}", ("consent",))
     _say(question)
-    line = sys.stdin.readline()
-    if end and not line:
-        raise EOFError
-    return line.strip()
+    return sys.stdin.readline().strip()
 
 
 def decide_consent(
