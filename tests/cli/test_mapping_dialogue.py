@@ -173,9 +173,10 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     desk: CommandLine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (desk.place / "heart.json").write_text(
-        '{"name": "heart", "title": "t", "purpose": "Which kinds of residents are there?", "algorithm": "fkm",'
-        ' "config": {"n_clusters": 2}, "sites": ["a", "b", "c"], "features": [{"name": "age",'
-        ' "unit": "years", "lower": 18, "upper": 110}, {"name": "home", "kind": "binary"}]}',
+        '{"name": "heart", "title": "t", "purpose": "Which kinds of residents are there?",'
+        ' "algorithm": "fkm", "config": {"n_clusters": 2}, "sites": ["a", "b", "c"],'
+        ' "features": [{"name": "age", "unit": "years", "lower": 18, "upper": 110},'
+        ' {"name": "home", "kind": "binary"}]}',
         "utf-8",
     )
     table = pd.DataFrame({"age": [*range(40, 70)] * 2, "Wohnform": ["PH", "daheim", "PH"] * 20})

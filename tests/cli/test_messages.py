@@ -607,8 +607,7 @@ def test_an_unknown_level_is_not_a_missing_value(desk: Desk) -> None:
     data = changed(desk, "level.csv", rename)
     said = desk.run("ada", f"check --definition heart.json {data}")
     assert said.code == 3
-    assert "1. angina: below these headings of the file, write one of" in said.text
-    assert '"Secret" = # 30' in said.text
+    assert '1. angina: not read: "Secret" 30; say below [features.angina] what each' in said.text
     assert "angina angina refused 0.0% + 50.0% open" in said.text
     assert "Secret" not in desk.run("ada", f"check --json --definition heart.json {data}").text
     saved = "participate swept --data north.csv --id-column mrn --result-out swept.fedclust"

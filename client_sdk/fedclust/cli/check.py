@@ -105,8 +105,8 @@ def check(
     def rows_for(body: SessionCreate) -> SourceRows:
         if write_mapping is None:
             return SourceRows(source.rows(line.read), source, persons.given(source), line)
-        used, is_open = _suggested(body, source, line, write_mapping, ask=asked.ask)
-        return SourceRows(used.rows(line.read), used, persons.given(used), line, suggested=is_open)
+        used = _suggested(body, source, line, write_mapping, ask=asked.ask)
+        return SourceRows(used.rows(line.read), used, persons.given(used), line)
 
     if study is not None:
         with connection.site() as site, connection.client() as client:
@@ -129,8 +129,11 @@ def check(
 
 def _suggested(
     body: SessionCreate, source: DataSource, line: ProgressLine, path: Path, *, ask: bool
-) -> tuple[DataSource, bool]:
-    """Write the mapping file that is suggested; return the source read by it, and if it is open."""
+) -> DataSource:
+    """Write the mapping file that is suggested; return the source read by it.
+
+    DataError if something is to do in it first.
+    """
     with line:
         ids = [source.id_column, source.person_column]
         found = suggest_mapping(body.features, source.rows(line.read), ids)
@@ -143,13 +146,16 @@ def _suggested(
     found.write(path)
     to_do, uncertain = (found.text.count(f"# {mark}: ") for mark in ("to do", "uncertain"))
     said = f'{counted(to_do, "line")} marked "to do", {uncertain} "uncertain"'
-    show(err, f"{path}: {'the' if ask else 'a suggested'} mapping; {said}")
+    if to_do:
+        message = f"{said}: edit them, then check with --mapping in place of --write-mapping"
+        raise DataError(str(path), "still-to-do", message)
+    show(err, f"{path}: the mapping; {said}")
     mapping = {"mapping": str(path.absolute())}
     update: dict[str, Any] = {"reading": source.reading.model_copy(update=mapping)}
     if source.person_column is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
         update["person_column"] = found.person
-    return source.model_copy(update=update), bool(found.still_open)
+    return source.model_copy(update=update)
 
 
 def _conclude(done: RowCheck, full: bool) -> None:

@@ -13,10 +13,24 @@ from rich.console import Console
 
 from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset, DataWarning
-from fedclust.data.advice import count_repeated, list_names, repeated_text
+from fedclust.data.advice import (
+    CODES_ADVICE,
+    count_repeated,
+    list_names,
+    mapping_key,
+    repeated_text,
+    with_counts,
+)
 from fedclust.data.chunks import MISSING
-from fedclust.data.column_points import ask_codes, ask_texts, find_texts
-from fedclust.data.known_names import folded, is_id, looks_missing, meanings_of, never_changes
+from fedclust.data.column_points import find_texts
+from fedclust.data.known_names import (
+    folded,
+    is_id,
+    is_sex,
+    looks_missing,
+    meanings_of,
+    never_changes,
+)
 from fedclust.data.mapping import ColumnMap, ReadOptions, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
 from fedclust.data.persons import ROWS_DIFFER
@@ -73,8 +87,6 @@ class SourceRows:
     source: DataSource
     given: RowOptions
     line: ProgressLine
-    #: Whether the mapping file was suggested just now.
-    suggested: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,7 +115,6 @@ class RowCheck:
     """How rows match one definition; ``read`` is False if the source could not be read.
 
     ``open_points`` says in words what is charged to the site's points and not answered.
-    ``suggested`` is whether the mapping file was written just now; it then says what to do.
     ``person`` is the column of persons that was given, ``options`` say how the rows are read.
     """
 
@@ -114,7 +125,6 @@ class RowCheck:
     read: bool = True
     open_points: tuple[str, ...] = ()
     repeated: dict[str, RepeatedIds] = field(default_factory=dict)
-    suggested: bool = False
     person: str | None = None
     options: ReadOptions = field(default_factory=ReadOptions, repr=False)
 
@@ -223,8 +233,6 @@ class RowCheck:
         for column in columns:
             for line in _column_lines(column):
                 text, *lines = line.split("\n")
-                if self.suggested:  # the file has the lines
-                    text, lines = text.removesuffix(":"), []
                 show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
                 for each in lines:
                     show(out, f"      {each}")
@@ -234,7 +242,7 @@ class RowCheck:
             show(
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
             )
-        if found.ignored and not self.suggested:  # the file names them
+        if found.ignored:
             n_ignored = len(found.ignored)
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
         show(out, "These figures are of rows and stay here; check sends nothing about the rows.")
@@ -263,17 +271,6 @@ class RowCheck:
 
     def _show_to_do(self) -> None:
         """Show what is to be changed in the mapping file, in order."""
-        if self.suggested:
-            wrong = [
-                each.feature
-                for each in self.found.columns
-                if each.state == "refused" or (each.role == "outcome" and each.column is None)
-            ]
-            if wrong:
-                show(out, f"Cannot be read yet: {', '.join(wrong)}", "bold")
-            said = 'Look at the mapping file: search it for "to do" and "uncertain". Then check '
-            _say(said + "again, with --mapping instead of --write-mapping")
-            return
         todo = list(self._edits())
         said = f"{'Still to do' if self.refused else 'Better, but not needed'} in the mapping file"
         if self.options.mapping is None:
@@ -312,26 +309,23 @@ class RowCheck:
         features = {each.name: each for each in with_outcomes(*_declared(self.body))}
         for column in self.found.columns:
             name, says = column.feature, list(column.says)
-            if column.unknown_codes and column.kind in _NUMBERS:
-                texts, file = Counter(column.unknown_codes), self.options.resolved()
-                asked, lines = ask_texts(features[name], column.column or name, texts, file)
-                optional = "missing = [...]", "only what leaves is limited to the bounds"
-                others = [text for text in says if not any(part in text for part in optional)]
-                # What ends in lines to paste is an edit of its own.
-                yield from (f"{name}: {text}" for text in others if "\n" in text)
-                asked = "; ".join([*(text for text in others if "\n" not in text), asked])
-                yield "\n".join([f"{name}: {asked}", *lines])
-            elif column.unknown_codes and column.column and name in features:
-                codes = Counter(column.unknown_codes)
-                contact = "" if column.n else self.body.contact
-                own = self.options.resolved().features.get(name, ColumnMap())
-                asked, lines = ask_codes(features[name], codes, column.column, own, contact)
-                yield "\n".join([f"{name}: {asked}", *lines])
-            elif column.state == "refused":
-                if says == [LACKING] or (says == [NO_COLUMN] and self.options.mapping is not None):
-                    who = self.body.contact or "the analyst"
-                    says.append(f"if this hospital has none, ask {who} for a session without it")
-                yield f"{name}: {'; '.join(says)}"
+            if column.unknown_codes:
+                # What is beyond the bounds may stay, and codes are said with their counts.
+                said = "limited to the bounds", "does not know", "missing = [...]", CODES_ADVICE
+                says = [text for text in says if not any(part in text for part in said)]
+                how = "missing, values, units" if column.kind in _NUMBERS else "levels, missing"
+                says.append(
+                    f"not read: {with_counts(Counter(column.unknown_codes))}; say below "
+                    f"[features.{mapping_key(name)}] what each means ({how})"
+                )
+                if name in features and is_sex(name) and not column.n:
+                    says.append(f"ask {self.body.contact or 'the analyst'} what 1 means")
+            elif column.state != "refused":
+                continue
+            elif says == [LACKING] or (says == [NO_COLUMN] and self.options.mapping is not None):
+                who = self.body.contact or "the analyst"
+                says.append(f"if this hospital has none, ask {who} for a session without it")
+            yield f"{name}: {'; '.join(says)}"
 
     def _points_texts(self) -> Iterator[str]:
         """Yield what the outcomes cost and what is left."""
@@ -444,7 +438,6 @@ def examine(
     return RowCheck(
         *(body, found, p, table),
         repeated=repeated,
-        suggested=rows.suggested,
         person=source.person_column,
         options=rows.data.options,
     )
@@ -463,8 +456,9 @@ def _with_codes(column: ColumnProfile, data: Dataset, n_rows: int) -> ColumnProf
     cells = read_text_column(data, column.column)
     codes = find_texts(cells, data.options.resolved(), column.feature)
     if column.kind == "binary":
-        own = map(canonical_code, cells)
-        codes = Counter(code for code in own if code.casefold() not in MISSING)
+        own = data.options.resolved().features.get(column.feature, ColumnMap())
+        read = {*MISSING, *map(str.casefold, (*own.levels, *own.missing))}
+        codes = Counter(code for code in map(canonical_code, cells) if code.casefold() not in read)
         others = {code for code in codes if code.isdecimal() and not looks_missing(code)}
         # Of 1 and 2 the 1 may mean no.
         if "0" in codes or others <= {"1"}:

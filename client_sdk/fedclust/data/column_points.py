@@ -48,7 +48,6 @@ from fedclust.data.known_names import (
     is_absent_text,
     is_contrary,
     is_death,
-    is_sex,
     is_unit,
     legend_of,
     likeness,
@@ -162,26 +161,13 @@ class Section:
         for each in self.points:
             if each.levels:
                 lines.append(f"[{key}.levels]")
-                if None in each.levels.values():
-                    lines.append(f"# {_write_levels(self.feature)}:")
-            lines += _level_lines(each.levels, each.counts)
+            if None in each.levels.values():
+                asked = ", ".join(map(as_toml, self.feature.levels or (0, 1)))
+                lines.append(f'# write one of {asked} for each code, or "" for a missing value:')
+            for code, level in each.levels.items():
+                line = f"{as_toml(code)} = {'' if level is None else as_toml(level)}"
+                lines.append(f"{'# ' * (level is None)}{line}  # {each.counts[code]}")
         return [*lines, ""]
-
-
-def _write_levels(feature: Feature) -> str:
-    asked = ", ".join(map(as_toml, feature.levels or (0, 1)))
-    return f'write one of {asked} for each code, or "" for a missing value'
-
-
-def _level_lines(
-    levels: Mapping[str, str | int | None], counts: Counter[str], before: str = "# "
-) -> list[str]:
-    """Return a line for each code; ``before`` begins those of codes without a level."""
-    return [
-        f"{before if level is None else ''}{as_toml(code)} = "
-        f"{'' if level is None else as_toml(level)}  # {counts[code]}"
-        for code, level in levels.items()
-    ]
 
 
 @dataclass(frozen=True)
@@ -400,7 +386,7 @@ class ColumnJudge:
             if each:
                 texts_said.append(f"{why}{f', read {how}' * taken}: {with_counts(each)}")
         if texts_said:
-            settings = _text_settings(listed, mark, ColumnMap(units=units), here)
+            settings = _text_settings(listed, mark, here)
             marked = "uncertain" if taken else "to do"
             section.points.append(
                 Point("; ".join(texts_said), marked, settings, taken, counts=listed)
@@ -439,7 +425,7 @@ class ColumnJudge:
             section.remark(f"codes of the session: {with_counts(known)}")
         if feature.kind == "binary" and missing and len(codes) == 1 and not unknown:
             section.note(f"only {as_toml(*codes)} is there: do the others mean no value, or no?")
-        point = _propose_levels(feature, codes, match.column, sorted_codes, ColumnMap())
+        point = _propose_levels(feature, codes, match.column, sorted_codes)
         why, mark = "", ""
         if feature.kind == "binary" and is_contrary(feature.name, match.column):
             why = f"{as_toml(match.column)} may say the opposite of it: {with_counts(codes)}"
@@ -538,21 +524,6 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
     return Counter({cell: counted[cell] for cell in texts if not looks_like_a_value(cell)})
 
 
-def ask_texts(
-    feature: Feature, column: str, texts: Counter[str], file: ColumnsFile
-) -> tuple[str, list[str]]:
-    """Return what to write into a mapping file about texts in numbers, and the lines."""
-    said = f"text in a number column: {with_counts(texts)}"
-    own = file.features.get(feature.name, ColumnMap())
-    here = _Column(feature.name, column, own.unit or feature.unit)
-    lines = setting_lines(_text_settings(texts, file.decimal, own, here))
-    below = f"below [features.{mapping_key(feature.name)}]"
-    if not lines:
-        return f"{said}; name {below} what means a missing value (missing)", lines
-    instead = ", in place of such a line" * bool(own.missing or own.values or own.units)
-    return f"{said}; to read it, write {below}{instead}", lines
-
-
 def _is_limit(text: str) -> bool:
     return text[:1] in tuple("<>≤≥")
 
@@ -596,13 +567,11 @@ def _values_of(
     return found, units
 
 
-def _text_settings(texts: Counter[str], mark: str, own: ColumnMap, here: _Column) -> dict[str, Any]:
-    """Return the settings that read texts; ``own`` is the present section."""
-    found, of_cells = _values_of(texts, mark, here)
-    values = {**own.values, **found}
-    alone = len(of_cells) == 1 and not (own.units or here.unit)
-    units = {name: factor or 1.0 for name, factor in of_cells.items() if factor or alone}
-    units |= own.units
+def _text_settings(texts: Counter[str], mark: str, here: _Column) -> dict[str, Any]:
+    """Return the settings that read texts without a unit that is known."""
+    values, of_cells = _values_of(texts, mark, here)
+    # In a column without a unit a single one behind its numbers is that of the column.
+    units = dict.fromkeys(of_cells, 1.0) if len(of_cells) == 1 and not here.unit else {}
     others = {
         text: n
         for text, n in texts.items()
@@ -618,10 +587,10 @@ def _text_settings(texts: Counter[str], mark: str, own: ColumnMap, here: _Column
     settings: dict[str, Any] = {}
     # Free text may name persons.
     if others and not is_free_text(Counter(others)):
-        settings["missing"] = [*own.missing, *others]
-    if len(values) > len(own.values):
+        settings["missing"] = [*others]
+    if values:
         settings["values"] = values
-    if units != own.units:
+    if units:
         settings["units"] = units
     return settings
 
@@ -632,44 +601,13 @@ def _has_unit(text: str, units: Collection[str]) -> bool:
     return found is not None and not found[1] and found[5].strip() in units
 
 
-def ask_codes(
-    feature: Feature, codes: Counter[str], column: str, own: ColumnMap, contact: str = ""
-) -> tuple[str, list[str]]:
-    """Return what to write into a mapping file about codes of a column, and its lines.
-
-    ``own`` is the present section; ``contact`` is to be asked what 1 means if no code says it.
-    """
-    sure, known, unknown = _sort_codes(feature, codes, Match(column, 1))
-    there = {*own.missing, *own.levels}
-    unknown = Counter({code: n for code, n in unknown.items() if code not in there})
-    point = _propose_levels(feature, codes, column, (sure, known, unknown), own)
-    lines = setting_lines(point.settings)
-    for means, settings in point.choices:
-        lines += [f"{line}  # {means}" for line in setting_lines(settings)]
-    asked = "choose one of the lines of levels" if point.choices else "write"
-    if None in point.levels.values():
-        asked = _write_levels(feature)
-    if own.missing and lines:
-        asked += ", missing in place of such a line"
-    if feature.kind == "binary" and is_contrary(feature.name, column):
-        asked += f"; {as_toml(column)} may say the opposite of {feature.name}"
-    if contact and feature.kind == "binary" and is_sex(feature.name) and not (sure or own.levels):
-        asked += f"; ask {contact} what 1 means"
-    section = f"features.{mapping_key(feature.name)}"
-    found = [*([f"[{section}]"] if lines else []), *lines]
-    levels = _level_lines(point.levels, codes, "")
-    found += [*([f"[{section}.levels]"] if levels else []), *levels]
-    return f"below these headings of the file, {asked}", found
-
-
 def _propose_levels(
     feature: Feature,
     codes: Counter[str],
     column: str,
     sorted_codes: tuple[Mapping[str, str | int], Counter[str], Counter[str]],
-    own: ColumnMap,
 ) -> Point:
-    """Return the levels of codes, and what else is proposed; ``own`` is the present section.
+    """Return the levels of codes, and what else is proposed.
 
     A yes/no column whose codes have two sides gets a choice for each way to read it.
     """
@@ -684,7 +622,7 @@ def _propose_levels(
         if looks_missing(code) or (every and code.partition("(")[0].strip() not in spelled)
     ]
     given = [code for code in unknown if code not in gone]
-    settings = {"missing": [*own.missing, *gone]} if gone else {}
+    settings = {"missing": gone} if gone else {}
     of_sex = {meanings[code] for code in given} == {"male", "female"}
     if feature.kind == "binary" and len(unknown) == len(codes) and (of_sex or len(given) == 2):
         side = {code: str(meanings[code]) if of_sex else as_toml(code) for code in given}
@@ -695,9 +633,7 @@ def _propose_levels(
         return Point(settings=settings, choices=choices, counts=codes)
     # Where only death has a word, as among ways of discharge, the others are alive.
     dead = is_death(feature.name) and set(map(death_of, codes)) == {1, None}
-    levels: dict[str, str | int | None] = {
-        code: level for code, level in sure.items() if code not in own.levels
-    }
+    levels: dict[str, str | int | None] = dict(sure)
     levels |= dict.fromkeys(given[:MOST_CODES], 0 if dead else None)
     return Point(settings=settings, levels=levels, counts=codes)
 
