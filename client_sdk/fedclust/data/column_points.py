@@ -548,7 +548,7 @@ def _values_of(
                     found[text] = float(f"{number / 12:.6g}")
                 elif number <= int(unit[1:]):
                     found[text] = number
-            elif parts[1] or unit.startswith("("):
+            elif parts[1] or unit.startswith("(") or unit in tuple("?*!"):  # a remark
                 found[text] = number / 2 if parts[1] in tuple("<≤") else number
             elif unit and not other:
                 factor, offset = cell_unit(here.feature, here.name, unit, here.unit)
