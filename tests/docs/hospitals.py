@@ -90,10 +90,10 @@ def write_rows(path: Path, features: Iterable[dict[str, Any]], prefix: str) -> N
     path.parent.mkdir(exist_ok=True)
     with path.open("w", encoding="utf-8", newline="") as file:
         writer = csv.writer(file)
-        writer.writerow(["mrn", *(feature["name"] for feature in features)])
+        writer.writerow(["mrn", "visit", *(feature["name"] for feature in features)])
         for number in range(N_ROWS):
             values = [_value(feature, number % 2, draw) for feature in features]
-            writer.writerow([f"{prefix}{number}", *values])
+            writer.writerow([f"{prefix}{number}", f"{prefix}{number}.1", *values])
 
 
 def _value(feature: dict[str, Any], kind: int, draw: random.Random) -> object:

@@ -578,10 +578,10 @@ def _text_settings(texts: Counter[str], mark: str, here: _Column) -> dict[str, A
         if not (text in values or _is_limit(text) or _has_unit(text, units))
         if not looks_like_a_value(text)
     }
-    # Of 120/80 or 85 (4l O2) the first number is proposed; 180 cm has an unknown unit.
+    # Of 120/80 or 85 (4l O2) the first number is proposed; 180 cm has another unit.
     for text in [*others]:
         first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
-        if first and first[2] in (None, mark) and (not whole or whole[5].startswith("/")):
+        if first and first[2] in (None, mark) and not (whole and is_unit(whole[5])):
             values[text] = float(f"{first[1]}.{first[3] or 0}")
             del others[text]
     settings: dict[str, Any] = {}
