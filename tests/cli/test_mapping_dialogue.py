@@ -13,7 +13,6 @@ from fedclust.cli.mapping_dialogue import ask_mapping
 from fedclust.data import Dataset, load
 from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.schema.feature import Feature, Trajectory
-from fedclust.wire.errors import UsageError
 from support.command_line import CommandLine, Terminal, at_desk
 
 AGE = Feature(name="age", unit="years", lower=18, upper=110)
@@ -73,7 +72,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     assert 'texts: "118 (liegend)" = 118.0 (1), "139/80" = 139.0 (1), "n. e." = missing' in said
     assert "Alter is the column of age" in said
     assert "what does each code mean? 1 (lives in a nursing home), 0" in said
-    assert "write 0 or 1, or its first letters" in said
+    assert "write 0 or 1, or -" in said
     nan = np.nan
     np.testing.assert_array_equal(
         read(tmp_path, FEATURES),
@@ -142,10 +141,25 @@ def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
 
 
 def test_a_doubt_that_no_setting_solves_stays_marked_after_a_no(answer: Any) -> None:
-    found, _ = answer("", "n", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
-    assert '# to do: does "j" in the header mean "years"?' in found.text
-    found, _ = answer("", "", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
+    table = pd.DataFrame({"Smoker (former)": [0, 1]})
+    smoker = Feature(name="smoker", kind="binary")
+    found, _ = answer("", "n", features=[smoker], table=table)
+    assert '# to do: its header says "former", too' in found.text
+    found, _ = answer("", "", features=[smoker], table=table)
     assert found.still_open == ()
+
+
+def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
+    found, said = answer("", "", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
+    assert found.still_open == ()
+    assert "factor" not in found.text
+    found, _ = answer("", "0,5", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
+    assert 'to = "years"\nfactor = 0.5\n' in found.text
+    table = pd.DataFrame({"age": [*range(400, 900, 10)]})
+    found, said = answer("", "1/10", features=[AGE], table=table)
+    assert "50 of 50 values lie outside the bounds" in said
+    assert "session's value = value here x FACTOR (+ OFFSET) [1]" in said
+    assert 'to = "years"\nfactor = 0.1\n' in found.text
 
 
 def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:
@@ -159,14 +173,28 @@ def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:
 
 
 def test_how_the_file_is_written_is_asked(answer: Any, tmp_path: Path) -> None:
-    table = pd.DataFrame({"age": ["50,5", "61,5"], "ige": ["1.250", "12.345,5"]})
+    table = pd.DataFrame({"age": ["50,5", "61,5"], "ige": ["1.250", "12"]})
     features = [Feature(name="age"), Feature(name="ige")]
-    found, said = answer("", "", features=features, table=table)
+    for answers, read_as in ((("", ""), 1250), (("n", "", "", "1.25", ""), 1.25)):
+        found, said = answer(*answers, features=features, table=table)
+        assert 'does "." separate thousands' in said
+        assert found.still_open == ()
+        assert read(tmp_path, features)[0].tolist() == [50.5, read_as]
+
+
+def test_a_column_that_is_chosen_says_whether_marks_separate_thousands(answer: Any) -> None:
+    table = pd.DataFrame({"age": ["50,5", "61,5"], "Menge": ["1.250", "12.345,5"]})
+    features = [Feature(name="age"), Feature(name="volume")]
+    found, said = answer("", "Menge", "", "", features=features, table=table)
     assert 'does "." separate thousands' in said
+    assert "\nthousands = true\n" in found.text
     assert found.still_open == ()
-    np.testing.assert_array_equal(read(tmp_path, features), [[50.5, 1250], [61.5, 12345.5]])
-    with pytest.raises(UsageError, match="--header-row"):
-        answer("n", features=features, table=table)
+
+
+def test_another_way_of_writing_needs_an_option(answer: Any, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_bytes("âge,weight\n50,7\n".encode("cp1252"))
+    found = suggest_mapping([AGE], tmp_path / "t.csv")
+    assert "the file is not in UTF-8" in found.still_open[0]
 
 
 def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(

@@ -278,7 +278,8 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     assert "suggested.toml exists: use it" in again
     assert mapping.read_bytes() == written
     assert office.run("check", "--study", "s", *office.data, *write) == 2
-    assert office.run("check", "heart", *office.data, *office.mapping, *write) == 2
+    other = ("--write-mapping", str(office.place / "other.toml"))
+    assert office.run("check", "heart", *office.data, *office.mapping, *other) == 2
     assert "leave out the mapping" in office.err
 
 

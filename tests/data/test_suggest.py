@@ -328,7 +328,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
             {"chol": comma(CLEAN.chol / 38.67)},
             "60 of 60 values lie outside the bounds (50 to 700 mg/dl), such as",
         ),
-        (CHOL, {"chol": [f"{i}.250" for i in range(60, 90)]}, "do they separate thousands?"),
+        (CHOL, {"chol": [f"{i}.250" for i in range(60, 90)]}, "They may separate thousands"),
         (
             AGE,
             {"age": [*range(20, 70), 200]},
@@ -350,11 +350,11 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (
             SMOKER,
             {"smoker": [1, ""], "x": ["a", "b"]},
-            'only "1" is there: do the others mean no value, or no?',
+            'only "1" is there: do the others mean that there is no value?',
         ),
         (AGE, {"weight": [70, 80], "name": ["A", "B"]}, 'may it be "weight"?'),
-        (SMOKER, {"Smoker__(0=yes)": [0, 1]}, 'what does "0=yes" in the header mean?'),
-        (SMOKER, {"Smoker__(former)": [0, 1]}, 'what does "former" in the header mean?'),
+        (SMOKER, {"Smoker__(0=yes)": [0, 1]}, 'its header says "0=yes", too'),
+        (SMOKER, {"Smoker__(former)": [0, 1]}, 'its header says "former", too'),
         (SMOKER, {"Nichtraucher": ["ja", "nein"]}, '"Nichtraucher" may say the opposite of it'),
         (SMOKER, {"smoker no/yes": ["y", "n"]}, 'is "smoker no/yes" this column?'),
         (DIED.columns[0], {"Przeżycie": ["tak", "nie"]}, 'is "Przeżycie" this column?'),
@@ -363,11 +363,15 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (HB, {"Hb": [6.3, 8.5, 10.9]}, "says no unit, and its values would fit in mmol/l too"),
         (HB, {"Hb__[g/dl]": [6.3, 8.5, 10.9]}, ""),
         (SMOKER, {"smoker": [1, 2]}, 'codes that are not known: "1" 1, "2" 1'),
-        (SMOKER, {"smoker": ["None", "ja"]}, '"None" is read as missing: does it mean no?'),
+        (
+            SMOKER,
+            {"smoker": ["None", "ja"]},
+            '"None" is read as missing: does it mean that there is no value?',
+        ),
         (FEMALE, {"sex": ["H", "Mujer", "M"]}, 'codes that are not known: "H" 1, "Mujer" 1, "M" 1'),
         (Feature(name="male_partner", kind="binary"), {"sex": ["m", "w"]}, "no column here"),
-        (CHOL, {"chol (HDL) [mmol/l]": [1.5]}, 'what does "HDL" in the header mean?'),
-        (CHOL, {"chol": ["1.234", "850.5", "2.345", "910.5", "920.5"]}, "do they separate thous"),
+        (CHOL, {"chol (HDL) [mmol/l]": [1.5]}, 'its header says "HDL", too'),
+        (CHOL, {"chol": ["1.234", "850.5", "2.345", "910.5", "920.5"]}, "They may separate thous"),
         (AGE, {"age": [f"Anna {i}" for i in range(9)]}, "9 different texts"),
         (SMOKER, {"smoker": ["-1", "1", "0"]}, 'codes that are not known: "-1" 1'),
         (SMOKER, {"smoker": [f"c{i}" for i in range(60)]}, "60 different texts"),
@@ -849,7 +853,7 @@ def test_rows_of_values_get_the_columns_of_person_and_time_and_their_units(tmp_p
         ({}, ("Pat-Nr",), "which column is the person?"),
         ({"fall_des_monats": 1}, ("Pat-Nr",), ""),
         ({"naechster_patient": 1}, ("Pat-Nr",), 'is "naechster_patient" the person?'),
-        ({"wert": 1.0}, ("Krea (µmol/l)",), "are values of other measurements in it?"),
+        ({"wert": 1.0}, ("Krea (µmol/l)",), "is every value in it of this measurement?"),
         ({"crea": 9999}, ("Krea (µmol/l)",), '"9999" 40'),
     ],
 )
@@ -931,7 +935,7 @@ def test_a_column_without_a_name_is_called_by_its_letter(
     width = len(header)
     path = sheet(header, [1, 2, 3][:width], [4, 5, 6][:width])(tmp_path)
     found = suggest_mapping([LOS], path)
-    assert ("above the column to its right too?" in found.text) == marked
+    assert ("the column to its right has no name" in found.text) == marked
     assert "column B" in found.unused
     read = read_with(found, path, [LOS])
     assert read[:, 0].tolist() == ([1, 4] if marked else [3, 6])

@@ -23,8 +23,10 @@ from fedclust.cli.mapping_dialogue import ask_mapping, require_terminal
 from fedclust.cli.row_check import RowCheck, SourceRows, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
-from fedclust.data.advice import list_names
-from fedclust.data.suggest import suggest_mapping
+from fedclust.data.advice import count_repeated, list_names
+from fedclust.data.persons import repeated_message
+from fedclust.data.suggest import refuse_existing, suggest_mapping
+from fedclust.data.table import read_text_column
 from fedclust.definition import freeze
 from fedclust.schema.display import counted
 from fedclust.schema.states import ENDED
@@ -134,13 +136,20 @@ def _suggested(
 
     DataError if something is to do in it first.
     """
+    refuse_existing(path)
+    rows, row, person = source.rows(line.read), source.id_column, source.person_column
+    name = Path(source.data).name
     with line:
-        ids = [source.id_column, source.person_column]
-        found = suggest_mapping(body.features, source.rows(line.read), ids)
-    for name in ids:
-        if name not in (None, *found.table.header):
-            said = f"the table has no column {name!r}; others are {list_names(found.unused)}"
-            raise DataError(Path(source.data).name, "missing-column", said, column=name)
+        found = suggest_mapping(body.features, rows, (row, person))
+    for each in (row, person):
+        if each not in (None, *found.table.header):
+            said = f"the table has no column {each!r}; others are {list_names(found.unused)}"
+            raise DataError(name, "missing-column", said, column=each)
+    # Otherwise a person would learn it after all the questions.
+    if ask and row is not None and person is None:
+        repeated = count_repeated(filter(None, read_text_column(rows, row)))
+        if repeated[0]:
+            raise DataError(name, "persons", repeated_message(row, *repeated), column=row)
     if ask:
         ask_mapping(found)
     found.write(path)
@@ -152,7 +161,7 @@ def _suggested(
     show(err, f"{path}: the mapping; {said}")
     mapping = {"mapping": str(path.absolute())}
     update: dict[str, Any] = {"reading": source.reading.model_copy(update=mapping)}
-    if source.person_column is None and found.person is not None:
+    if person is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
         update["person_column"] = found.person
     return source.model_copy(update=update)

@@ -2,10 +2,13 @@
 
 import contextlib
 import dataclasses
+import itertools
+import re
 import sys
 import textwrap
 from collections.abc import Callable
-from typing import Any
+from fractions import Fraction
+from typing import Any, Final
 
 import typer
 
@@ -13,10 +16,14 @@ from fedclust.cli.console import err, show
 from fedclust.data.advice import as_toml
 from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
+from fedclust.data.known_names import looks_missing
 from fedclust.data.suggest import MappingSuggestion
 from fedclust.schema.feature import Feature
 from fedclust.site.terminal import WIDEST, printable
 from fedclust.wire.errors import UsageError
+
+#: Values of settings that nobody can guess.
+_ASKED: Final = (None, "NAME HERE", 1.0)
 
 
 def require_terminal() -> None:
@@ -38,18 +45,16 @@ def ask_mapping(found: MappingSuggestion) -> None:
     _say("Enter takes the answer in [brackets]; - stands for none, or for a missing value.")
     _say(
         "Texts in a column of numbers are shown with how they are read. Write - if all of them are "
-        "missing values, or change one: TEXT = NUMBER, or TEXT = -."
+        "missing values, or change some: TEXT = NUMBER, TEXT = -. Numbers are in your unit."
     )
     _say("Ctrl-C ends the questions: then the mapping file marks what is still open.")
     with contextlib.suppress(typer.Abort):
-        for note in [*found.table.notes]:
-            if not _confirmed(note, "right?", default=True):
-                raise UsageError(
-                    "say how the table is written (--sheet, --header-row, --encoding, "
-                    "--delimiter, --decimal), and start again"
-                )
-            found.table.notes.remove(note)
+        decided = any(map(_is_of_thousands, found.table.notes))
+        _ask_format(found)
         _ask_columns(found)
+        if not decided:
+            found.judge_decimal_mark()
+            _ask_format(found)
         for section in found.sections.values():
             if section.marked:
                 _ask_points(section)
@@ -72,10 +77,36 @@ def _confirmed(why: str, question: str, *, default: bool | None) -> bool:
 
 
 def _number(answer: str) -> float | None:
-    """Return a number that a person types; None for -."""
-    with contextlib.suppress(ValueError):
-        return None if answer == "-" else float(answer.replace(",", "."))
+    """Return a number that a person types, such as 0,5 or 1/60; None for -."""
+    with contextlib.suppress(ValueError, ZeroDivisionError):
+        return None if answer == "-" else float(Fraction(answer.replace(",", ".")))
     raise typer.BadParameter("write a number, or -")
+
+
+def _is_of_thousands(note: str) -> bool:
+    return "separate thousands" in note
+
+
+def _ask_format(found: MappingSuggestion) -> None:
+    """Ask whether the table is written as it seems."""
+    for note in [*found.table.notes]:
+        if not _confirmed(note, "right?", default=True):
+            if not _is_of_thousands(note):
+                raise UsageError(
+                    "say how the table is written (--sheet, --header-row, --encoding, "
+                    "--delimiter, --decimal), and start again"
+                )
+            found.table.written = found.table.written.model_copy(update={"thousands": False})
+            found.judge_again()
+        found.table.notes.remove(note)
+
+
+def _factor(answer: str) -> dict[str, float | None]:
+    """Return a factor, and an offset if there is one; None for -."""
+    factor, *offset = map(_number, answer.replace("+", " ").split())
+    if len(offset) > 1:
+        raise typer.BadParameter("write a factor such as 0.5 or 1/60, or a factor and an offset")
+    return {"factor": factor, **({"offset": offset[0]} if offset else {})}
 
 
 # --- columns --------------------------------------------------------------------------------------
@@ -182,7 +213,7 @@ def _answered(feature: Feature, point: Point) -> Point:
         return _ask_texts(point)
     if point.counts and point.mark == "to do":
         return _ask_levels(feature, point)
-    if any(value in (None, "NAME HERE") for value in point.settings.values()):
+    if not point.taken and any(each in _ASKED for each in point.settings.values()):
         return _ask_settings(point)
     if not point.settings:  # only the file can say more
         right = _confirmed(point.why, "right?", default=True)
@@ -200,10 +231,15 @@ def _ask_settings(point: Point) -> Point:
     for name, value in point.settings.items():
         if value == "NAME HERE":
             settings[name] = _asked(f"  column of the {name}", str)
-        elif value is None:
-            settings[name] = _asked(f"  {name} (session's value = value here x {name})", _number)
+        elif value in _ASKED:
+            question = "  session's value = value here x FACTOR (+ OFFSET)"
+            settings |= _asked(question, _factor, value and "1")
+            if name == "time_factor":
+                settings = {"time_factor": settings["factor"]}
     if None in settings.values():
         return point
+    if settings.get("factor", settings.get("time_factor")) == 1.0:
+        return Point(point.why)
     return dataclasses.replace(point, mark="", settings=settings, taken=True)
 
 
@@ -217,23 +253,24 @@ def _ask_levels(feature: Feature, point: Point) -> Point:
     meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
     if feature.kind != "binary":
         meant = ", ".join(names)
-    _say(f"what does each code mean? {meant}, or - for a missing value", "  ")
+    _say(f"what does each code mean? {meant} (first letters are enough), or - if missing", "  ")
 
     def level(answer: str) -> str:
         exact = [name for name in names if name.casefold() == answer.casefold()]
         begun = [name for name in names if name.casefold().startswith(answer.casefold())]
         found = ["-"] if answer == "-" else exact or begun
         if len(found) != 1:
-            raise typer.BadParameter(f"write {' or '.join(names)}, or its first letters, or -")
+            raise typer.BadParameter(f"write {' or '.join(names)}, or -")
         return found[0]
 
     gone = point.settings.get("missing", ())
     of_choices = {code for _, settings in point.choices for code in settings["levels"]}
     asked = {*point.levels, *of_choices, *gone} - {*levels}
     missing = []
-    for code, n in sorted(point.counts.items(), key=lambda each: (each[0] in gone, -each[1])):
+    for code, n in sorted(point.counts.most_common(), key=lambda each: looks_missing(each[0])):
         if code in asked:
-            answer = _asked(f"    {as_toml(code)} {n}", level, "-" if code in gone else None)
+            default = "-" if looks_missing(code) else None
+            answer = _asked(f"    {as_toml(code)} {n}", level, default)
             if answer == "-":
                 missing.append(code)
             else:
@@ -255,22 +292,29 @@ def _ask_texts(point: Point) -> Point:
         read[text] = _asked(f"  {as_toml(text)} {point.counts[text]}: a number, or -", _number)
 
     def change(answer: str) -> dict[str, float | None]:
-        text, _, value = (part.strip().strip('"') for part in answer.rpartition("="))
         if answer in ("yes", "y", "-"):
             return dict.fromkeys(read if answer == "-" else ())
-        if text not in read:
-            raise typer.BadParameter('write a text as it is shown, such as "<5" = 2.5')
-        return {text: _number(value)}
+        changed = {}
+        for each in re.split(r"[,;] ", answer):
+            text, _, value = (part.strip().strip('"') for part in each.rpartition("="))
+            if text not in read:
+                raise typer.BadParameter('write texts as they are shown: "<5" = 2.5, "no" = -')
+            changed[text] = _number(value)
+        return changed
 
-    while True:
+    # Of numbers with another decimal mark one is enough.
+    plain = {text for text, number in read.items() if text.replace(",", ".") == str(number)}
+    shown = {text: number for text, number in read.items() if text not in plain} | dict(
+        itertools.islice(((text, read[text]) for text in plain), 1)
+    )
+    while shown:
         pairs = (
             f"{as_toml(text)} = {'missing' if number is None else number} ({point.counts[text]})"
-            for text, number in sorted(read.items(), key=lambda each: each[1] is None)
+            for text, number in sorted(shown.items(), key=lambda each: each[1] is None)
         )
         _say(f"texts: {', '.join(pairs)}", "  ")
-        if not (changed := _asked("  right?", change, "yes")):
-            break
-        read |= changed
+        shown = _asked("  right?", change, "yes")
+        read |= shown
     settings = {
         name: of for name, of in point.settings.items() if name not in ("missing", "values")
     }

@@ -297,7 +297,9 @@ class RowCheck:
             warned = [each.feature for each in self.found.columns if each.state == "warning"]
             if warned:
                 doubts.append(f"what is said above of {list_names(warned)} is right")
-            if n := self.options.count_uncertain():
+            if n := self.options.count_marked("to do"):
+                doubts.append(f"you have done what is marked as to do in the mapping file ({n})")
+            if n := self.options.count_marked("uncertain"):
                 doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
             _say(
                 f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}. Next, with "

@@ -106,7 +106,9 @@ class CountedTable:
     def contents(self, name: str) -> str:
         """Return what a column holds, in a few words; of free text only how many texts."""
         cells = Counter({each: n for each, n in self.columns[name].items() if not is_missing(each)})
-        found, _ = count_numbers(cells, self.written.decimal, self.textual)
+        found, _ = count_numbers(
+            cells, self.written.decimal, self.textual, thousands=self.written.thousands
+        )
         distinct = dict.fromkeys(value for value, _ in found)
         if len(distinct) > _MOST_YES_NO and 2 * sum(n for _, n in found) > cells.total():
             return f"{min(distinct):.15g} to {max(distinct):.15g}"
@@ -468,7 +470,7 @@ def level_of(feature: Feature, code: str, codes: Collection[str], match: Match) 
 def _of_rank(levels: Sequence[str], code: str, codes: Iterable[str]) -> list[str]:
     """Return the level with the number of a code, if all levels and codes have numbers."""
     ranks = [rank_of(level, alone=True) for level in levels]
-    own = [rank_of(each) for each in codes if not (looks_missing(each) or each in levels)]
-    if None in ranks or None in own or not set(own) <= set(ranks):
+    own = {rank_of(each) for each in codes if not (looks_missing(each) or each in levels)}
+    if None in ranks or not own - {None} <= set(ranks):
         return []
     return [level for level, rank in zip(levels, ranks, strict=True) if rank == rank_of(code)]

@@ -48,10 +48,12 @@ from fedclust.data.known_names import (
     is_absent_text,
     is_contrary,
     is_death,
+    is_time,
     is_unit,
     legend_of,
     likeness,
     looks_missing,
+    may_become,
     meanings_of,
     other_units,
     rank_of,
@@ -70,10 +72,17 @@ _NEARLY_ALL: Final = 0.98
 #: So many columns are named at most, of so many with the most similar names.
 _MOST_NEAR: Final = 4
 _MOST_TRIED: Final = 20
+#: At the end of a header; in other words min is a minimum.
+_MINUTES: Final = re.compile(r"[ _(\[]min\.?[)\]]?$")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
 #: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
 #: A number before other text, such as ``120/80`` or ``85 (4l O2)``; not a date or a range.
-_FIRST_NUMBER: Final = re.compile(r"(\d+)(?:([.,])(\d+))?(?![\d.,:–-]|/1[02]$).*")
+_FIRST_NUMBER: Final = re.compile(
+    r"(?:(?:ca|circa|approx|env|about|cca|ung)\b\.? ?|[~≈] ?)?"
+    r"(\d+)(?:([.,])(\d+))?(?! ?[\d.,:+*x×–-]|/1[02]$).*",
+    re.IGNORECASE,
+)
+_RANGE: Final = re.compile(r"(\d+) ?[–-] ?(\d+)")
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
 
 
@@ -217,7 +226,7 @@ class ColumnJudge:
             why += f"; by its values it may be {list_names([*map(as_toml, names)])}"
         else:
             free = (name for name in self._table.columns if name not in used)
-            tried = sorted(free, key=lambda name: -similarity(feature.name, name))[:_MOST_TRIED]
+            tried = sorted(free, key=lambda name: -_nearness(feature, name))[:_MOST_TRIED]
             names = [each for each in tried if may_be(feature, self._table, each)][:_MOST_NEAR]
             if not names and feature.kind != "numeric":
                 like = (each for each in tried if is_somewhat_like(feature, each, self._table))
@@ -247,7 +256,7 @@ class ColumnJudge:
         else:
             section.set(column=name)
         if of is not None and fits_value(name):
-            section.note("are values of other measurements in it? Give each a column")
+            section.note("is every value in it of this measurement?")
         if of is not None:
             self._add_places(section, of, used)
         if match.others:
@@ -256,7 +265,7 @@ class ColumnJudge:
             section.note(f"only its first {MOST_CELLS:,} different cells are judged")
         right = table.header.index(name) + 1
         if "".join(table.header[right : right + 1]).startswith(UNNAMED):
-            section.note("is its header cell above the column to its right too?")
+            section.note("the column to its right has no name: is this the right one?")
         unit = split_unit(name)[1] if numeric else ""
         also = {
             each
@@ -266,7 +275,7 @@ class ColumnJudge:
         }
         if also and match.score < 4:
             said = list_names([*map(as_toml, sorted(also))])
-            section.note(f"what does {said} in the header mean?")
+            section.note(f"its header says {said}, too: is it the right measurement?")
 
     def _add_places(self, section: Section, of: Trajectory, used: Collection[str]) -> None:
         """Add the columns of persons and of times, and the unit of these."""
@@ -316,7 +325,7 @@ class ColumnJudge:
             for value, _ in values
         )
         if of.grid and values and not any(near):
-            section.note("no time lies near the grid: which unit?")
+            section.note("no time lies near the grid: is their unit right?")
 
     def _range_text(self, cells: Counter[Any]) -> str:
         found, _ = count_numbers(cells, self._table.written.decimal, self._table.textual)
@@ -409,14 +418,14 @@ class ColumnJudge:
         if self._table.written.thousands or not threes:
             return
         if len(threes) == len(spelled) or far_below:
-            section.note("are its marks decimal marks, or do they separate thousands?")
+            section.note("are its marks decimal marks? They may separate thousands")
 
     def _add_codes(self, section: Section, match: Match, cells: Counter[Any]) -> None:
         feature = section.feature
         codes, missing = count_codes(feature, cells)
         _add_missing(section, missing)
         if any(text.casefold() == "none" for text in missing):
-            section.note('"None" is read as missing: does it mean no?')
+            section.note('"None" is read as missing: does it mean that there is no value?')
         sorted_codes = _sort_codes(feature, codes, match)
         _, known, unknown = sorted_codes
         taken = match.score >= 0 and 0 < len(unknown) < len(codes)
@@ -424,7 +433,9 @@ class ColumnJudge:
         if known:
             section.remark(f"codes of the session: {with_counts(known)}")
         if feature.kind == "binary" and missing and len(codes) == 1 and not unknown:
-            section.note(f"only {as_toml(*codes)} is there: do the others mean no value, or no?")
+            section.note(
+                f"only {as_toml(*codes)} is there: do the others mean that there is no value?"
+            )
         point = _propose_levels(feature, codes, match.column, sorted_codes)
         why, mark = "", ""
         if feature.kind == "binary" and is_contrary(feature.name, match.column):
@@ -435,6 +446,13 @@ class ColumnJudge:
         elif unknown:
             why, mark = f"codes that are not known: {with_counts(unknown)}", "to do"
         section.points.append(dataclasses.replace(point, why=why, mark=mark, taken=taken))
+
+
+def _nearness(feature: Feature, name: str) -> float:
+    """Return how near a column's name is to a feature's; a unit that may be its own counts, too."""
+    unit = split_unit(name)[1]
+    fits = bool(unit and feature.unit) and is_unit(unit) and may_become(unit, feature.unit)
+    return similarity(feature.name, name) + fits
 
 
 def _plain(number: float) -> float | int:
@@ -453,11 +471,14 @@ def _add_unit(section: Section, column: str) -> tuple[float, float]:
     degrees = _DEGREES.search(column)
     if degrees and feature.unit and conversion("", "", "°F", feature.unit):
         unit = f"°{(degrees[1] or degrees[2]).upper()}"
+    if _MINUTES.search(column) and feature.unit and conversion("", "", "minutes", feature.unit):
+        unit = "minutes"
     if not unit or same_measure(unit, feature.unit):
         return 1.0, 0.0
     if not feature.unit or not (is_unit(unit) or "/" in unit):
         asked = as_toml(feature.unit) if feature.unit else "the session's unit"
-        section.note(f"does {as_toml(unit)} in the header mean {asked}?")
+        settings = {"to": feature.unit, "factor": 1.0} if feature.unit else {}
+        section.note(f"does {as_toml(unit)} in the header mean {asked}?", settings)
         return 1.0, 0.0
     found = conversion(feature.name, column, unit, feature.unit)
     if found is None:
@@ -472,7 +493,7 @@ def _add_unit(section: Section, column: str) -> tuple[float, float]:
 def _conversion_settings(feature: Feature, factor: float, offset: float) -> dict[str, Any]:
     if offset:
         return {"to": feature.unit, "factor": factor, "offset": offset}
-    return {"to": feature.unit, "factor": float(f"{factor:.6g}")}
+    return {"to": feature.unit, "factor": factor}
 
 
 def _judge_bounds(
@@ -487,6 +508,7 @@ def _judge_bounds(
     Return the other unit if it is taken.
     """
     feature, said_unit = section.feature, bool(split_unit(column)[1])
+    lower, _ = limits(feature)
     beyond = _outside(feature, values)
     total, outside = int(counts.sum()), int(counts[beyond].sum())
     others = _other_units(feature, values, counts)
@@ -498,6 +520,8 @@ def _judge_bounds(
         why = "all values lie in the lowest twentieth of the bounds: which unit?"
     elif others and not said_unit:
         why = f"the header says no unit, and its values would fit in {others[0][0]} too"
+    elif total and not said_unit and lower == -np.inf and is_time(feature.unit):
+        why = f"is it in {feature.unit}? Its values: {own.min():.15g} to {own.max():.15g}"
     else:
         return None
     # No value can be one in the session's unit, and all fit in a single other one.
@@ -508,6 +532,8 @@ def _judge_bounds(
         unit, *found = others[0]
         settings = {"unit": unit, **_conversion_settings(feature, *found)}
         why += f": read as {unit}" if taken else f": are they in {unit}?"
+    elif feature.unit and "factor" not in section.settings and not 0 < 5 * outside < total:
+        settings = {"to": feature.unit, "factor": 1.0}
     section.note(why, settings, taken=taken)
     return others[0][0] if taken else None
 
@@ -578,8 +604,13 @@ def _text_settings(texts: Counter[str], mark: str, here: _Column) -> dict[str, A
         if not (text in values or _is_limit(text) or _has_unit(text, units))
         if not looks_like_a_value(text)
     }
-    # Of 120/80 or 85 (4l O2) the first number is proposed; 180 cm has another unit.
+    # Of 30-40 the middle is proposed, of 120/80 the first number; 180 cm has another unit.
     for text in [*others]:
+        span = _RANGE.fullmatch(text)
+        if span and int(span[1]) < int(span[2]):
+            values[text] = (int(span[1]) + int(span[2])) / 2
+            del others[text]
+            continue
         first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
         if first and first[2] in (None, mark) and not (whole and is_unit(whole[5])):
             values[text] = float(f"{first[1]}.{first[3] or 0}")

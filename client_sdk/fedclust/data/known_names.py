@@ -387,19 +387,30 @@ def is_unit(text: str) -> bool:
     return text not in ("C", "F", "K") and _dimension(text) is not None
 
 
+def is_time(unit: str) -> bool:
+    """Return whether a unit of a session is one of time."""
+    return _dimension(_of_session(unit)) == "time"
+
+
 def _dimension(unit: str) -> str | None:
     return next((name for name, scale in _SCALES.items() if _unit(unit) in scale), None)
 
 
+def _of_session(unit: str) -> str:
+    """Return the unit that a session's one begins with: kg of ``kg, without prosthesis``."""
+    parts = unit, unit.partition(",")[0], unit.partition(" ")[0]
+    return next(filter(is_unit, parts), unit)
+
+
 def may_become(unit: str, other: str) -> bool:
-    """Return whether a unit may be converted into another one, of grams and moles if known."""
-    pair = {_dimension(unit), _dimension(other)}
+    """Return whether a unit may become that of a session, of grams and moles if known."""
+    pair = {_dimension(unit), _dimension(_of_session(other))}
     return len(pair) == 1 or pair == {"mass_concentration", "amount_concentration"}
 
 
 def same_measure(unit: str, other: str) -> bool:
-    """Return whether two units are one, however they are written."""
-    return _unit(unit) == _unit(other)
+    """Return whether a unit is that of a session, however they are written."""
+    return _unit(unit) in (_unit(other), _unit(_of_session(other)))
 
 
 def _group(feature: str, header: str) -> str | None:
@@ -414,7 +425,7 @@ def cell_unit(feature: str, header: str, unit: str, to: str) -> tuple[float, flo
         return 1.0, 0.0
     smaller, n = _WORDS["larger"].get(unit.casefold(), (unit, 1))
     factor, offset = conversion(feature, header, smaller, to) or (0.0, 0.0)
-    return float(f"{factor * n:.6g}"), offset
+    return factor * n, offset
 
 
 def with_two_units(feature: str, header: str, text: str, to: str) -> float | None:
@@ -435,14 +446,15 @@ def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:
 
     Those of moles, which are taken for grams most often, come first.
     """
-    of = _dimension(unit)
+    of = _dimension(_of_session(unit))
     units = sorted((each != of, other) for each, scale in _SCALES.items() for other in scale)
     found = {other: conversion(feature, "", other, unit) for _, other in reversed(units)}
     return {other: pair for other, pair in found.items() if pair}
 
 
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:
-    """Return factor and offset from one unit to another; None if they are not known."""
+    """Return factor and offset from a unit to that of a session; None if they are not known."""
+    to = _of_session(to)
     unit = _OF_CELLS.get(unit, unit) if _dimension(to) == "cells" else unit
     shifted = _WORDS["shifted"].get(_unit(unit), {}).get(_unit(to))
     if shifted and (shifted["of"] == "any" or _group(feature, header) in shifted["of"].split()):

@@ -193,11 +193,11 @@ class ReadOptions(Format):
         """The name of the mapping in messages."""
         return Path(self.mapping).name if isinstance(self.mapping, str) else "the mapping"
 
-    def count_uncertain(self) -> int:
-        """Return how many lines of the mapping file are marked as uncertain."""
+    def count_marked(self, mark: str) -> int:
+        """Return how many lines of the mapping file are marked as ``to do``, or ``uncertain``."""
         if not isinstance(self.mapping, str):
             return 0
-        return Path(self.mapping).read_text("utf-8").count("# uncertain:")
+        return Path(self.mapping).read_text("utf-8").count(f"# {mark}:")
 
 
 class Dataset:

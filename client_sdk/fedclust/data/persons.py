@@ -377,7 +377,7 @@ def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     return (said,) if found else ()
 
 
-def _repeated_message(column: str | None, n_ids: int, n_rows: int) -> str:
+def repeated_message(column: str | None, n_ids: int, n_rows: int) -> str:
     """Return what to do about ids that occur several times."""
     message = f"{repeated_text(n_ids, n_rows)}, and an id column names each row once; if they are "
     option = shlex.join(["--person-column", column or "COLUMN"])
@@ -481,7 +481,7 @@ class _Reader:
             cells = cells_of_persons(self.rows.outcomes, cells, persons)
         elif len(numbers) < n:
             first = int(np.flatnonzero(persons != np.arange(n))[0])
-            message = _repeated_message(self.named, *count_repeated(keys))
+            message = repeated_message(self.named, *count_repeated(keys))
             raise origin.fault("persons", message, column=self.named, index=first)
         return PersonBlock(len(numbers), tuple(numbers), sources, cells)
 
@@ -609,7 +609,7 @@ class _Reader:
         if not self.grouped:
             _, counts = np.unique(np.frombuffer(seen, dtype=np.int64), return_counts=True)
             repeated = counts[counts > 1]
-            message = _repeated_message(self.named, len(repeated), int(repeated.sum()))
+            message = repeated_message(self.named, len(repeated), int(repeated.sum()))
             return self.origin.fault("persons", message, column=self.named)
         message = "rows of one person do not follow each other, as reading out of core needs; sort "
         message += "them by person, or omit out_of_core= (--out-of-core)"

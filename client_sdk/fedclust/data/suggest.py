@@ -43,14 +43,29 @@ class MappingSuggestion:
         table: CountedTable,
         rows_of: Mapping[str, Trajectory],
         ids: Collection[str | None],
+        guess_decimal: bool,
     ) -> None:
         self.source, self.table, self._ids = source, table, ids
         self.sections: dict[str, Section] = {}
+        self._guess_decimal = guess_decimal
         #: The trajectories with a row for each value.
         self._rows_of = rows_of
 
     def __repr__(self) -> str:
         return f"MappingSuggestion({self.source!r})"
+
+    def judge_decimal_mark(self) -> None:
+        """Guess the decimal mark by the columns that are chosen, and judge each again."""
+        names = [each.match.column for each in self.sections.values() if each.match]
+        if self._guess_decimal and names:
+            self.table.set_decimal([self.table.columns[name] for name in names])
+        self.judge_again()
+
+    def judge_again(self) -> None:
+        """Judge each column that is chosen again, as after a change of how the file is written."""
+        for section in [*self.sections.values()]:
+            if section.match is not None:
+                self.choose(section.feature, section.match)
 
     def choose(self, feature: Feature, match: Match | None, used: Collection[str] = ()) -> None:
         """Judge how a column is read as a feature; ``used`` are the columns of other features."""
@@ -114,13 +129,18 @@ class MappingSuggestion:
 
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; UsageError if one of this name exists, or it cannot be written."""
-        if Path(path).exists():
-            raise UsageError(f"{path} exists: use it (mapping=, --mapping), or give another name")
+        refuse_existing(path)
         with (
             writing(path),
             open(path, "x", encoding="utf-8", newline="\n", opener=_private) as file,
         ):
             file.write(self.text)
+
+
+def refuse_existing(path: str | os.PathLike[str]) -> None:
+    """Raise UsageError if a mapping file of this name exists."""
+    if Path(path).exists():
+        raise UsageError(f"{path} exists: use it (mapping=, --mapping), or give another name")
 
 
 def _private(path: str, flags: int) -> int:
@@ -176,10 +196,11 @@ def suggest_mapping(
         # The header may be a title or a row.
         read_columns(Dataset.of(dataset.source, table.options(dataset)))
     columns = [table.columns[match.column] for match in matched.values() if match]
-    if table.textual and dataset.options.decimal is None:
+    guess_decimal = table.textual and dataset.options.decimal is None
+    if guess_decimal:
         table.set_decimal(columns or table.columns.values())
     match_by_values([each for each in features if each.name not in rows_of], matched, table)
-    found = MappingSuggestion(describe(dataset.source), table, rows_of, ids)
+    found = MappingSuggestion(describe(dataset.source), table, rows_of, ids, guess_decimal)
     proposed = {name: match.column for name, match in matched.items() if match}
     for feature in features:
         others = {column for name, column in proposed.items() if name != feature.name}

@@ -141,8 +141,9 @@ class Outcome(Written):
         if self.kind in ("ordered", "time"):
             return (Feature(name=self.name, unit=self.unit),)
         if self.kind == "binary":
-            return (Feature(name=self.name, kind="binary"),)
-        return (Feature(name=self.name, kind="categorical", levels=self.levels),)
+            return (Feature(name=self.name, unit=self.unit, kind="binary"),)
+        levels = self.levels
+        return (Feature(name=self.name, unit=self.unit, kind="categorical", levels=levels),)
 
     _written = leave_out(unit="", levels=None, edges=None, values=None, event=None)
 
