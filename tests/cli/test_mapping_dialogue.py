@@ -69,7 +69,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     assert found.still_open == ()
     assert "to do" not in found.text
     assert "3 Vigilanz" in said
-    assert 'texts: "118 (liegend)" = 118.0 (1), "139/80" = 139.0 (1), "n. e." = missing' in said
+    assert 'texts: "118 (liegend)" = 118 (1), "139/80" = 139 (1), "n. e." = missing' in said
     assert "Alter is the column of age" in said
     assert "what does each code mean? 1 (lives in a nursing home), 0" in said
     assert "write 0 or 1, or -" in said

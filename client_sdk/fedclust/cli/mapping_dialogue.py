@@ -16,7 +16,7 @@ from fedclust.cli.console import err, show
 from fedclust.data.advice import as_toml
 from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
-from fedclust.data.known_names import looks_missing
+from fedclust.data.known_names import is_absent_text, looks_missing
 from fedclust.data.suggest import MappingSuggestion
 from fedclust.schema.feature import Feature
 from fedclust.site.terminal import WIDEST, printable
@@ -55,9 +55,10 @@ def ask_mapping(found: MappingSuggestion) -> None:
         if not decided:
             found.judge_decimal_mark()
             _ask_format(found)
+        gone = set[str]()
         for section in found.sections.values():
             if section.marked:
-                _ask_points(section)
+                _ask_points(section, gone)
 
 
 def _say(text: str, indent: str = "") -> None:
@@ -67,7 +68,9 @@ def _say(text: str, indent: str = "") -> None:
 
 def _asked(question: str, read: Callable[[str], Any], default: str | None = None) -> Any:
     """Return an answer as ``read`` returns it; typer.BadParameter there asks again."""
-    return typer.prompt(printable(question), default, value_proc=read, err=True)
+    mark = " " if question.endswith("?") and default is None else ": "
+    question = printable(question)
+    return typer.prompt(question, default, value_proc=read, prompt_suffix=mark, err=True)
 
 
 def _confirmed(why: str, question: str, *, default: bool | None) -> bool:
@@ -195,22 +198,25 @@ def _ask_column(
 # --- how a column is read -------------------------------------------------------------------------
 
 
-def _ask_points(section: Section) -> None:
-    """Ask about each point of a feature that is marked; later settings replace earlier ones."""
+def _ask_points(section: Section, gone: set[str]) -> None:
+    """Ask about each point of a feature that is marked; later settings replace earlier ones.
+
+    ``gone`` are the texts that are missing values in a column before, and gets those of this one.
+    """
     show(err, "")
     _say(f"{_called(section.feature)} = {as_toml(section.settings.get('column', ''))}")
     for place, point in enumerate(section.points):
         if point.mark:
-            answered = section.points[place] = _answered(section.feature, point)
+            answered = section.points[place] = _answered(section.feature, point, gone)
             for before, other in enumerate(section.points[:place]):
                 kept = {a: b for a, b in other.settings.items() if a not in answered.settings}
                 section.points[before] = dataclasses.replace(other, settings=kept)
 
 
-def _answered(feature: Feature, point: Point) -> Point:
+def _answered(feature: Feature, point: Point, gone: set[str]) -> Point:
     """Return a point as a person answers it: without a mark, unless it stays open."""
     if point.counts and feature.kind == "numeric":
-        return _ask_texts(point)
+        return _ask_texts(point, gone)
     if point.counts and point.mark == "to do":
         return _ask_levels(feature, point)
     if not point.taken and any(each in _ASKED for each in point.settings.values()):
@@ -252,8 +258,8 @@ def _ask_levels(feature: Feature, point: Point) -> Point:
         _say(f"known: {', '.join(pairs)}", "  ")
     meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
     if feature.kind != "binary":
-        meant = ", ".join(names)
-    _say(f"what does each code mean? {meant} (first letters are enough), or - if missing", "  ")
+        meant = f"{', '.join(names)} (first letters are enough)"
+    _say(f"what does each code mean? {meant}, or - if missing", "  ")
 
     def level(answer: str) -> str:
         exact = [name for name in names if name.casefold() == answer.casefold()]
@@ -266,6 +272,9 @@ def _ask_levels(feature: Feature, point: Point) -> Point:
     gone = point.settings.get("missing", ())
     of_choices = {code for _, settings in point.choices for code in settings["levels"]}
     asked = {*point.levels, *of_choices, *gone} - {*levels}
+    many = f"it has {len(asked)} codes"
+    if len(asked) > 20 and not _confirmed(many, "is it the right column?", default=True):
+        return point
     missing = []
     for code, n in sorted(point.counts.most_common(), key=lambda each: looks_missing(each[0])):
         if code in asked:
@@ -279,12 +288,18 @@ def _ask_levels(feature: Feature, point: Point) -> Point:
     return Point(point.why, "", settings, taken=True, levels=levels, counts=point.counts)
 
 
-def _ask_texts(point: Point) -> Point:
-    """Ask whether texts in a column of numbers are read rightly."""
+def _ask_texts(point: Point, gone: set[str]) -> Point:
+    """Ask whether texts in a column of numbers are read rightly; ``gone`` are missing values."""
     #: The number of each text, None for a missing value.
     read: dict[str, float | None] = dict.fromkeys(point.settings.get("missing", ()))
     read |= point.settings.get("values", {})
-    unread = [text for text in point.counts if text not in read]
+    # A frequent text may well mean a number, such as 0.
+    unread = [
+        text
+        for text, n in point.counts.items()
+        if text not in gone
+        if text not in read or (read[text] is None and n >= 10 and not is_absent_text(text))
+    ]
     if len(unread) > 12:
         _say(f"{point.why}; say in the mapping file what means a missing value", "  ")
         return point
@@ -309,10 +324,13 @@ def _ask_texts(point: Point) -> Point:
     )
     while shown:
         pairs = (
-            f"{as_toml(text)} = {'missing' if number is None else number} ({point.counts[text]})"
+            f"{as_toml(text)} = {'missing' if number is None else f'{number:.15g}'} "
+            f"({point.counts[text]})"
             for text, number in sorted(shown.items(), key=lambda each: each[1] is None)
         )
         _say(f"texts: {', '.join(pairs)}", "  ")
+        if gone >= shown.keys():
+            break
         shown = _asked("  right?", change, "yes")
         read |= shown
     settings = {
@@ -320,6 +338,7 @@ def _ask_texts(point: Point) -> Point:
     }
     values = {text: number for text, number in read.items() if number is not None}
     missing = [text for text, number in read.items() if number is None]
+    gone |= {*missing}
     settings |= {"missing": missing} if missing else {}
     settings |= {"values": values} if values else {}
     return Point(point.why, "", settings, taken=True, counts=point.counts)

@@ -181,11 +181,13 @@ class Section:
 
 @dataclass(frozen=True)
 class _Column:
-    """A feature's name, its column, and the unit of the column."""
+    """A feature's name, its column, the unit of the column, and how its numbers are written."""
 
     feature: str
     name: str
     unit: str
+    mark: str
+    thousands: bool
 
 
 class ColumnJudge:
@@ -363,7 +365,7 @@ class ColumnJudge:
         for (_, why), unread in wrong.items():
             counts_of = texts.setdefault(why.partition(";")[0], Counter())
             counts_of.update({str(cell): cells[cell] for cell in unread})
-        here = _Column(feature.name, column, unit)
+        here = _Column(feature.name, column, unit, mark, thousands)
         if not self._add_texts(section, here, texts) and not found:
             section.note("the column has no number")
 
@@ -371,9 +373,8 @@ class ColumnJudge:
         self, section: Section, here: _Column, texts: Mapping[str, Counter[str]]
     ) -> bool:
         """Add how texts in numbers are read, by what is wrong; return whether some are read."""
-        mark = self._table.written.decimal
         every = sum(texts.values(), Counter[str]())
-        of_cells = _values_of(every, mark, here)[1]
+        of_cells = _values_of(every, here)[1]
         if units := {name: factor for name, factor in of_cells.items() if factor}:
             shown = [next(text for text in every if _has_unit(text, {name})) for name in units]
             how = "read as numbers"
@@ -387,7 +388,7 @@ class ColumnJudge:
         }
         listed = sum(left.values(), Counter[str]())
         # Of 120/80 another number may be meant.
-        numbers = {text for text in _values_of(listed, mark, here)[0] if "/" not in text}
+        numbers = {text for text in _values_of(listed, here)[0] if "/" not in text}
         taken = all(is_absent_text(text) or text in numbers for text in listed)
         texts_said = []
         for why, each in left.items():
@@ -395,7 +396,7 @@ class ColumnJudge:
             if each:
                 texts_said.append(f"{why}{f', read {how}' * taken}: {with_counts(each)}")
         if texts_said:
-            settings = _text_settings(listed, mark, here)
+            settings = _text_settings(listed, here)
             marked = "uncertain" if taken else "to do"
             section.points.append(
                 Point("; ".join(texts_said), marked, settings, taken, counts=listed)
@@ -520,7 +521,7 @@ def _judge_bounds(
         why = "all values lie in the lowest twentieth of the bounds: which unit?"
     elif others and not said_unit:
         why = f"the header says no unit, and its values would fit in {others[0][0]} too"
-    elif total and not said_unit and lower == -np.inf and is_time(feature.unit):
+    elif total and lower == -np.inf and is_time(feature.unit) and "to" not in section.settings:
         why = f"is it in {feature.unit}? Its values: {own.min():.15g} to {own.max():.15g}"
     else:
         return None
@@ -555,17 +556,18 @@ def _is_limit(text: str) -> bool:
 
 
 def _values_of(
-    texts: Iterable[str], mark: str, here: _Column
+    texts: Iterable[str], here: _Column
 ) -> tuple[dict[str, float], dict[str, float | None]]:
     """Return the number of each text such as a limit or a grade, and units behind numbers.
 
-    ``mark`` is the decimal mark. The number is half the limit of values below it, and the limit of
-    values above it. A unit has its factor to that of the column, None if it is not known.
+    The number is half the limit of values below it, and the limit of values above it. A unit has
+    its factor to that of the column, None if it is not known.
     """
     found, units = dict[str, float](), dict[str, float | None]()
     for text in texts:
-        parts = _NUMBER.fullmatch(text)
-        other = parts is not None and parts[3] not in (None, mark)
+        apart = rf"(?<=\d)\{',' if here.mark == '.' else '.'}(?=\d{{3}})"
+        parts = _NUMBER.fullmatch(re.sub(apart, "", text) if here.thousands else text)
+        other = parts is not None and parts[3] not in (None, here.mark)
         # Three digits after the other mark may be thousands.
         if parts and not (other and len(parts[4]) == 3):
             number, unit = float(f"{parts[2]}.{parts[4] or 0}"), parts[5].strip()
@@ -593,9 +595,9 @@ def _values_of(
     return found, units
 
 
-def _text_settings(texts: Counter[str], mark: str, here: _Column) -> dict[str, Any]:
+def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
     """Return the settings that read texts without a unit that is known."""
-    values, of_cells = _values_of(texts, mark, here)
+    values, of_cells = _values_of(texts, here)
     # In a column without a unit a single one behind its numbers is that of the column.
     units = dict.fromkeys(of_cells, 1.0) if len(of_cells) == 1 and not here.unit else {}
     others = {
@@ -612,7 +614,10 @@ def _text_settings(texts: Counter[str], mark: str, here: _Column) -> dict[str, A
             del others[text]
             continue
         first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
-        if first and first[2] in (None, mark) and not (whole and is_unit(whole[5])):
+        if whole and is_time(here.unit):
+            del others[text]  # as 5 J among months
+            continue
+        if first and first[2] in (None, here.mark) and not (whole and is_unit(whole[5])):
             values[text] = float(f"{first[1]}.{first[3] or 0}")
             del others[text]
     settings: dict[str, Any] = {}
