@@ -274,7 +274,7 @@ class RowCheck:
         todo = list(self._edits())
         said = f"{'Still to do' if self.refused else 'Better, but not needed'} in the mapping file"
         if self.options.mapping is None:
-            said += " (--mapping): fedclust check --write-mapping suggests one"
+            said += " (--mapping): fedclust check --write-mapping FILE --ask makes one"
         if todo:
             show(out, f"{said}:", "bold")
         for number, each in enumerate(todo, 1):
