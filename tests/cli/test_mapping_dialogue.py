@@ -69,7 +69,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     assert found.still_open == ()
     assert "to do" not in found.text
     assert "3 Vigilanz" in said
-    assert 'texts: "118 (liegend)" = 118 (1), "139/80" = 139 (1), "n. e." = missing' in said
+    assert '"n. e." = missing? (1), "118 (liegend)" = 118 (1), "139/80" = 139 (1)' in said
     assert "Alter is the column of age" in said
     assert "what does each code mean? 1 (lives in a nursing home), 0" in said
     assert "write 0 or 1, or -" in said
@@ -126,11 +126,13 @@ def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
 ) -> None:
     stay = Feature(name="los", unit="days", lower=0, upper=400)
     table = pd.DataFrame({"los": [*range(60), 99, 99, 99]})
-    found, said = answer("", "", "n", features=[stay], table=table)
+    found, said = answer("", "", "98", "none", features=[stay], table=table)
     assert 'these numbers may mean a missing value: "99" 3' in said
     assert "sentinels" not in found.text
-    found, _ = answer("", "y", features=[stay], table=table)
-    assert "\nsentinels = [99]\n" in found.text
+    assert "write some of these numbers, all or none" in said
+    for chosen in ("all", "99"):
+        found, _ = answer("", chosen, features=[stay], table=table)
+        assert "\nsentinels = [99]\n" in found.text
     unit = Feature(name="creatinine", unit="mg/dl", lower=0.2, upper=20)
     enzyme = pd.DataFrame({"creatinine (U/l)": [1, 2, 3]})
     found, _ = answer("", "x", "0,5", features=[unit], table=enzyme)
@@ -160,6 +162,38 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
     assert "50 of 50 values lie outside the bounds" in said
     assert "session's value = value here x FACTOR (+ OFFSET) [1]" in said
     assert 'to = "years"\nfactor = 0.1\n' in found.text
+
+
+def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": [*range(30, 50), 0.5, 151, 200]})
+    found, said = answer("", "0.5 = 50, 151 = 51", "200 = -", "", features=[AGE], table=table)
+    assert "3 of 23 values lie outside the bounds" in said
+    assert found.still_open == ()
+    assert read(tmp_path, [AGE])[-3:, 0].tolist()[:2] == [50, 51]
+    assert np.isnan(read(tmp_path, [AGE])[-1, 0])
+    found, _ = answer("", "", features=[AGE], table=table)
+    assert read(tmp_path, [AGE])[-3:, 0].tolist() == [0.5, 151, 200]
+
+
+def test_a_time_of_day_in_a_column_of_minutes_is_a_duration(answer: Any, tmp_path: Path) -> None:
+    wait = Feature(name="wait", unit="minutes", lower=0, upper=500)
+    table = pd.DataFrame({"wait (min)": ["30", "00:45:00", "1:05", "20"]})
+    _, said = answer("", "", features=[wait], table=table)
+    assert '"00:45:00" = 45 (1), "1:05" = 65 (1)' in said
+    assert read(tmp_path, [wait])[:, 0].tolist() == [30, 45, 65, 20]
+
+
+def test_a_minus_beside_a_plus_is_no_missing_value(answer: Any, tmp_path: Path) -> None:
+    delirium = Feature(name="delirium", kind="binary")
+    table = pd.DataFrame({"delirium": ["+", "-", "+", "?"], "age": [50, 60, 70, 80]})
+    answer("", "1", "0", "", features=[delirium], table=table)
+    assert read(tmp_path, [delirium])[:3, 0].tolist() == [1, 0, 1]
+
+
+def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
+    table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
+    _, said = answer("", "", features=[AGE], table=table)
+    assert '"60 (ca.)" = 60 (10 and 9 like it), "k.A." = missing (1)' in said
 
 
 def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:

@@ -434,6 +434,18 @@ def test_no_mapping_is_written_for_a_column_of_ids_that_is_not_there(office: Off
     assert not written.exists()
 
 
+def test_codes_that_the_mapping_calls_one_do_not_differ(office: Office) -> None:
+    rows = pd.DataFrame({"age": [*range(40, 70)] * 2, "mrn": [*range(20), *range(20), *range(20)]})
+    rows["sex"] = ["M", "F"] * 10 + ["H", "F"] * 10 + ["M", "F"] * 10
+    rows.to_csv(office.place / "cohort.csv", index=False)
+    (office.place / "columns.toml").write_text("[features.sex.levels]\nM = 0\nH = 0\nF = 1\n")
+    file = office.place / "heart.json"
+    session_file(file, "age", {"name": "sex", "kind": "binary"})
+    given = ("check", "--definition", str(file), *office.data, *office.mapping)
+    text = " ".join(office.ran(*given, "--person-column", "mrn").out.split())
+    assert "20 ids occur in several rows (60 rows); each id is one person" in text
+
+
 def test_a_total_below_the_table_is_named(office: Office) -> None:
     rows = pd.DataFrame(RNG.normal(50, 5, (60, 3)).round(1), columns=["age", "chol", "ktv"])
     rows.insert(0, "mrn", [f"p{i}" for i in range(60)])

@@ -2,11 +2,10 @@
 
 import contextlib
 import dataclasses
-import itertools
 import re
 import sys
 import textwrap
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
@@ -181,7 +180,8 @@ def _ask_column(
     question, default = f"{_called(feature)}: which column?", None
     if match is not None and match.column not in used:
         question += f" Maybe {left.index(match.column) + 1} {as_toml(match.column)}"
-        default = str(left.index(match.column) + 1) if match.score >= 0 else None
+        likely = match.score >= 0 and not match.others
+        default = str(left.index(match.column) + 1) if likely else None
     name = settled[feature.name] = _asked(question, column, default)
     if name is None:
         section.match, section.points = None, [Point(settings={"lacking": True}, taken=True)]
@@ -204,7 +204,10 @@ def _ask_points(section: Section, gone: set[str]) -> None:
     ``gone`` are the texts that are missing values in a column before, and gets those of this one.
     """
     show(err, "")
-    _say(f"{_called(section.feature)} = {as_toml(section.settings.get('column', ''))}")
+    given = section.settings
+    said = f"{_called(section.feature)} = {as_toml(given.get('column', ''))}"
+    said += f" x {given.get('factor', 1):.6g}" * ("factor" in given)
+    _say(said + f" + {given.get('offset', 0):.6g}" * ("offset" in given))
     for place, point in enumerate(section.points):
         if point.mark:
             answered = section.points[place] = _answered(section.feature, point, gone)
@@ -221,13 +224,31 @@ def _answered(feature: Feature, point: Point, gone: set[str]) -> Point:
         return _ask_levels(feature, point)
     if not point.taken and any(each in _ASKED for each in point.settings.values()):
         return _ask_settings(point)
+    if "sentinels" in point.settings:
+        return _ask_sentinels(point)
     if not point.settings:  # only the file can say more
         right = _confirmed(point.why, "right?", default=True)
-        return dataclasses.replace(point, mark="" if right else "to do")
+        return Point() if right else dataclasses.replace(point, mark="to do")
     default = True if point.taken else None
-    if _confirmed(point.why, "right?" if point.taken else "take it?", default=default):
-        return dataclasses.replace(point, mark="", taken=True)
-    return Point()
+    right = _confirmed(point.why, "right?" if point.taken else "take it?", default=default)
+    return Point(settings=point.settings, taken=True) if right else Point()
+
+
+def _ask_sentinels(point: Point) -> Point:
+    """Ask which numbers mean a missing value."""
+    numbers = point.settings["sentinels"]
+
+    def chosen(answer: str) -> list[float]:
+        if answer in ("all", "none"):
+            return numbers if answer == "all" else []
+        found = {*map(_number, answer.replace(", ", " ").split())}
+        if not found <= {*numbers}:
+            raise typer.BadParameter("write some of these numbers, all or none")
+        return [number for number in numbers if number in found]
+
+    _say(point.why, "  ")
+    kept = _asked("  which are missing values?", chosen, "all" if point.taken else None)
+    return Point(settings={"sentinels": kept}, taken=True) if kept else Point()
 
 
 def _ask_settings(point: Point) -> Point:
@@ -245,8 +266,8 @@ def _ask_settings(point: Point) -> Point:
     if None in settings.values():
         return point
     if settings.get("factor", settings.get("time_factor")) == 1.0:
-        return Point(point.why)
-    return dataclasses.replace(point, mark="", settings=settings, taken=True)
+        return Point()
+    return Point(settings=settings, taken=True)
 
 
 def _ask_levels(feature: Feature, point: Point) -> Point:
@@ -278,21 +299,28 @@ def _ask_levels(feature: Feature, point: Point) -> Point:
     missing = []
     for code, n in sorted(point.counts.most_common(), key=lambda each: looks_missing(each[0])):
         if code in asked:
-            default = "-" if looks_missing(code) else None
+            # With a plus it is a minus.
+            default = "-" if looks_missing(code) and not (code == "-" and "+" in asked) else None
             answer = _asked(f"    {as_toml(code)} {n}", level, default)
             if answer == "-":
                 missing.append(code)
             else:
                 levels[code] = int(answer) if feature.kind == "binary" else answer
     settings = {"missing": missing} if missing else {}
-    return Point(point.why, "", settings, taken=True, levels=levels, counts=point.counts)
+    return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
 
 
 def _ask_texts(point: Point, gone: set[str]) -> Point:
-    """Ask whether texts in a column of numbers are read rightly; ``gone`` are missing values."""
+    """Ask whether texts in a column of numbers, or numbers beyond the bounds, are read rightly.
+
+    ``gone`` are missing values.
+    """
+    # Of numbers beyond the bounds nothing is proposed.
+    beyond = point.mark == "uncertain" and not point.settings
+    own = {text: float(text.replace(",", ".")) for text in point.counts if beyond}
     #: The number of each text, None for a missing value.
     read: dict[str, float | None] = dict.fromkeys(point.settings.get("missing", ()))
-    read |= point.settings.get("values", {})
+    read |= own | point.settings.get("values", {})
     # A frequent text may well mean a number, such as 0.
     unread = [
         text
@@ -317,28 +345,41 @@ def _ask_texts(point: Point, gone: set[str]) -> Point:
             changed[text] = _number(value)
         return changed
 
-    # Of numbers with another decimal mark one is enough.
-    plain = {text for text, number in read.items() if text.replace(",", ".") == str(number)}
-    shown = {text: number for text, number in read.items() if text not in plain} | dict(
-        itertools.islice(((text, read[text]) for text in plain), 1)
-    )
-    while shown:
-        pairs = (
-            f"{as_toml(text)} = {'missing' if number is None else f'{number:.15g}'} "
-            f"({point.counts[text]})"
-            for text, number in sorted(shown.items(), key=lambda each: each[1] is None)
-        )
-        _say(f"texts: {', '.join(pairs)}", "  ")
-        if gone >= shown.keys():
-            break
+    if beyond:
+        _say(point.why, "  ")
+    shown = read
+    while shown and not gone >= shown.keys():
+        _say(f"read as: {_readings_text(shown, point.counts)}", "  ")
         shown = _asked("  right?", change, "yes")
-        read |= shown
-    settings = {
-        name: of for name, of in point.settings.items() if name not in ("missing", "values")
-    }
+        read = read | shown
     values = {text: number for text, number in read.items() if number is not None}
     missing = [text for text, number in read.items() if number is None]
     gone |= {*missing}
-    settings |= {"missing": missing} if missing else {}
-    settings |= {"values": values} if values else {}
-    return Point(point.why, "", settings, taken=True, counts=point.counts)
+    settings = dict(point.settings)
+    settings["values"] = {text: of for text, of in values.items() if own.get(text) != of}
+    settings["missing"] = [text for text in missing if text not in own]
+    settings["sentinels"] = [own[text] for text in missing if text in own]
+    return Point(settings={name: of for name, of in settings.items() if of}, taken=True)
+
+
+def _readings_text(read: Mapping[str, float | None], counts: Mapping[str, int]) -> str:
+    """Return texts with what is read and their counts; of texts similar but for their number one.
+
+    What is missing and not known as such comes first, with a question mark.
+    """
+    similar: dict[tuple[bool, str], list[str]] = {}
+    for text, number in read.items():
+        first = re.search(r"\d+([.,]\d+)?", text)
+        same = first is not None and number == float(first[0].replace(",", "."))
+        kind = text.replace(first[0], "#", 1) if first and same else text
+        unsure = number is None and not is_absent_text(text)
+        similar.setdefault((not unsure, kind), []).append(text)
+    said = []
+    for (sure, _), texts in sorted(
+        similar.items(), key=lambda each: (each[0][0], read[each[1][0]] is None)
+    ):
+        number = read[texts[0]]
+        value = f"missing{'' if sure else '?'}" if number is None else f"{number:.15g}"
+        more = f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
+        said.append(f"{as_toml(texts[0])} = {value} ({sum(counts[t] for t in texts)}{more})")
+    return ", ".join(said)

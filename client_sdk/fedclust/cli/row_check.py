@@ -229,7 +229,9 @@ class RowCheck:
         # While the mapping file is edited, only what is open: the last check shows every column.
         columns = [each for each in found.columns if not self.to_edit or each.state != "ok"]
         headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
-        show_table(headings, map(_column_row, columns), right=3)
+        rules = self.options.resolved().features
+        rows = (_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns)
+        show_table(headings, rows, right=3)
         for column in columns:
             for line in _column_lines(column):
                 text, *lines = line.split("\n")
@@ -490,6 +492,8 @@ def _repeated_ids(
 ) -> dict[str, RepeatedIds]:
     """Count repeated ids in named columns, else in those that names or values say to be ids."""
     columns = (*found.ignored, *(each.column for each in found.columns if each.role == "feature"))
+    rules = data.options.resolved().features
+    mapped = {each.column or name: each.levels for name, each in rules.items()}
     shared = tuple(dict.fromkeys(each for each in columns if each and never_changes(each)))
     repeated = {}
     of = {name: read_text_column(data, name) for name in named}
@@ -500,9 +504,10 @@ def _repeated_ids(
         differing = set[str]()
         for column in shared:
             cells, values = read_text_column(data, column), dict[str, str]()
-            meanings = meanings_of(set(cells), column)
+            # The mapping says what codes mean, or their words do.
+            meanings = meanings_of(set(cells), column) | mapped.get(column, {})
             for each, cell in zip(ids, cells, strict=True):
-                value = meanings[cell] or folded(cell)
+                value = folded(cell) if meanings[cell] is None else str(meanings[cell])
                 there = each and cell and not looks_missing(cell)
                 if there and values.setdefault(each, value) != value:
                     differing.add(each)
@@ -554,11 +559,13 @@ def _show_table_figures(figures: TableFigures, *, full: bool) -> None:
         _say(warning)
 
 
-def _column_row(column: ColumnProfile) -> list[str]:
-    """Return what is shown of a feature."""
-    unit = f" [{column.unit}]" if column.unit else ""
+def _column_row(column: ColumnProfile, rule: ColumnMap) -> list[str]:
+    """Return what is shown of a feature; ``rule`` is its section of the mapping."""
+    unit = f" [{column.unit[:32]}{'...' * (len(column.unit) > 32)}]" if column.unit else ""
     role = " (outcome)" if column.role == "outcome" else ""
-    cells = [column.feature + unit + role, column.column or "-", column.state]
+    here = column.column or "-"
+    here += f" x {rule.factor:.4g}" if rule.factor != 1 else ""
+    cells = [column.feature + unit + role, here, column.state]
     if column.column is None:
         return cells + [""] * 5
     numbers = (column.minimum, column.mean, column.sd, column.maximum)

@@ -72,6 +72,8 @@ _NEARLY_ALL: Final = 0.98
 #: So many columns are named at most, of so many with the most similar names.
 _MOST_NEAR: Final = 4
 _MOST_TRIED: Final = 20
+#: So many different numbers beyond the bounds are listed.
+_MOST_BEYOND: Final = 12
 #: At the end of a header; in other words min is a minimum.
 _MINUTES: Final = re.compile(r"[ _(\[]min\.?[)\]]?$")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
@@ -82,7 +84,8 @@ _FIRST_NUMBER: Final = re.compile(
     r"(\d+)(?:([.,])(\d+))?(?! ?[\d.,:+*x×–-]|/1[02]$).*",
     re.IGNORECASE,
 )
-_RANGE: Final = re.compile(r"(\d+) ?[–-] ?(\d+)")
+_CLOCK: Final = re.compile(r"(\d+):(\d\d)(?::\d\d)?")
+_RANGE: Final = re.compile(r"(-?\d+) ?(?:[–-]|à|to|bis|a) ?(-?\d+)")
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
 
 
@@ -340,7 +343,8 @@ class ColumnJudge:
         found, wrong = count_numbers(cells, mark, table.textual, thousands=thousands)
         _add_missing(section, count_codes(feature, cells)[1])
         factor, offset = _add_unit(section, column)
-        unit = split_unit(column)[1] or feature.unit
+        said = split_unit(column)[1]
+        unit = section.settings.get("unit") or (said if is_unit(said) else feature.unit)
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
         if given:
             section.set(sentinels=given)
@@ -349,7 +353,9 @@ class ColumnJudge:
             own = np.array([value for value, _ in found])
             counts = np.array([n for _, n in found])
             values = own * factor + offset
-            absent, no_values = _absent(own, counts, _outside(feature, values))
+            absent, no_values = _absent(
+                *(own, counts, _outside(feature, values), limits(feature)[0])
+            )
             if absent.any():
                 codes = {f"{value:.15g}": value for value in own[absent].tolist()}
                 said = with_counts(Counter(dict(zip(codes, counts[absent].tolist(), strict=True))))
@@ -358,7 +364,7 @@ class ColumnJudge:
                 settings = {"sentinels": [*given, *map(_plain, codes.values())]}
                 section.note(f"these numbers {why}: {said}", settings, taken=taken)
             kept = ~absent
-            other = _judge_bounds(section, column, own[kept], values[kept], counts[kept])
+            other = _judge_bounds(section, column, own[kept], values[kept], counts[kept], mark)
             unit = other or unit
             self._judge_marks(section, cells, found)
         texts: dict[str, Counter[str]] = {}
@@ -503,6 +509,7 @@ def _judge_bounds(
     own: NDArray[np.float64],
     values: NDArray[np.float64],
     counts: NDArray[np.int64],
+    mark: str,
 ) -> str | None:
     """Mark values that are outside the bounds or very low in them, or may have another unit.
 
@@ -535,7 +542,13 @@ def _judge_bounds(
         why += f": read as {unit}" if taken else f": are they in {unit}?"
     elif feature.unit and "factor" not in section.settings and not 0 < 5 * outside < total:
         settings = {"to": feature.unit, "factor": 1.0}
-    section.note(why, settings, taken=taken)
+        if is_time(feature.unit) and 1900 < np.median(own) < 2100:
+            why += "; for years of birth write -1 and the year of the ages, such as -1 2024"
+    asked = Counter[str]()
+    if beyond.sum() <= _MOST_BEYOND and not settings:
+        texts = [f"{value:.15g}".replace(".", mark) for value in own[beyond].tolist()]
+        asked.update(dict(zip(texts, counts[beyond].tolist(), strict=True)))
+    section.points.append(Point(why, "uncertain", settings, taken, counts=asked))
     return others[0][0] if taken else None
 
 
@@ -600,6 +613,11 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
     values, of_cells = _values_of(texts, here)
     # In a column without a unit a single one behind its numbers is that of the column.
     units = dict.fromkeys(of_cells, 1.0) if len(of_cells) == 1 and not here.unit else {}
+    if is_time(here.unit):
+        minutes, _ = cell_unit(here.feature, here.name, "minutes", here.unit)
+        clock = {text: found for text in texts if (found := _CLOCK.fullmatch(text))}
+        for text, (hours, rest) in ((text, found.groups()) for text, found in clock.items()):
+            values[text] = float(f"{(60 * int(hours) + int(rest)) * minutes:.6g}")
     others = {
         text: n
         for text, n in texts.items()
@@ -731,7 +749,10 @@ def _other_units(
 
 
 def _absent(
-    own: NDArray[np.float64], counts: NDArray[np.int64], outside: NDArray[np.bool_]
+    own: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    outside: NDArray[np.bool_],
+    lower: float,
 ) -> tuple[NDArray[np.bool_], bool]:
     """Return which distinct numbers look like missing codes, and whether none can be a value.
 
@@ -749,7 +770,9 @@ def _absent(
         outside = np.zeros_like(usual)  # the values have another unit
     gap = np.maximum(others.min() - own, own - others.max())
     far = (gap > np.ptp(others) / 4) | (counts > 2 * np.median(of_others))
-    negative = (own < 0) & (others.min() >= 0)
+    # Where negative numbers are within the bounds they may be values.
+    within = -np.inf < lower < 0
+    negative = (own < 0) & (others.min() >= 0) & (outside | (not within))
     apart = ((gap > 0) & far) | negative | (counts > 3 * of_others.max())
     step = np.median(np.diff(np.unique(others))) if len(others) > 1 else np.inf
     apart[zero] = others.min() > max(2 * step, np.median(others) / 5)

@@ -142,14 +142,23 @@ class CsvReader(Reader):
         rows = self._rows(file, self.delimiter, ended)
         if self._skips_header:
             next(rows, None)
+        empty: list[tuple[int, list[str]]] = []
+        any_row = False
         for number, record in rows:
             if len(record) == 1 < width and not record[0].strip():
-                continue  # an empty line
+                continue
             if len(record) != width:
                 what = "columns were named" if self._given else "fields in the header"
                 message = f"{len(record)} fields, and {width} {what}"
                 raise self.origin.fault("field-count", message, index=number)
+            if not any(map(str.strip, record)):
+                empty.append((number, record))
+                continue
+            yield from empty
             yield number, record
+            empty, any_row = [], True
+        # A spreadsheet writes lines of separators below its last row.
+        yield from [] if any_row else empty
 
     def _known_encoding(self, given: str | None) -> str:
         with self._reading(), self._path.open("rb") as file:

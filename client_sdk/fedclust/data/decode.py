@@ -180,6 +180,9 @@ class Decoder:
         numbers = (self._parsed(text) for text in rule.markers)
         self._is_sentinel = rule.sentinels | {value for value in numbers if value is not None}
         self._sentinels = np.array(sorted(self._is_sentinel), dtype=np.float64)
+        #: The numbers that other numbers stand for.
+        given = {self._parsed(text): value for text, value in rule.values.items()}
+        self._instead = {number: value for number, value in given.items() if number is not None}
         self.codes = list(dict.fromkeys(codes))
         self._declared = frozenset(self.codes)
         #: Number of codes known before reading.
@@ -206,6 +209,8 @@ class Decoder:
             # In single precision 99.9 differs from the double.
             own = cells.dtype if cells.dtype.kind == "f" else values.dtype
             values[np.isin(values, self._sentinels.astype(own).astype(np.float64))] = np.nan
+        for number, value in self._instead.items():
+            values[cells == number] = value
         too_large = np.flatnonzero(np.abs(values) > LARGEST)
         wrong = {_TOO_LARGE: too_large} if len(too_large) else {}
         values[too_large] = np.nan
@@ -258,6 +263,8 @@ class Decoder:
         if text.casefold() in SHEET_ERRORS:
             return _error_cell(text)
         value = self._parsed(text)
+        if value in self._instead:
+            return self._instead[value]
         value = self._with_unit(text) if value is None else value
         if value is not None and value in self._is_sentinel:
             return math.nan
@@ -279,7 +286,8 @@ class Decoder:
         if cell is None:
             return math.nan
         if isinstance(cell, _DATES):
-            return "not-a-number", _A_DATE
+            named = str(cell) in self.rule.markers or str(cell) in self.rule.values
+            return self._text(str(cell)) if named else ("not-a-number", _A_DATE)
         try:
             value = float(cell) if isinstance(cell, _NUMBERS) else None
         except OverflowError:
@@ -291,6 +299,8 @@ class Decoder:
         truth = isinstance(cell, (bool, np.bool_))
         if math.isnan(value) or (value in self._is_sentinel and not truth):
             return math.nan
+        if value in self._instead:
+            return self._instead[value]
         if abs(value) > LARGEST:
             return _TOO_LARGE
         return self._code_index(canonical_code(str(cell))) if self.rule.coded else value

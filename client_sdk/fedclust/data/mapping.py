@@ -79,7 +79,8 @@ class ColumnMap(Model):
     missing : tuple of str
         Text that means a missing value, in addition to the usual markers.
     values : dict
-        The number, in the unit here, of each text such as ``<5``.
+        The number, in the unit here, of each text such as ``<5``, and of numbers that mean another
+        one.
     units : dict
         What one of each unit that stands behind a number is, in the unit here: kg 1, lb 0.4536.
     lacking : bool
@@ -379,7 +380,7 @@ def check_mapping(
         column = feature.name if rule is None or rule.column is None else rule.column
         if rule is not None:
             try:
-                _check_rule(rule, feature, source, file.decimal)
+                _check_rule(rule, feature, source)
             except DataError as error:
                 if wrong is None:
                     raise
@@ -392,7 +393,7 @@ def check_mapping(
         taken[column] = feature.name
 
 
-def _check_rule(rule: ColumnMap, feature: Feature, source: str, mark: str) -> None:
+def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
     def refuse(message: str, broken: str = "mapping") -> DataError:
         return DataError(source, broken, f"features.{feature.name}: {message}")
 
@@ -416,12 +417,6 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str, mark: str) -> No
         raise refuse("values and units are for numbers; codes of levels go into levels")
     if not all(rule.units.values()):
         raise refuse("a unit of 0 would lose the values")
-    for text in rule.values:
-        # A number for a number would be a conversion of single cells.
-        plain = text if mark == "." else text.replace(".", " ").replace(",", ".")
-        if number_or_none(plain) is not None:
-            said = f"values are for text such as '<5', and {text!r} is a number: correct it in "
-            raise refuse(f"{said}the table, or name it as missing (sentinels)")
     known_codes: dict[str, str | bool | int] = {}
     for code, value in rule.levels.items():
         if known_codes.setdefault(canonical_code(code), value) != value:
