@@ -1,4 +1,4 @@
-"""A result in a few lines, as a small table of a notebook, and as DataFrames."""
+"""A result in a few lines, in a notebook, and as DataFrames."""
 
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -7,13 +7,11 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.figures.plots import Plots
 from fedclust.result.first_screen import answer, html_first_screen, unmeasured
-from fedclust.result.markup import html_folded, html_paragraphs, html_table
-from fedclust.result.outcomes import count_rows, html_outcomes, outcome_rows, outcome_sentences
-from fedclust.result.page import html_site_sizes
-from fedclust.result.sweep import bic_text, sweep_table
-from fedclust.result.table_one import table_one
+from fedclust.result.markup import html_folded, html_paragraphs
+from fedclust.result.outcomes import count_rows, outcome_rows, outcome_sentences
+from fedclust.result.page import sections
+from fedclust.result.sweep import bic_text
 from fedclust.schema.display import COLUMNS, LINES, STYLE, counted, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
@@ -26,8 +24,6 @@ _KIND = "SessionResult"
 _WARNINGS, _ANSWER = 3, 7
 #: Widest column of a repr.
 _WIDTH = 16
-#: Most clusters, columns and sites of a notebook's tables.
-_HTML_CLUSTERS, _HTML_COLUMNS, _HTML_SITES = 40, 20, 20
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
 _CLOUD = ("p", "gap", "gap_error")
 _LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
@@ -146,39 +142,11 @@ def _persons(size: int | None) -> str:
 
 
 def html_overview(facts: Facts) -> str:
-    """Return a result as a fragment of HTML: facts, the first screen, tables; all escaped."""
-    result, plots = facts.result, Plots(facts)
-    parts = [f"<p><b>{_KIND}</b>: {escape(_summary(facts))}</p>"]
-    parts += [html_paragraphs(_facts(facts)), html_first_screen(facts), _centroid_table(facts)]
-    if result.outcomes is not None:
-        compared = html_outcomes(facts, plots.forest, plots.survival)
-        parts.append(html_folded("Outcomes", table_one(facts).html() + compared))
-    if result.site_sizes:
-        table = html_site_sizes(facts, clusters=_HTML_CLUSTERS, sites=_HTML_SITES)
-        parts.append(html_folded("Persons by site", table))
-    if result.sweep:
-        table = html_table(result.recommendation or "", *sweep_table(result.sweep))
-        parts.append(html_folded("Numbers of clusters that were compared", table))
+    """Return a result as a fragment of HTML: facts, and what a report says; all escaped."""
+    parts = [f"<p><b>{_KIND}</b>: {escape(_summary(facts))}</p>", html_paragraphs(_facts(facts))]
+    parts.append(html_first_screen(facts))
+    parts += [html_folded(each.title, each.html) for each in sections(facts)]
     return f'<div class="fedclust">{STYLE}{"".join(parts)}</div>'
-
-
-def _centroid_table(facts: Facts) -> str:
-    columns, shown = facts.columns[:_HTML_COLUMNS], facts.centroids[:_HTML_CLUSTERS]
-    hidden = {
-        "clusters": len(facts.clusters) - len(shown),
-        "columns": len(facts.columns) - len(columns),
-    }
-    units = [f" [{column.unit}]" if column.unit else "" for column in columns]
-    names = [cut(column.name, _NAME) + unit for column, unit in zip(columns, units, strict=True)]
-    more = "".join(f" {n} more {noun}: to_frame()." for noun, n in hidden.items() if n > 0)
-    return html_table(
-        f"Centroids in the data's own units.{more}",
-        ["cluster", "persons", *names],
-        [
-            [facts.labels[k], facts.clusters[k].size, *(each.mean for each in row[: len(columns)])]
-            for k, row in enumerate(shown)
-        ],
-    )
 
 
 # --- DataFrames -----------------------------------------------------------------------------------

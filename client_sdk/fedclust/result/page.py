@@ -109,7 +109,7 @@ def _clusters(facts: Facts, plots: Plots) -> str:
         )
         for each in curves_of(facts)
     )
-    parts = (html_site_sizes(facts), mix, curves, _profile(facts), _centroids(facts))
+    parts = (_site_sizes(facts), mix, curves, _profile(facts), _centroids(facts))
     return "".join(parts) + _tree(facts)
 
 
@@ -141,18 +141,16 @@ def _unit(column: Column) -> str:
     return f"share ({column.unit})" if column.unit else "share"
 
 
-def html_site_sizes(facts: Facts, *, clusters: int | None = None, sites: int | None = None) -> str:
-    """Return persons by cluster and site, with shares; at most so many clusters and sites."""
+def _site_sizes(facts: Facts) -> str:
+    """Return persons by cluster and site, with shares."""
     parts = facts.result.site_sizes
-    shown = sorted(parts)[:sites]
+    shown = sorted(parts)
     columns = [facts.result.sizes or (None,) * len(facts.clusters), *(parts[s] for s in shown)]
     totals = [sum(size or 0 for size in sizes) for sizes in columns]
-    hidden = len(parts) - len(shown)
-    more = f" {hidden} more sites: to_frame('sites')." if hidden else ""
     by_groups = ", counted by groups of similar persons"
     counted = by_groups * (facts.definition.policy.protection != "none")
     return html_table(
-        f"Persons in each cluster{counted}, with the share of the column's persons.{more}",
+        f"Persons in each cluster{counted}, with the share of the column's persons.",
         ["", "all sites", *map(facts.site_name, shown)],
         [
             *(
@@ -160,7 +158,7 @@ def html_site_sizes(facts: Facts, *, clusters: int | None = None, sites: int | N
                     isolated(facts.cluster_names[k]),
                     *(_part(sizes[k], n) for sizes, n in zip(columns, totals, strict=True)),
                 ]
-                for k in range(len(facts.clusters[:clusters]))
+                for k in range(len(facts.clusters))
             ),
             ["all", *(total or None for total in totals)],
         ],
