@@ -266,4 +266,4 @@ def test_measures_of_quality_say_that_they_are_of_the_records() -> None:
     said = "inertia 12.5, simplified silhouette 0.5, Davies-Bouldin 0.7"
     for found, of in ((BIG, " of the groups' records"), (unprotected(BIG), "")):
         assert f"{said}{of}\n" in text_overview(found)
-        assert f"<p>{said}{of}</p>" in html.unescape(html_overview(found))
+        assert f"<p>quality: {said}{of}</p>" in html.unescape(html_overview(found))

@@ -186,7 +186,7 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     show_result(facts)
     printed = capsys.readouterr().out
     assert "cost at 2 of 3 sites, smoker at 1 of 4 sites" in printed
-    assert "measured on the groups' records" in " ".join(printed.split())
+    assert "Davies-Bouldin 0.7 of the groups' records" in " ".join(printed.split())
 
 
 def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:

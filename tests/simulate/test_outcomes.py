@@ -189,7 +189,7 @@ def test_of_one_cloud_everybody_sees_the_k_of_the_outcomes(tmp_path: Path) -> No
         assert "No separate clusters were found" in text
         assert "The clusters show no clear difference in died" in " ".join(text.split())
     shown = "3 (tried K = 2, 3, 4; no K is recommended; K = 3 is shown)"
-    assert shown in result_facts(found.result).values()
+    assert shown in result_facts(found).values()
     assert SessionResult.load(tmp_path / "found.fedclust").result.n_clusters == 3
 
 

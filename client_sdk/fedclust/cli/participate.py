@@ -208,8 +208,7 @@ def show_site_result(result: SessionResult) -> None:
         {
             "session": result.definition.name,
             "site": result.site,
-            **result_facts(found),
-            "inertia": found.quality and f"{found.quality.inertia:.6g}",
+            **result_facts(result),
             "sizes": listed(found.sizes or ()),
             "own_sizes": listed(result.own_sizes_ or ()),
         }

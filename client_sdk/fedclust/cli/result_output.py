@@ -16,12 +16,13 @@ from fedclust.result.outcomes import (
     missing_texts,
     noise_text,
 )
+from fedclust.result.overview import fact_lines
 from fedclust.result.sweep import sweep_table
 from fedclust.result.tables import common_fields
-from fedclust.result.wording import equal_text, listed, plain
+from fedclust.result.wording import equal_text, listed
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Bounds, Result, SweepEntry
+from fedclust.schema.result import Result, SweepEntry
 
 
 def show_result(shown: Facts) -> None:
@@ -38,15 +39,7 @@ def show_result(shown: Facts) -> None:
             for cluster, centroid in zip(shown.clusters, shown.centroids, strict=True)
         ],
     )
-    facts = result_facts(result)
-    quality = result.quality.model_dump() if result.quality else {}
-    named = {"n_rows": "persons", "n_left_out": "persons left out"}
-    facts |= {named.get(at, at): short(value) for at, value in quality.items() if value is not None}
-    if quality:
-        facts["measured on"] = shown.measured_on.partition(";")[0]
-    if result.profile is not None and result.profile.all_equal:
-        facts["records all equal"] = equal_text(result.profile.all_equal)
-    show_facts(facts)
+    show_facts(result_facts(shown))
     if result.sweep is not None:
         show_sweep(result.sweep)
     show_conclusions(result)
@@ -58,22 +51,24 @@ def show_result(shown: Facts) -> None:
         show(out, f"no outcomes at this K{where}; a session counts them at one K at most")
 
 
-def result_facts(result: Result) -> dict[str, object]:
-    """Return how many clusters a result has, and how they were found."""
+def result_facts(shown: Facts) -> dict[str, object]:
+    """Return how many clusters a result has, of how many persons, and how they were found."""
+    quality, profile = shown.result.quality, shown.result.profile
     return {
-        "clusters": _clusters_text(result),
-        "rounds": f"{result.n_rounds} (and those of preparation and evaluation)",
-        "stopped_because": result.stopped_because,
+        "clusters": _clusters_text(shown.result),
+        "persons": quality and quality.n_rows,
+        "persons_left_out": (quality and quality.n_left_out) or None,
+        **fact_lines(shown),
+        "records_all_equal": profile and equal_text(profile.all_equal),
     }
 
 
 def show_conclusions(result: Result) -> None:
-    """Print how clear the clusters are, and bounds; warnings on standard error."""
+    """Print how clear the clusters are; warnings on standard error."""
     if said := verdict(result):
         show(out, said)
-    if result.bounds is not None:
-        _show_bounds(result.bounds)
-    for warning in result.warnings:
+    unproven = [result.bounds.statement] if result.bounds and not result.bounds.certified else []
+    for warning in (*unproven, *result.warnings):
         show(err, f"warning: {warning}")
 
 
@@ -113,17 +108,6 @@ def show_outcomes(outcomes: Outcomes, labels: Sequence[str]) -> None:
             show_table(COMPARED, comparison_rows(found, labels))
     for text in missing_texts(outcomes):
         show(out, text)
-
-
-def _show_bounds(bounds: Bounds) -> None:
-    """Print the bounds of the least inertia, and whether they are proven."""
-    for name, value in (("lower bound", bounds.lower), ("upper bound", bounds.upper)):
-        show(out, f"{name:<16} {'unknown' if value is None else plain(value)}")
-    if bounds.gap is not None:
-        proven = "certified" if bounds.certified else "not certified"
-        show(out, f"{'gap':<16} {100 * bounds.gap:.3g} % ({proven})")
-    if not bounds.certified:
-        show(err, f"warning: {bounds.statement}")
 
 
 def warn_unlabelled(labels: NDArray[np.int64]) -> int:

@@ -53,34 +53,39 @@ def _summary(facts: Facts) -> str:
     )
 
 
-def _facts(facts: Facts) -> list[str]:
-    """Return one line each on rounds, quality and bounds, and on tables that say more."""
+def fact_lines(facts: Facts) -> dict[str, str]:
+    """Return one line each on rounds, quality, likelihood and bounds, by what it is about."""
     result, quality, bounds = facts.result, facts.result.quality, facts.result.bounds
     ended = result.stopped_because.replace("_", " ") or "unknown"
-    lines = [f"{counted(result.n_rounds, 'round')}, stopped because: {ended}"]
-    if quality is None:
-        lines.append(unmeasured(result))
-    else:
+    lines = {"rounds": f"{result.n_rounds} of the method, stopped because: {ended}"}
+    lines["quality"] = unmeasured(result)
+    if quality is not None:
         of = " of the groups' records" * facts.of_groups
-        lines.append(
+        lines["quality"] = (
             f"inertia {short(quality.inertia)}, simplified silhouette "
             f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
             f"{short(quality.davies_bouldin)}{of}"
         )
     if result.likelihood is not None:
-        lines.append(_likelihood(result.likelihood))
+        lines["likelihood"] = _likelihood(result.likelihood)
+    if bounds is not None:
+        gap = "unknown" if bounds.gap is None else f"{100 * bounds.gap:.3g} %"
+        proven = "certified" if bounds.certified else "not certified"
+        lines["bounds"] = (
+            f"inertia at least {short(bounds.lower)} and at most {short(bounds.upper)}, gap {gap}, "
+            f"{proven}"
+        )
+    return lines
+
+
+def _facts(facts: Facts) -> list[str]:
+    """Return these lines, and those on tables that say more."""
+    result, lines = facts.result, [f"{what}: {said}" for what, said in fact_lines(facts).items()]
     if result.sweep:
         lines.append(f"{len(result.sweep)} numbers of clusters were compared: to_frame('k')")
     if result.outcomes is not None and result.outcomes.results:
         named = ", ".join(each.name for each in result.outcomes.results)
         lines.append(f"outcomes: {named}; counted in rows, to_frame('outcomes')")
-    if bounds is not None:
-        gap = "unknown" if bounds.gap is None else f"{100 * bounds.gap:.3g} %"
-        proven = "certified" if bounds.certified else "not certified"
-        lines.append(
-            f"least inertia from {short(bounds.lower)} to {short(bounds.upper)}, gap {gap}, "
-            f"{proven}"
-        )
     return lines
 
 
