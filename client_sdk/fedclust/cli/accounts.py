@@ -76,9 +76,7 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     def show_all(connection: o.Connection) -> None:
         with connection.client() as client:
             found = list(client.principals(kind))
-        headings = ["name", "title", "e-mail", "state", "last seen", "tokens"]
-        none = f"no {kind} yet; to register one: fedclust {one} add NAME"
-        show_list(found, headings, _account_row, none)
+        show_list(found, f"no {kind} yet; to register one: fedclust {one} add NAME", _account_row)
 
     @o.command(app, "token", f"fedclust {one} token {example} --days 30")
     def token(
@@ -139,17 +137,17 @@ def _group(kind: Kind, one: str, example: str) -> typer.Typer:
     return app
 
 
-def _account_row(account: PrincipalInfo) -> tuple[str, ...]:
+def _account_row(account: PrincipalInfo) -> dict[str, str | None]:
     seen = account.last_seen_at
     valid = [each for each in account.tokens or () if each.revoked_at is None]
-    return (
-        account.name,
-        account.title,
-        account.email or "",
-        "disabled" if account.disabled else "enabled",
-        f"{seen:%Y-%m-%d %H:%M}" if seen else "never",
-        ", ".join(f"{each.id} (to {each.expires_at:%Y-%m-%d})" for each in valid),
-    )
+    return {
+        "name": account.name,
+        "title": account.title or None,
+        "e-mail": account.email,
+        "state": "disabled" if account.disabled else "enabled",
+        "last seen": f"{seen:%Y-%m-%d %H:%M}" if seen else "never",
+        "tokens": ", ".join(f"{each.id} (to {each.expires_at:%Y-%m-%d})" for each in valid),
+    }
 
 
 def _check_new(path: Path | None) -> None:
@@ -187,12 +185,7 @@ sites = _group("sites", "site", "cleveland")
 def show_tables(connection: o.Connection, name: Name) -> None:
     with connection.client() as client:
         found = list(client.site_tables(name))
-    show_list(
-        found,
-        ["table", "change", "head", "accepted"],
-        lambda e: (e.table_id, e.number, e.head, f"{e.accepted_at:%Y-%m-%d %H:%M}"),
-        f"{name} has joined no session with a protected table",
-    )
+    show_list(found, f"{name} has joined no session with a protected table")
 
 
 @o.command(

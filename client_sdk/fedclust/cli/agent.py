@@ -432,9 +432,14 @@ def show_all() -> None:
     """List the sessions that were handed to the agent, and their states."""
     show_list(
         AgentEntries(SiteState()).read(),
-        ["session", "state", "data", "consented", "last said"],
-        lambda e: (e.session, e.state, e.data, f"{e.consented_at:%Y-%m-%d}", e.said),
         "no sessions; to hand one to the agent: fedclust agent add SESSION --data FILE",
+        lambda e: {
+            "session": e.session,
+            "state": e.state,
+            "data": e.data,
+            "consented": f"{e.consented_at:%Y-%m-%d}",
+            "last said": e.said,
+        },
     )
 
 

@@ -11,16 +11,16 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from datetime import UTC, datetime
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn
 
 from pydantic import BaseModel
-from rich.cells import cell_len
 from rich.console import Console
 from rich.text import Text
 
 from fedclust import site
 from fedclust.data import DataWarning
 from fedclust.data.live_line import terminal_line
+from fedclust.schema.display import aligned, as_table, row_of
 from fedclust.site import Preview
 from fedclust.site.approvals import APPROVAL, REVIEW, WITHDRAWAL, Approval
 from fedclust.site.consent import ConsentRequest
@@ -29,7 +29,6 @@ from fedclust.site.terminal import WIDEST, confirmed, consent_question, consent_
 from fedclust.wire import codec, errors
 from fedclust.wire.submissions import BINARY
 
-T = TypeVar("T")
 #: Whether the command that runs prints JSON for a script.
 JSON: ContextVar[bool] = ContextVar("JSON", default=False)
 #: Standard error. A failure to write there (no reader, a full disk) is ignored.
@@ -99,34 +98,28 @@ def show_table(
         ["" if cell is None else printable(cell).replace("\n", " ") for cell in cells]
         for cells in (headings, *rows)
     ]
-    widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
-    for number, cells in enumerate(lines):
-        rooms = [" " * (width - cell_len(cell)) for cell, width in zip(cells, widths, strict=True)]
-        padded = [
-            room + cell if right is not None and place >= right else cell + room
-            for place, (cell, room) in enumerate(zip(cells, rooms, strict=True))
-        ]
-        show(out, "  ".join(padded).rstrip(), None if number else "bold")
+    for number, line in enumerate(aligned(lines, right)):
+        show(out, line, None if number else "bold")
     if len(lines) == 1 and none:
         show(err, none)
 
 
 def show_records(rows: Sequence[Mapping[str, object]]) -> None:
-    """Print rows that name their columns, all the same ones."""
-    show_table(rows[0] if rows else (), [row.values() for row in rows])
+    """Print rows that name their columns, without columns that hold nothing."""
+    names, cells = as_table(rows)
+    show_table([name.replace("_", " ") for name in names], cells)
 
 
 def show_list(
-    found: Sequence[T],
-    headings: Iterable[str],
-    row: Callable[[T], Iterable[object]],
-    none: str = "",
+    found: Sequence[Any], none: str, row: Callable[[Any], Mapping[str, object]] = row_of
 ) -> None:
-    """Print what a command lists: a row for each under headings, or JSON for a script."""
+    """Print what a command lists: a row for each, or JSON for a script."""
     if JSON.get():
         print_json(found)
+    elif found:
+        show_records([row(each) for each in found])
     else:
-        show_table(headings, map(row, found), none=none)
+        show(err, none)
 
 
 def show_facts(facts: Mapping[str, object]) -> None:

@@ -68,9 +68,11 @@ def show_all() -> None:
     """List the registered data sources."""
     show_list(
         [_facts(name, source) for name, source in DataSources().read().items()],
-        ["name", "data", "id column", "person column"],
-        lambda e: (f"{MARK}{e['name']}", e["data"], e["id_column"], e["person_column"]),
         "no data sources; to register one: fedclust data add NAME --data FILE",
+        lambda e: {
+            "name": f"{MARK}{e['name']}",
+            **{name: e[name] for name in ("data", "id_column", "person_column")},
+        },
     )
 
 

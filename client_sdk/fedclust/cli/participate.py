@@ -159,8 +159,7 @@ def status(
     """Show this site's sessions: state, round, and the submissions sent."""
     with connection.site() as site:
         found = site.status(session)
-    headings = ["session", "state", "this site", "round", "sent", "in flight", "why", "approval"]
-    show_list(found, headings, lambda each: vars(each).values())
+    show_list(found, "no sessions: ask the analyst to invite this site")
 
 
 @o.command(app, "leave", "fedclust leave heart-2026 --token-file token")

@@ -14,13 +14,7 @@ from fedclust.cli.output_files import check_outputs, is_document, is_report, is_
 from fedclust.cli.result_output import show_result
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import OneK, SessionOptions, WorthOptions, read_time
-from fedclust.cli.session_screen import (
-    Watcher,
-    late_first,
-    risk_of_exclusion,
-    session_row,
-    show_session,
-)
+from fedclust.cli.session_screen import Watcher, late_first, risk_of_exclusion, show_session
 from fedclust.client.session_request import FieldNames
 from fedclust.data.definition_warnings import definition_warnings
 from fedclust.durable_files import write_file
@@ -109,11 +103,7 @@ def show_all(
     """
     with connection.client() as client:
         found = late_first(client.sessions(state, study))
-    study_shown = any(each.study for each in found)
-    headings = ["session", "method", "state", "round", "joined", "answered", "late", "why"]
-    headings[1:1] = ["study"] * study_shown
-    none = "no sessions; to create one: fedclust session create NAME"
-    show_list(found, headings, lambda each: session_row(each, study_shown=study_shown), none)
+    show_list(found, "no sessions; to create one: fedclust session create NAME")
 
 
 @o.command(app, "show", "fedclust session show heart-2026")

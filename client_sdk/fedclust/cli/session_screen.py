@@ -27,30 +27,11 @@ from fedclust.cli.console import (
 from fedclust.client import Client
 from fedclust.result.session_terms import feature_text
 from fedclust.result.worth_asking import asked_of_sites
-from fedclust.schema.display import standing
+from fedclust.schema.display import session_fields, standing
 from fedclust.schema.states import ENDED
-from fedclust.schema.times import time_span
+from fedclust.schema.times import ago
 from fedclust.wire import errors
 from fedclust.wire.models import RoundInfo, SessionEntry, SessionInfo, SitePresence
-
-
-def session_row(info: SessionEntry, *, study_shown: bool) -> list[object]:
-    """Return a session's line in a list of sessions, which may have a column of studies."""
-    joined = sum(site.state == "joined" for site in info.sites)
-    late = ", ".join(site.name for site in info.sites if site.late and info.deadline)
-    if late:
-        late += f" since {ago(info.deadline, datetime.now(UTC))}"
-    return [
-        info.name,
-        *[info.study] * study_shown,
-        info.definition.algorithm if info.definition else "(unreadable)",
-        info.state,
-        info.round,
-        f"{joined} of {len(info.sites)}",
-        sum(bool(site.answered) for site in info.sites) if info.round else None,
-        late,
-        info.failure or info.stopped_because,
-    ]
 
 
 def show_session(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> None:
@@ -58,33 +39,18 @@ def show_session(info: SessionInfo, rounds: tuple[RoundInfo, ...]) -> None:
     if JSON.get():
         print_json({**info.model_dump(mode="json"), "rounds": rounds})
         return
-    frozen = info.definition
-    show_facts(
-        {
-            "session": info.name,
-            "study": info.study,
-            "title": frozen.title,
-            "purpose": frozen.purpose,
-            "contact": frozen.contact,
-            "approval": frozen.approval,
-            "expires": frozen.expires and f"{frozen.expires:%Y-%m-%d %H:%M:%S} UTC",
-            "state": info.state,
-            "why": info.failure or info.stopped_because,
-            "cannot start": info.cannot_start,
-            "waits": overdue_text(info, rounds),
-            "defined by": info.created_by,
-            "definition": f"SHA-256 {info.definition_sha256}",
-            "method": f"{frozen.algorithm} version {frozen.method_version}, "
-            f"shared rounds version {frozen.engine_version}",
-            "options": json.dumps(frozen.config, sort_keys=True),
-            "features": ", ".join(map(feature_text, frozen.features)),
-            "outcomes_k": frozen.outcomes_k,
-            "points": asked_of_sites(frozen),
-            "seed": frozen.seed,
-            "started": info.started_at and f"{info.started_at:%Y-%m-%d %H:%M:%S} UTC",
-            "ended": info.ended_at and f"{info.ended_at:%Y-%m-%d %H:%M:%S} UTC",
-        }
-    )
+    frozen, facts = info.definition, session_fields(info)
+    del facts["sites"]
+    facts |= {
+        "waits": overdue_text(info, rounds),
+        "definition": f"SHA-256 {info.definition_sha256}",
+        "method": f"{frozen.algorithm} version {frozen.method_version}, "
+        f"shared rounds version {frozen.engine_version}",
+        "options": json.dumps(frozen.config, sort_keys=True),
+        "features": ", ".join(map(feature_text, frozen.features)),
+        "points": asked_of_sites(frozen),
+    }
+    show_facts(facts)
     _show_sites(info)
     if rounds:
         show_records(list(map(_round_row, rounds)))
@@ -153,11 +119,6 @@ def late_first(sessions: Iterable[SessionEntry]) -> list[SessionEntry]:
         return not late, since or datetime.max.replace(tzinfo=UTC)
 
     return sorted(sessions, key=key)
-
-
-def ago(time: datetime | None, now: datetime) -> str:
-    """Return how long ago a time was, in the largest unit, such as ``2 h``."""
-    return "" if time is None else time_span((now - time).total_seconds(), 1)
 
 
 def risk_of_exclusion(info: SessionInfo, site: str) -> str | None:

@@ -12,13 +12,14 @@ from fedclust.cli.console import (
     show,
     show_facts,
     show_list,
-    show_table,
+    show_records,
 )
 from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
 from fedclust.definition.study import StudyInfo
 from fedclust.result.session_terms import feature_text
 from fedclust.result.worth_asking import ASK_ONCE, points_asked
+from fedclust.schema.display import session_row
 from fedclust.schema.feature import outcomes_of
 from fedclust.wire.models import SessionEntry
 
@@ -52,9 +53,7 @@ def show_all(connection: o.Connection) -> None:
     """List studies, the newest first."""
     with connection.client() as client:
         found = list(client.studies())
-    headings = ["study", "title", "sites", "sessions", "created by"]
-    none = "no studies; to create one: fedclust study create NAME"
-    show_list(found, headings, _study_row, none)
+    show_list(found, "no studies; to create one: fedclust study create NAME")
 
 
 @o.command(app, "show", "fedclust study show hearts")
@@ -79,11 +78,6 @@ def delete(
     conclude(f"{study} is deleted", {"study": study, "deleted": True})
 
 
-def _study_row(info: StudyInfo) -> tuple[object, ...]:
-    n_sites = None if info.sites is None else len(info.sites)
-    return info.name, info.title, n_sites, info.n_sessions, info.created_by
-
-
 def _points(info: StudyInfo) -> str | None:
     """Return what a session with all outcomes of a study asks of each site."""
     asked = outcomes_of(info.features or ())
@@ -94,27 +88,12 @@ def _show(info: StudyInfo, sessions: list[SessionEntry]) -> None:
     if o.wants_json():
         print_json(info)
         return
-    defaults = info.defaults and info.defaults.model_dump(mode="json", exclude_unset=True)
-    show_facts(
-        {
-            "study": info.name,
-            "title": info.title,
-            "purpose": info.purpose,
-            "contact": info.contact,
-            "approval": info.approval,
-            "expires": info.expires and f"{info.expires:%Y-%m-%d %H:%M:%S} UTC",
-            "sites": info.sites and ", ".join(info.sites),
-            "features": info.features and ", ".join(map(feature_text, info.features)),
-            "points": _points(info),
-            "defaults": defaults and json.dumps(defaults, sort_keys=True),
-            "created by": info.created_by,
-        }
-    )
+    facts = dict(info._shown())
+    if info.features is not None:
+        facts["features"] = ", ".join(map(feature_text, info.features))
+    if info.defaults is not None:
+        set_here = info.defaults.model_dump(mode="json", exclude_unset=True)
+        facts["defaults"] = json.dumps(set_here, sort_keys=True)
+    show_facts({**facts, "points": _points(info)})
     if sessions:
-        show_table(
-            ["session", "method", "state", "round"],
-            [
-                (each.name, each.definition and each.definition.algorithm, each.state, each.round)
-                for each in reversed(sessions)
-            ],
-        )
+        show_records([session_row(each) for each in reversed(sessions)])

@@ -89,6 +89,8 @@ class StudyInfo(Model):
 
     def _shown(self) -> list[tuple[str, Any]]:
         row = {**self._row(), "purpose": self.purpose}
+        row |= {"contact": self.contact, "approval": self.approval}
+        row["expires"] = self.expires and f"{self.expires:%Y-%m-%d %H:%M:%S} UTC"
         if self.features is not None:
             row["features"] = ", ".join(each.name for each in self.features)
         if self.defaults is not None:

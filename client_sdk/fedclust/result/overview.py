@@ -12,7 +12,7 @@ from fedclust.result.markup import html_folded, html_paragraphs
 from fedclust.result.outcomes import count_rows, outcome_rows, outcome_sentences
 from fedclust.result.page import sections
 from fedclust.result.sweep import bic_text
-from fedclust.schema.display import COLUMNS, LINES, STYLE, counted, cut
+from fedclust.schema.display import COLUMNS, LINES, STYLE, aligned, counted, cut
 from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Likelihood
 from fedclust.wire.errors import UsageError, of_extra
@@ -27,8 +27,6 @@ _WIDTH = 16
 _MEASURES = ("inertia", "simplified_silhouette", "davies_bouldin", "start_agreement")
 _CLOUD = ("p", "gap", "gap_error")
 _LIKELIHOOD = ("bic", "entropy_per_person", "relative_entropy")
-#: Longest name in a table.
-_NAME = 60
 
 
 def text_overview(facts: Facts) -> str:
@@ -100,47 +98,22 @@ def _likelihood(found: Likelihood) -> str:
 
 def _text_table(facts: Facts, most: int) -> list[str]:
     """Return at most so many clusters by columns in own units, as far as these have room."""
-    from rich.cells import cell_len, set_cell_size
+    from rich.cells import cell_len
 
-    def padded(cells: Sequence[str]) -> list[str]:
-        wide = min(_WIDTH, max(map(cell_len, cells)))
-        sized = [
-            set_cell_size(f"{cell[: _WIDTH - 1]}…", wide) if cell_len(cell) > wide else cell
-            for cell in cells
-        ]
-        return [" " * (wide - cell_len(cell)) + cell for cell in sized]
-
-    shown = facts.clusters[:most]
+    shown, n_shown = facts.clusters[:most], min(len(facts.columns), COLUMNS)
     if not shown:
         return []
-    columns = [["cluster", *facts.labels[:most]]]
-    columns.append(["persons", *(_persons(cluster.size) for cluster in shown)])
-    fitting = [padded(column) for column in columns]
-    room = COLUMNS - sum(2 + cell_len(column[0]) for column in fitting)
-    n_shown = 0
-    for j, column in enumerate(facts.columns):
-        cells = padded(
-            [cut(column.name, _NAME), *(short(row[j].mean) for row in facts.centroids[:most])]
-        )
-        room -= 2 + cell_len(cells[0])
-        if room < 0:
-            break
-        fitting.append(cells)
-        n_shown += 1
-    lines = ["  ".join(cells) for cells in zip(*fitting, strict=True)]
-    more = [
-        counted(hidden, f"more {noun}")
-        for noun, hidden in (
-            ("cluster", len(facts.clusters) - len(shown)),
-            ("column", len(facts.columns) - n_shown),
-        )
-        if hidden > 0
-    ]
+    table = [["cluster", "persons", *(column.name for column in facts.columns[:n_shown])]]
+    for cluster in shown:
+        means = (short(each.mean) for each in facts.centroids[cluster.number][:n_shown])
+        size = "–" if cluster.size is None else str(cluster.size)
+        table.append([facts.labels[cluster.number], size, *means])
+    table = [[cut(cell, _WIDTH) for cell in row] for row in table]
+    while cell_len((lines := aligned(table, right=0))[0]) > COLUMNS:
+        table, n_shown = [row[:-1] for row in table], n_shown - 1
+    hidden = {"cluster": len(facts.clusters) - len(shown), "column": len(facts.columns) - n_shown}
+    more = [counted(n, f"more {noun}") for noun, n in hidden.items() if n > 0]
     return [*lines, f"... {' and '.join(more)}: to_frame()"] if more else lines
-
-
-def _persons(size: int | None) -> str:
-    return "–" if size is None else str(size)
 
 
 # --- notebooks ------------------------------------------------------------------------------------

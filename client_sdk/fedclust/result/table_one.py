@@ -19,6 +19,7 @@ from fedclust.result.markup import html_document, html_table
 from fedclust.result.one_cloud import verdict
 from fedclust.result.outcomes import cluster_lines, effect_text, event_of, measure_text, noise_notes
 from fedclust.result.wording import isolated, percent, plain, spreadsheet_text
+from fedclust.schema.display import aligned
 from fedclust.schema.encoding import Column
 from fedclust.schema.outcomes import OutcomeResult
 from fedclust.wire.errors import UsageError, of_extra
@@ -57,9 +58,7 @@ class TableOne:
 
     def __str__(self) -> str:
         lines = [self.header, *self.rows]
-        wide = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        shown = ["  ".join(map(str.ljust, line, wide)).rstrip() for line in lines]
-        return "\n".join([self.title, *shown, *self.footnotes])
+        return "\n".join([self.title, *aligned(lines), *self.footnotes])
 
     def _repr_html_(self) -> str:
         return self.html()

@@ -2,11 +2,13 @@
 
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from html import escape
 from typing import Any, TypeVar
 
 import numpy as np
+
+from fedclust.schema.times import ago
 
 T = TypeVar("T")
 
@@ -105,49 +107,66 @@ def html_fields(title: str, fields: Iterable[tuple[str, Any]]) -> str:
     return f'<div class="fedclust">{STYLE}<table>{caption}<tbody>{rows}</tbody></table></div>'
 
 
+def row_of(item: Any) -> Mapping[str, Any]:
+    """Return what a list shows of an item, by heading: what its ``_row`` says, or its fields."""
+    row: Mapping[str, Any] = item._row() if hasattr(item, "_row") else vars(item)
+    return row
+
+
+def as_table(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[Any]]]:
+    """Return the headings under which any row holds something, and the cells of each row."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    held = [name for name in names if any(row.get(name) is not None for row in rows)]
+    return held, [[row.get(name) for name in held] for row in rows]
+
+
+def aligned(table: Sequence[Sequence[str]], right: int | None = None) -> list[str]:
+    """Return the lines of a table, those columns right-aligned that begin with number ``right``."""
+    from rich.cells import cell_len
+
+    widths = [max(map(cell_len, column)) for column in zip(*table, strict=True)]
+    lines = []
+    for row in table:
+        rooms = [" " * (width - cell_len(cell)) for cell, width in zip(row, widths, strict=True)]
+        padded = [
+            room + cell if right is not None and place >= right else cell + room
+            for place, (cell, room) in enumerate(zip(row, rooms, strict=True))
+        ]
+        lines.append("  ".join(padded).rstrip())
+    return lines
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return ""
+    return cut(value, _FIELD) if isinstance(value, str) else brief(value)
+
+
 class Listing(list[T]):
     """A list that shows itself as a table: in a notebook, and in at most 20 lines elsewhere.
 
     An item with a method ``_row`` says what its row holds, by heading.
     """
 
-    def _rows(self) -> list[dict[str, str]]:
-        rows = [each._row() if hasattr(each, "_row") else vars(each) for each in self]
-        return [
-            {
-                name: cut(value, _FIELD) if isinstance(value, str) else brief(value)
-                for name, value in row.items()
-                if value is not None
-            }
-            for row in rows
-        ]
+    def _table(self) -> tuple[list[str], list[list[str]]]:
+        names, rows = as_table([row_of(each) for each in self])
+        return names, [list(map(_cell, row)) for row in rows]
 
     def __repr__(self) -> str:
         if not self:
             return "(none)"
-        rows = self._rows()
-        names = list(dict.fromkeys(name for row in rows for name in row))
+        names, rows = self._table()
         most = len(rows) if len(rows) < LINES else LINES - 2
-        table = [names, *([row.get(name, "") for name in names] for row in rows[:most])]
-        widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-        lines = [
-            "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True))
-            for row in table
-        ]
+        lines = aligned([names, *rows[:most]])
         if len(rows) > most:
             lines.append(f"... and {len(rows) - most:,} more")
-        return "\n".join(cut(line.rstrip(), COLUMNS) for line in lines)
+        return "\n".join(cut(line, COLUMNS) for line in lines)
 
     def _repr_html_(self) -> str:
-        rows = self._rows()
-        names = list(dict.fromkeys(name for row in rows for name in row))
+        names, rows = self._table()
         head = "".join(f"<th>{escape(name)}</th>" for name in names)
-        body = "".join(
-            "<tr>"
-            + "".join(f'<td class="text">{escape(row.get(name, ""))}</td>' for name in names)
-            + "</tr>"
-            for row in rows
-        )
+        cells = ("".join(f'<td class="text">{escape(cell)}</td>' for cell in row) for row in rows)
+        body = "".join(f"<tr>{row}</tr>" for row in cells)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         shown = f'<div class="wide">{table}</div>' if rows else "<p>(none)</p>"
         return f'<div class="fedclust">{STYLE}{shown}</div>'
@@ -156,6 +175,7 @@ class Listing(list[T]):
 def session_row(session: Any) -> dict[str, Any]:
     """Return what a list shows of a ``SessionEntry``, by heading."""
     joined = sum(site.state == "joined" for site in session.sites)
+    late = ", ".join(site.name for site in session.sites if site.late and session.deadline)
     frozen = session.definition
     n_clusters = None if frozen is None else frozen.config.get("n_clusters")
     return {
@@ -166,6 +186,8 @@ def session_row(session: Any) -> dict[str, Any]:
         "state": session.state,
         "round": session.round,
         "joined": f"{joined} of {len(session.sites)}",
+        "answered": sum(bool(s.answered) for s in session.sites) if session.round else None,
+        "late": f"{late} since {ago(session.deadline, datetime.now(UTC))}" if late else None,
         "why": session.failure or session.stopped_because,
     }
 
@@ -176,16 +198,25 @@ def standing(site: Any) -> str:
     return site.state if why is None else f"{site.state} ({why})"
 
 
-def session_fields(session: Any) -> list[tuple[str, Any]]:
-    """Return what a notebook shows of a ``SessionEntry``: names and values."""
+def session_fields(session: Any) -> dict[str, Any]:
+    """Return what is shown of a single ``SessionEntry``, why it is first: names and values."""
     by_state: dict[str, list[str]] = {}
     for site in session.sites:
         by_state.setdefault(standing(site), []).append(site.name)
-    shown = session_row(session)
+    frozen, shown = session.definition, {"session": session.name, "study": session.study}
+    if frozen is not None:
+        why = ("title", "purpose", "contact", "approval", "expires")
+        shown |= {name: getattr(frozen, name) for name in why}
+    shown |= session_row(session)
     shown["sites"] = "; ".join(f"{state}: {', '.join(names)}" for state, names in by_state.items())
     shown["cannot start"] = session.cannot_start
-    if session.definition is not None:
-        shown["features"] = ", ".join(each.name for each in session.definition.features)
-        shown["purpose"] = session.definition.purpose
-    shown |= {"created by": session.created_by, "created at": session.created_at}
-    return [(name, value) for name, value in shown.items() if value is not None]
+    if frozen is not None:
+        shown["features"] = ", ".join(each.name for each in frozen.features)
+        shown |= {"outcomes_k": frozen.outcomes_k, "seed": frozen.seed}
+    shown |= {"created by": session.created_by, "created": session.created_at}
+    shown |= {"started": session.started_at, "ended": session.ended_at}
+    return {
+        name: f"{value:%Y-%m-%d %H:%M:%S} UTC" if isinstance(value, datetime) else value
+        for name, value in shown.items()
+        if value not in (None, "")
+    }

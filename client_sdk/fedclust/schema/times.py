@@ -43,6 +43,11 @@ def time_span(seconds: float, units: int = 2) -> str:
     return " ".join(f"{count} {unit}" for count, unit in counts[:units] if count) or "0 s"
 
 
+def ago(time: datetime | None, now: datetime) -> str:
+    """Return how long ago a time was, in the largest unit, such as ``2 h``."""
+    return "" if time is None else time_span((now - time).total_seconds(), 1)
+
+
 #: RFC 3339 in UTC on the wire.
 Timestamp = Annotated[
     datetime,

@@ -297,7 +297,7 @@ class SessionEntry(Model):
         return session_row(self)
 
     def _shown(self) -> list[tuple[str, Any]]:
-        return session_fields(self)
+        return [*session_fields(self).items()]
 
 
 class OperatorInfo(Model):
