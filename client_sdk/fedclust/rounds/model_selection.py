@@ -12,7 +12,7 @@ Tibshirani, Walther & Hastie, "Estimating the number of clusters in a data set v
 statistic", 2001: one standard error is what chance gains.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Literal
@@ -35,8 +35,6 @@ CLEAR = 0.05
 _CLOSE = 0.02
 #: Kaufman & Rousseeuw, "Finding groups in data", 1990, table 4: no substantial structure below.
 _WEAK = 0.25
-#: Below it the starts disagree on more than a few rows in a hundred.
-_STABLE = 0.9
 #: The least p-value that is printed: it rests on 20 draws.
 _LEAST_P = 0.001
 #: What "one cloud" means, to readers who have not met the word.
@@ -154,7 +152,7 @@ def _best(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
         best = _first(entries, [-_or_lowest(entry.start_agreement) for entry in entries])
-        starts = _starts_say(best, entries) or "Nothing tells the numbers of clusters apart."
+        starts = " ".join(_others_say(best, ())) or "Nothing tells the numbers of clusters apart."
         text = f"K = {best.n_clusters}: quality was not measured. {starts}"
         return Choice(best.n_clusters, "starts", (), text)
     return _highest_silhouette(entries, judged)
@@ -367,9 +365,15 @@ def _listed(entries: Sequence[SweepEntry]) -> str:
     return ", ".join(str(k) for k in sorted(entry.n_clusters for entry in entries))
 
 
-def _others_say(best: SweepEntry, entries: Sequence[SweepEntry]) -> list[str]:
-    """Return what the Davies-Bouldin index and the agreement of starts say of a K."""
-    return [line for line in (_index_says(best, entries), _starts_say(best, entries)) if line]
+def _others_say(best: SweepEntry, entries: Sequence[SweepEntry]) -> Iterator[str]:
+    """Yield at which K the Davies-Bouldin index is lowest, and how far starts agree on a K."""
+    indexed = [entry for entry in entries if entry.davies_bouldin is not None]
+    if len(indexed) > 1:
+        least = _first(indexed, [_or_lowest(entry.davies_bouldin) for entry in indexed])
+        index = _or_lowest(least.davies_bouldin)
+        yield f"The Davies-Bouldin index is lowest at K = {least.n_clusters}, {index:.3f}."
+    if best.start_agreement is not None:
+        yield f"Different starts of k-means agree on it by {best.start_agreement:.2f} (at most 1)."
 
 
 def _lowest_bic(entries: Sequence[SweepEntry], fits: Sequence[Likelihood]) -> Choice:
@@ -387,32 +391,6 @@ def _lowest_bic(entries: Sequence[SweepEntry], fits: Sequence[Likelihood]) -> Ch
     if any(fit.n_rows != fits[0].n_rows for fit in fits):
         says.append("The numbers of persons differ: some sites answered for some K alone.")
     return Choice(best.n_clusters, "bic", (), " ".join(says))
-
-
-def _index_says(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
-    indexed = [entry for entry in entries if entry.davies_bouldin is not None]
-    if best.davies_bouldin is None or len(indexed) < 2:
-        return None
-    least = _first(indexed, [_or_lowest(entry.davies_bouldin) for entry in indexed])
-    if least.n_clusters == best.n_clusters:
-        return f"The Davies-Bouldin index agrees: it is lowest there, {best.davies_bouldin:.3f}."
-    return (
-        f"The Davies-Bouldin index disagrees: it is {best.davies_bouldin:.3f} there, and lowest "
-        f"at K = {least.n_clusters}, {_or_lowest(least.davies_bouldin):.3f}."
-    )
-
-
-def _starts_say(best: SweepEntry, entries: Sequence[SweepEntry]) -> str | None:
-    if best.start_agreement is None:
-        return None
-    if best.start_agreement >= _STABLE:
-        return f"Runs of k-means from different starts agree on it ({best.start_agreement:.2f})."
-    known = [entry for entry in entries if entry.start_agreement is not None]
-    most = _first(known, [-_or_lowest(entry.start_agreement) for entry in known])
-    line = f"Runs of k-means from different starts disagree on it ({best.start_agreement:.2f}"
-    if most.n_clusters != best.n_clusters:
-        line += f"; highest at K = {most.n_clusters}, {_or_lowest(most.start_agreement):.2f}"
-    return f"{line})."
 
 
 def _first(entries: Sequence[SweepEntry], values: Sequence[float]) -> SweepEntry:
