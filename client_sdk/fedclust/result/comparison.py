@@ -88,28 +88,18 @@ class Comparison:
         before, after = len(self.first.clusters), len(self.second.clusters)
         back = [pair for pair in self.pairs if pair.returns]
         unsure = sum(pair.returns is None for pair in self.pairs)
-        if not back and unsure:
-            return (
-                f"Nobody can tell whether {unsure} of the first result's {before} clusters "
-                f"{'returns' if unsure == 1 else 'return'} among the {after} of the second; no "
-                "other does."
-            )
-        if not back:
-            return (
-                "The two results describe different clusters: none of the first result's "
-                f"{before} returns among the {after} of the second."
-            )
-        most = short(max(pair.distance for pair in back))
+        found = "agree in part"
         if len(back) == before == after:
-            every = "the one cluster returns" if before == 1 else f"all {before} return"
-            return (
-                f"The two results describe the same clusters: {every}, at most {most} "
-                f"{self.unit} apart."
-            )
+            found = "describe the same clusters"
+        elif not back:
+            found = "may agree" if unsure else "describe different clusters"
+        apart = ""
+        if back:
+            apart = f", at most {short(max(pair.distance for pair in back))} {self.unit} apart"
         more = f" Of {unsure} more nobody can tell." if unsure else ""
         return (
-            f"The two results agree in part: {len(back)} of the first result's {before} clusters "
-            f"return among the {after} of the second, at most {most} {self.unit} apart.{more}"
+            f"The two results {found}: {len(back)} of the first result's {before} clusters return "
+            f"among the {after} of the second{apart}.{more}"
         )
 
     @property
