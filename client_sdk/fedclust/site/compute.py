@@ -17,8 +17,10 @@ from fedclust.definition import DefinitionError, canonical, check_definition, pl
 from fedclust.numeric.array_types import IntArray
 from fedclust.protection.outcome_counts import count_outcomes
 from fedclust.rounds import Plan, outcomes
+from fedclust.rounds.stages import leaves
 from fedclust.schema.errors import RuleViolation, broken_task_rule
 from fedclust.schema.feature import Outcome
+from fedclust.schema.field_names import field_path
 from fedclust.schema.model import Memory
 from fedclust.schema.result import Result
 from fedclust.schema.task import Count, Points
@@ -168,14 +170,9 @@ def summary(payload: Any) -> tuple[dict[str, str], int | None]:
     """
     fields: dict[str, str] = {}
     counts: list[int] = []
-    pending = [("", codec.to_tree(payload) if payload is not None else {})]
-    while pending:
-        name, value = pending.pop()
-        if isinstance(value, dict):
-            pending += [(f"{name}.{key}" if name else key, value[key]) for key in value]
-        elif isinstance(value, tuple):
-            pending += [(f"{name}[{index}]", item) for index, item in enumerate(value)]
-        elif isinstance(value, np.ndarray):
+    for pointer, value in leaves(payload or ()):
+        name = field_path(pointer)
+        if isinstance(value, np.ndarray):
             fields[name] = f"{value.dtype.name}{list(value.shape)}"
             if value.dtype.kind in "iu" and name.rpartition(".")[2] != "points":
                 counts += [int(count) for count in value.ravel() if count > 0]
