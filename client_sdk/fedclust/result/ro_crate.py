@@ -331,17 +331,6 @@ def _preview(crate: Crate, contents: Mapping[str, bytes], document: ResultDocume
         ],
         text=(1,),
     )
-    versions = html_table(
-        "What ran at the coordinator.",
-        ["name", "version"],
-        [
-            [each["name"], each["softwareVersion"]]
-            for each in crate.get_by_type("SoftwareApplication")
-        ],
-        text=(1,),
-    )
-    head = document.provenance.audit_head
-    noted = "" if head is None else f"<p><code>{head.noted}</code></p>"
     return html_document(
         crate.name,
         f"<h1>{escape(crate.name)}</h1><p>{escape(crate.description)}</p>"
@@ -350,7 +339,7 @@ def _preview(crate: Crate, contents: Mapping[str, bytes], document: ResultDocume
         f'<p>Begin with <a href="report.html">the report</a>. The file <a href="{METADATA}">'
         f"{METADATA}</a> describes this RO-Crate for programs. The crate holds no rows of persons "
         "and no labels of rows.</p>"
-        f"<h2>Files</h2>{listed}<h2>Software</h2>{versions}<h2>Audit trail</h2>"
+        f"<h2>Files</h2>{listed}<h2>Audit trail</h2>"
         "<p>The coordinator records sessions in a chain of entries. One of them is about the "
-        f"completion of this session.</p>{noted}<p>{escape(_audit_text(document.provenance))}</p>",
+        f"completion of this session. {escape(_audit_text(document.provenance))}</p>",
     )
