@@ -37,11 +37,11 @@ def test_a_mixture_says_how_well_it_fits(swept: Any) -> None:
     assert fit.entropy_per_person == pytest.approx(entropy, abs=1e-6)
     assert fit.log_likelihood_per_person == fit.log_likelihood / 210
     section = html_of(swept)["holds"]
-    assert f"<td>{fit.n_parameters}</td><td>{fit.bic:.1f}</td>" in section
+    assert f"{fit.n_parameters} free parameters, BIC {fit.bic:.1f}, entropy per person" in section
     stored = json.loads(json_text(Facts(swept.result, swept.definition)))
     assert stored["likelihood"]["bic"] == fit.bic
     assert stored["likelihood"]["entropy_per_person"] == fit.entropy_per_person
-    assert f"9 free parameters, BIC {fit.bic:.1f}, relative entropy" in repr(swept)
+    assert f"9 free parameters, BIC {fit.bic:.1f}, entropy per person" in repr(swept)
 
 
 def test_every_number_of_classes_has_its_bic(swept: Any) -> None:

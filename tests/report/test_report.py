@@ -201,7 +201,7 @@ def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
     assert "@import" not in text
     policy = [a["content"] for tag, a in page.tags if a.get("http-equiv")]
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
-    assert text.count("<table>") >= 5
+    assert text.count("<table>") >= 4
     assert len(text) < 60_000
 
 
@@ -426,9 +426,8 @@ def test_quality_says_what_it_is_measured_over() -> None:
     quality = Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=100)
     result = _result([[0.0], [9.0]], np.ones((2, 1)), quality=quality)
     found = {each.key: each for each in sections(Facts(result, _definition([{"name": "u"}])))}
-    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", found["holds"].html)
-
-    assert cells[3:8] == ["persons", "12.5", "0.5", "0.7", "100"]
+    said = "Inertia 12.5, simplified silhouette 0.5, Davies-Bouldin 0.7 of the groups' records."
+    assert said in Page(found["holds"].html).words
     assert "records; of persons the silhouette is lower, and inertia and" in found["holds"].html
     of_rows = sections(unprotected(Facts(result, _definition([{"name": "u"}]))))
     assert "over the persons. A simplified" in {each.key: each for each in of_rows}["holds"].html

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from fedclust.cli.console import err, out, show, show_facts, show_table
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
+from fedclust.result.first_screen import fact_lines
 from fedclust.result.one_cloud import shown_text, verdict
 from fedclust.result.outcomes import (
     COMPARED,
@@ -16,7 +17,6 @@ from fedclust.result.outcomes import (
     missing_texts,
     noise_text,
 )
-from fedclust.result.overview import fact_lines
 from fedclust.result.sweep import sweep_table
 from fedclust.result.tables import common_fields
 from fedclust.result.wording import equal_text, listed

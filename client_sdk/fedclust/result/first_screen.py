@@ -2,6 +2,7 @@
 
 from html import escape
 
+from fedclust.result.drawing import short
 from fedclust.result.facts import Cluster, ClusterColumn, Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import MOST_COLUMNS, curves_of, gaps_of, mean_of, profile_rows
@@ -23,11 +24,12 @@ from fedclust.result.outcomes import (
     outcome_sentences,
     range_text,
 )
+from fedclust.result.sweep import bic_text
 from fedclust.result.wording import and_text, isolated, percent, titled
 from fedclust.rounds.model_selection import CLEAR, p_text
 from fedclust.rounds.stability import NEARLY_ALL
 from fedclust.schema.display import counted
-from fedclust.schema.result import Result
+from fedclust.schema.result import Likelihood, Result
 
 #: Most cards; a table below has all clusters.
 _MOST_CARDS = 12
@@ -99,6 +101,41 @@ def unmeasured(result: Result) -> str:
     """Return what is not known of a result without evaluation; some methods count the sizes."""
     sizes = "sizes, " if result.sizes is None else ""
     return f"no closing evaluation: {sizes}profile and quality are not known"
+
+
+def fact_lines(facts: Facts) -> dict[str, str]:
+    """Return one line each on rounds, quality, likelihood and bounds, by what it is about."""
+    result, quality, bounds = facts.result, facts.result.quality, facts.result.bounds
+    ended = result.stopped_because.replace("_", " ") or "unknown"
+    lines = {"rounds": f"{result.n_rounds} of the method, stopped because: {ended}"}
+    lines["quality"] = unmeasured(result)
+    if quality is not None:
+        of = " of the groups' records" * facts.of_groups
+        lines["quality"] = (
+            f"inertia {short(quality.inertia)}, simplified silhouette "
+            f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
+            f"{short(quality.davies_bouldin)}{of}"
+        )
+    if result.likelihood is not None:
+        lines["likelihood"] = _likelihood(result.likelihood)
+    if bounds is not None:
+        gap = "unknown" if bounds.gap is None else f"{100 * bounds.gap:.3g} %"
+        proven = "certified" if bounds.certified else "not certified"
+        lines["bounds"] = (
+            f"inertia at least {short(bounds.lower)} and at most {short(bounds.upper)}, gap {gap}, "
+            f"{proven}"
+        )
+    return lines
+
+
+def _likelihood(found: Likelihood) -> str:
+    certain = found.relative_entropy
+    return (
+        f"log-likelihood per person {short(found.log_likelihood_per_person)}, "
+        f"{counted(found.n_parameters, 'free parameter')}, BIC "
+        f"{bic_text(found)}, entropy per person {short(found.entropy_per_person)}"
+        + ("" if certain is None else f", relative entropy {short(certain)}")
+    )
 
 
 def _warnings(facts: Facts) -> str:

@@ -7,14 +7,12 @@ from typing import Any, Literal, TypeAlias, get_args
 
 from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
-from fedclust.result.first_screen import answer, html_first_screen, unmeasured
+from fedclust.result.first_screen import answer, fact_lines, html_first_screen
 from fedclust.result.markup import html_folded, html_paragraphs
 from fedclust.result.outcomes import count_rows, outcome_rows, outcome_sentences
 from fedclust.result.page import sections
-from fedclust.result.sweep import bic_text
 from fedclust.schema.display import COLUMNS, LINES, STYLE, aligned, counted, cut
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Likelihood
 from fedclust.wire.errors import UsageError, of_extra
 
 TableName: TypeAlias = Literal["clusters", "sites", "outcomes", "outcome_counts", "k", "history"]
@@ -51,31 +49,6 @@ def _summary(facts: Facts) -> str:
     )
 
 
-def fact_lines(facts: Facts) -> dict[str, str]:
-    """Return one line each on rounds, quality, likelihood and bounds, by what it is about."""
-    result, quality, bounds = facts.result, facts.result.quality, facts.result.bounds
-    ended = result.stopped_because.replace("_", " ") or "unknown"
-    lines = {"rounds": f"{result.n_rounds} of the method, stopped because: {ended}"}
-    lines["quality"] = unmeasured(result)
-    if quality is not None:
-        of = " of the groups' records" * facts.of_groups
-        lines["quality"] = (
-            f"inertia {short(quality.inertia)}, simplified silhouette "
-            f"{short(quality.simplified_silhouette)}, Davies-Bouldin "
-            f"{short(quality.davies_bouldin)}{of}"
-        )
-    if result.likelihood is not None:
-        lines["likelihood"] = _likelihood(result.likelihood)
-    if bounds is not None:
-        gap = "unknown" if bounds.gap is None else f"{100 * bounds.gap:.3g} %"
-        proven = "certified" if bounds.certified else "not certified"
-        lines["bounds"] = (
-            f"inertia at least {short(bounds.lower)} and at most {short(bounds.upper)}, gap {gap}, "
-            f"{proven}"
-        )
-    return lines
-
-
 def _facts(facts: Facts) -> list[str]:
     """Return these lines, and those on tables that say more."""
     result, lines = facts.result, [f"{what}: {said}" for what, said in fact_lines(facts).items()]
@@ -85,15 +58,6 @@ def _facts(facts: Facts) -> list[str]:
         named = ", ".join(each.name for each in result.outcomes.results)
         lines.append(f"outcomes: {named}; counted in rows, to_frame('outcomes')")
     return lines
-
-
-def _likelihood(found: Likelihood) -> str:
-    certain = found.relative_entropy
-    return (
-        f"log-likelihood per person {short(found.log_likelihood_per_person)}, "
-        f"{counted(found.n_parameters, 'free parameter')}, BIC "
-        f"{bic_text(found)}" + ("" if certain is None else f", relative entropy {short(certain)}")
-    )
 
 
 def _text_table(facts: Facts, most: int) -> list[str]:

@@ -10,7 +10,7 @@ from fedclust.result.drawing import short
 from fedclust.result.facts import Facts
 from fedclust.result.figures.plots import Plots
 from fedclust.result.figures.profile import curves_of, mean_of
-from fedclust.result.first_screen import counted_persons, html_first_screen
+from fedclust.result.first_screen import counted_persons, fact_lines, html_first_screen
 from fedclust.result.markup import (
     Section,
     html_chapters,
@@ -26,7 +26,7 @@ from fedclust.result.markup import (
 from fedclust.result.methods_text import bibtex, methods_text
 from fedclust.result.one_cloud import NOT_MEASURED, apart_text, measured_again, verdict
 from fedclust.result.outcomes import html_outcomes, noise_notes
-from fedclust.result.sweep import bic_text, sweep_table
+from fedclust.result.sweep import sweep_table
 from fedclust.result.table_one import table_one
 from fedclust.result.wording import (
     equal_text,
@@ -285,68 +285,46 @@ def _bounds(facts: Facts) -> str:
     found = facts.result.bounds
     if found is None:
         return ""
-    gap = "–" if found.gap is None else f"{100 * found.gap:.3g} %"
-    table = html_records(
-        f"Of the inertia of any {found.n_clusters} centroids within the declared bounds, in the "
-        f"scaled space, over all rows. {found.iterations} rounds proved a lower bound; in "
-        f"{found.limited} of them a site's search ended at its node limit. The region was cut "
-        f"{found.splits} times.",
-        [
-            {
-                "lower bound": found.lower,
-                "upper bound": found.upper,
-                "gap": gap,
-                "certified": "yes" if found.certified else "no",
-            }
-        ],
+    said = (
+        f"{_sentence(facts, 'bounds')} Of any {found.n_clusters} centroids within the declared "
+        f"bounds, in the scaled space, over all rows. {found.iterations} rounds proved a lower "
+        f"bound; in {found.limited} of them a site's search ended at its node limit. The region "
+        f"was cut {found.splits} times."
     )
-    statement = found.statement
-    content = f"<p>{escape(statement)}</p>" if found.certified else html_warning(statement)
-    return f"{content}{table}"
+    if not found.certified:
+        return html_warning(found.statement) + html_paragraphs([said])
+    return html_paragraphs([found.statement, said])
 
 
 def _likelihood(facts: Facts) -> str:
     """Return the section's HTML; nothing for a method without soft clusters."""
-    found = facts.result.likelihood
-    if found is None:
+    if facts.result.likelihood is None:
         return ""
-    return html_records(
-        "How well the classes fit, and how certain it is which class a person belongs to. The "
-        "log-likelihood is in the features' own units, after transforms. Of several numbers of "
-        "classes the one with the lowest BIC is the best. Entropy: 0 where every person's class is "
-        "certain. Relative entropy: 1 where it is, 0 where all classes are equally probable.",
-        [
-            {
-                "log-likelihood per person": found.log_likelihood_per_person,
-                "free parameters": found.n_parameters,
-                "BIC": bic_text(found),
-                "entropy per person": found.entropy_per_person,
-                "relative entropy": found.relative_entropy,
-                "persons": found.n_rows,
-            }
-        ],
+    said = (
+        f"{_sentence(facts, 'likelihood')} The log-likelihood is in the features' own units, after "
+        "transforms. Of several numbers of classes the one with the lowest BIC is the best. "
+        "Entropy: 0 where every person's class is certain. Relative entropy: 1 where it is, 0 "
+        "where all classes are equally probable."
     )
+    return html_paragraphs([said])
 
 
 def _quality(facts: Facts) -> str:
     """Return the figures of quality; those that the table of a sweep has are not repeated."""
-    quality = facts.result.quality
-    if quality is None:
+    if facts.result.quality is None:
         return "<p>Without a closing evaluation, quality and profile are not known.</p>"
     if facts.result.sweep:
         return ""
-    return html_records(
-        f"Of the final clusters, over {facts.measured_on}. A simplified silhouette near 1, and a "
-        "low Davies-Bouldin index, mean clusters that are well apart.",
-        [
-            {
-                "inertia": quality.inertia,
-                "simplified silhouette": quality.simplified_silhouette,
-                "Davies-Bouldin": quality.davies_bouldin,
-                "persons": quality.n_rows,
-            }
-        ],
+    said = (
+        f"{_sentence(facts, 'quality')} Measured over {facts.measured_on}. A simplified silhouette "
+        "near 1, and a low Davies-Bouldin index, mean clusters that are well apart."
     )
+    return html_paragraphs([said])
+
+
+def _sentence(facts: Facts, what: str) -> str:
+    line = fact_lines(facts)[what]
+    return f"{line[0].upper()}{line[1:]}."
 
 
 def _methods(facts: Facts) -> str:
