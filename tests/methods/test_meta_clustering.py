@@ -340,7 +340,7 @@ def test_auto_chooses_by_the_overlap_graph_and_says_why() -> None:
         (everyone, 1, "B", "any two sites share features"),
         (linked, 1, "A", "a site has 1 clusters"),
         (linked, 2, "agglomerative", "no site has 2 clusters"),
-        (split, 1, "B", "no case that the paper supports"),
+        (split, 1, "B", "fall into parts that share none"),
     ):
         used, reason = choose_form("auto", points, k)
         assert used == form

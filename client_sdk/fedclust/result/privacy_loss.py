@@ -56,15 +56,12 @@ def epsilon(points: int) -> float:
     >>> [round(epsilon(points), 2) for points in (0, 25, 100, 400)]
     [0.0, 1.76, 3.85, 8.72]
     """
-    mu, low, high = _shift(points), 0.0, 1.0
-    if not mu:
-        return 0.0
-    while _delta(mu, high) > DELTA:
-        high *= 2
-    for _ in range(60):  # halves the interval to below the precision of a float
-        middle = (low + high) / 2
-        low, high = (middle, high) if _delta(mu, middle) > DELTA else (low, middle)
-    return high
+    from scipy.optimize import brentq
+
+    mu = _shift(points)
+    # At the upper end the first term of delta is below DELTA by itself.
+    ends = (0.0, mu * (mu / 2 + 5.0))
+    return float(brentq(lambda given: _delta(mu, given) - DELTA, *ends)) if mu else 0.0
 
 
 def _shift(points: int) -> float:

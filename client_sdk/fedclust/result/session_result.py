@@ -490,13 +490,7 @@ class SessionResult(Facts):
             The rows do not fit; the message names file, column, row and rule.
         """
         self.require_soft()
-        with SlowWork("weighing rows") as work:
-            given = self.new_rows(watch_reading(rows, work.read))
-            memory, _, _ = self._reader(given.features, site)
-            found: Any = [
-                rounds.probabilities(self._plan, self.result, X, memory) for X, _ in given.blocks()
-            ]
-            return np.concatenate(found)
+        return np.asarray(self.predict_details(rows, site=site).probabilities)
 
     def require_soft(self) -> None:
         """Raise UsageError for a method without soft clusters, which has no probabilities."""

@@ -81,24 +81,13 @@ def choose_form(meta: Meta, points: LocalCentroids, n_clusters: int) -> tuple[Me
     masks = points.mask[first]
     known = masks.astype(np.float64)
     if (known @ known.T > 0).all():
-        return "B", (
-            "meta: auto took B: any two sites share features, so that their clusters may differ "
-            "in distribution (Assumption 2)."
-        )
+        return "B", "any two sites share features (Assumption 2)"
     if connected_components(masks).max(initial=0) > 0:
-        return "B", (
-            "meta: auto took B: the sites' features fall into parts that share none, which is no "
-            "case that the paper supports."
-        )
+        return "B", "the sites' features fall into parts that share none"
+    chains = "some sites share no feature, but chains of sites connect them (Assumption 1)"
     if len(sites) and (sizes == n_clusters).any():
-        return "A", (
-            "meta: auto took A: some sites share no feature, but chains of sites connect them, and "
-            f"a site has {n_clusters} clusters to start from (Assumption 1)."
-        )
-    return "agglomerative", (
-        "meta: auto took agglomerative: some sites share no feature, but chains of sites connect "
-        f"them (Assumption 1), and no site has {n_clusters} clusters, which A starts from."
-    )
+        return "A", f"{chains}, and a site has {n_clusters} clusters to start from"
+    return "agglomerative", f"{chains}, and no site has {n_clusters} clusters, which A starts from"
 
 
 def group_centroids(
@@ -135,7 +124,7 @@ def group_centroids(
         groups[inside] = own.groups + groups.max(initial=-1, where=parts < part) + 1
         attached += own.attached
     grouping = Grouping(_renumber_groups(groups), attached)
-    warnings = [] if reason is None else [reason]
+    warnings = [] if reason is None else [f"meta: auto took {form}: {reason}."]
     if form == "A" and not (np.bincount(points.sites) == n_clusters).any():
         warnings.append(
             f"meta: A starts from a site with {n_clusters} clusters, and there is none: it started "
