@@ -9,7 +9,15 @@ from typing import Annotated, Any
 from pydantic import ValidationError
 
 from fedclust.cli import options as o
-from fedclust.cli.console import ProgressLine, conclude, err, out, print_json, read_line, show
+from fedclust.cli.console import (
+    ProgressLine,
+    conclude,
+    err,
+    print_json,
+    read_line,
+    show,
+    show_facts,
+)
 from fedclust.cli.row_check import show_recognition
 from fedclust.cli.session_file import read_definition_file
 from fedclust.protection.table import TooFewPersons
@@ -155,15 +163,6 @@ def _cohort_facts(record: CohortRecord) -> dict[str, Any]:
 
 def _show_cohort(record: CohortRecord) -> None:
     facts = _cohort_facts(record)
-    sizes = facts["group_sizes"]
-    between = f" of {sizes[0]} to {sizes[1]}" if sizes else ""
-    show(out, f"table {facts['table']}, formed {facts['created']}", "bold")
-    show(out, f"  {facts['persons']} persons in {facts['groups']} groups{between}")
-    show(
-        out,
-        f"  at least {facts['min_group_size']} persons behind every number; "
-        f"{'ids' if facts['ids'] else 'no ids: persons are known by the numbers of their rows'}",
-    )
-    if facts["withdrawn"]:
-        show(out, f"  {facts['withdrawn']} withdrawn, {facts['groups_not_used']} groups not used")
-    show(out, f"  columns: {', '.join(facts['columns'])}")
+    facts["ids"] = "yes" if facts["ids"] else "no: persons are known by the numbers of their rows"
+    facts["group_sizes"] = " to ".join(map(str, facts["group_sizes"] or ()))
+    show_facts({**facts, "columns": ", ".join(facts["columns"])})

@@ -53,12 +53,11 @@ def read_json(text: str | bytes, source: object) -> Any:
         raise
     except UnicodeDecodeError:
         raise UsageError(f"{source}: this is not text in UTF-8") from None
-    except UnicodeEncodeError:
-        raise UsageError(f"{source}: a text holds half of a pair of characters (\\ud800)") from None
     except json.JSONDecodeError as error:
         raise UsageError(f"{source}, line {error.lineno}: this is not JSON ({error.msg})") from None
-    except RecursionError:
-        raise UsageError(f"{source}: it is nested too deeply") from None
-    except ValueError:
-        raise UsageError(f"{source}: it holds a number with too many digits") from None
+    except (ValueError, RecursionError):
+        raise UsageError(
+            f"{source}: it is nested too deeply, or holds a number with too many digits or half of "
+            "a pair of characters (\\ud800)"
+        ) from None
     return tree

@@ -14,7 +14,7 @@ from fedclust.result.wording import plain, spreadsheet_text
 from fedclust.schema.encoding import blocks_of, columns_of
 from fedclust.schema.feature import clustered
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Bounds, Likelihood, Result
+from fedclust.schema.result import Likelihood, Result
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import ResultDocument
 
@@ -23,6 +23,11 @@ FORMATS = (".html", ".json", ".csv")
 _COLUMNS = "cluster size column feature level kind unit measure value sd difference"
 _OF_OUTCOMES = ("lower", "upper", "sigma")
 _HEADER = (*_COLUMNS.split(), *_OF_OUTCOMES, "name")
+
+
+#: Parts of a result that a report as JSON has as they are, and that the commands have, too.
+_AS_THEY_ARE = ("quality", "history", "stability", "site_differences", "outcomes")
+_COMMON = ("stopped_because", "warnings", "choice", "tied", "recommendation", "one_cloud")
 
 
 def report_bytes(facts: Facts, path: str | PurePath) -> bytes:
@@ -68,16 +73,12 @@ def json_text(facts: Facts) -> str:
             ],
             "all_equal": result.profile.all_equal if result.profile else None,
             "sizes_by_site": result.site_sizes,
-            "quality": result.quality,
             "likelihood": _likelihood_fields(result.likelihood),
-            "history": result.history,
             "sweep": sweep,
-            "stability": result.stability,
-            "site_differences": result.site_differences,
-            "outcomes": result.outcomes,
-            "dissimilarity": facts.dissimilarity,
-            "definition": facts.definition,
-            "provenance": facts.provenance,
+            **{name: getattr(result, name) for name in _AS_THEY_ARE},
+            **{
+                name: getattr(facts, name) for name in ("dissimilarity", "definition", "provenance")
+            },
         },
         default=lambda model: model.model_dump(mode="json"),
         ensure_ascii=False,
@@ -88,16 +89,9 @@ def json_text(facts: Facts) -> str:
 
 def common_fields(result: Result) -> dict[str, Any]:
     """Return what a report as JSON and ``--json`` of the commands both say of a result."""
-    return {
-        "stopped_because": result.stopped_because,
-        "rounds": result.n_rounds,
-        "warnings": result.warnings,
-        "choice": result.choice,
-        "tied": result.tied,
-        "recommendation": result.recommendation,
-        "one_cloud": result.one_cloud,
-        "bounds": _bounds_fields(result.bounds),
-    }
+    bounds, found = result.bounds, {name: getattr(result, name) for name in _COMMON}
+    gap = bounds and {**bounds.model_dump(mode="json"), "gap": bounds.gap}
+    return {**found, "rounds": result.n_rounds, "bounds": gap}
 
 
 def _likelihood_fields(found: Likelihood | None) -> dict[str, Any] | None:
@@ -109,13 +103,6 @@ def _likelihood_fields(found: Likelihood | None) -> dict[str, Any] | None:
         "log_likelihood_per_person": found.log_likelihood_per_person,
         "entropy_per_person": found.entropy_per_person,
     }
-
-
-def _bounds_fields(bounds: Bounds | None) -> dict[str, Any] | None:
-    """Return bounds with their gap, for JSON."""
-    if bounds is None:
-        return None
-    return {**bounds.model_dump(mode="json"), "gap": bounds.gap}
 
 
 def _cluster(facts: Facts, cluster: Cluster, name: str) -> dict[str, Any]:
