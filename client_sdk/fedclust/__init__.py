@@ -23,12 +23,14 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from fedclust.client import Client as Client
-    from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClustering
-    from fedclust.local.simulate import simulate
-    from fedclust.result.session_result import SessionResult
-    from fedclust.schema.errors import MethodFailure, RuleViolation
-    from fedclust.schema.feature import Feature
-    from fedclust.schema.run_config import Policy
+    from fedclust.local.estimators import FederatedKMeans as FederatedKMeans
+    from fedclust.local.estimators import FederatedSpectralClustering as FederatedSpectralClustering
+    from fedclust.local.simulate import simulate as simulate
+    from fedclust.result.session_result import SessionResult as SessionResult
+    from fedclust.schema.errors import MethodFailure as MethodFailure
+    from fedclust.schema.errors import RuleViolation as RuleViolation
+    from fedclust.schema.feature import Feature as Feature
+    from fedclust.schema.run_config import Policy as Policy
     from fedclust.site import Site as Site
     from fedclust.wire import errors as errors
     from fedclust.wire.errors import FedclustError as FedclustError
@@ -49,21 +51,7 @@ _LAZY = {
     "simulate": "fedclust.local.simulate",
 }
 
-__all__ = [
-    "Client",
-    "Feature",
-    "FedclustError",
-    "FederatedKMeans",
-    "FederatedSpectralClustering",
-    "MethodFailure",
-    "Policy",
-    "RuleViolation",
-    "SessionResult",
-    "Site",
-    "__version__",
-    "errors",
-    "simulate",
-]
+__all__ = [*_LAZY, "__version__", "errors"]
 
 
 def __getattr__(name: str) -> Any:

@@ -60,7 +60,7 @@ def test_methods_of_this_package_come_first_and_without_a_look_at_others(place: 
     methods = registry(place)
     assert dict(methods) == {"lloyd": lloyd.METHOD}
     (problem,) = methods.problems()
-    assert problem.startswith("the distribution other-lloyd 2.1 provides a method 'lloyd', which")
+    assert problem.startswith("fedclust and the distribution other-lloyd 2.1 both provide a")
     assert problem.endswith("pip uninstall other-lloyd")
 
 

@@ -422,7 +422,7 @@ def test_an_unsupported_version_names_the_upgrade(tmp_path: Path, of: str) -> No
     fake = coordinator()
     fake.definition = fake.definition.model_copy(update={of: 99})
     fake.sha256 = codec.sha256(canonical(fake.definition))
-    refused(fake, tmp_path, errors.VersionUnsupported, "pip install --upgrade fedclust")
+    refused(fake, tmp_path, errors.VersionUnsupported, 'pip install "fedclust==VERSION"')
 
 
 def test_an_answer_that_breaks_a_rule_stays_here(

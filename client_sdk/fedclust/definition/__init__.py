@@ -140,14 +140,12 @@ def _check_version(part: str, pinned: int, own: int, distribution: str) -> None:
     """Refuse the version of the method, or of the engine, that this program does not support."""
     if pinned == own:
         return
-    remedy = f"Upgrade with: pip install --upgrade {distribution}"
-    if own > pinned:
-        remedy = (
-            "Install the version that the coordinator runs, which `fedclust doctor` shows: "
-            f'pip install "{distribution}==VERSION"'
-        )
     what = {"method": "this method", "engine": "the rounds that all methods share"}[part]
-    message = f"the session uses version {pinned} of {what}; this program supports: {own}. {remedy}"
+    message = (
+        f"the session uses version {pinned} of {what}; this program supports: {own}. Install the "
+        f'version that the coordinator runs (fedclust doctor shows it): pip install "{distribution}'
+        '==VERSION"'
+    )
     raise DefinitionError(_errors([(f"/{part}_version", f"{part}-version", message)]))
 
 

@@ -124,14 +124,10 @@ def _require_method(name: str, found: object) -> AnyMethod:
 
 
 def _clash(entry: EntryPoint, other: EntryPoint) -> str:
-    if other.dist is None:
-        return (
-            f"{_owner(entry)} provides a method {entry.name!r}, which fedclust has itself and "
-            f"uses. {_upgrade_advice(_distribution(entry))}"
-        )
+    owner, used = (_owner(other), "neither") if other.dist else ("fedclust", "that of fedclust")
     return (
-        f"{_owner(other)} and {_owner(entry)} both provide a method {entry.name!r}, and neither "
-        f"is used. Uninstall one: pip uninstall {_distribution(entry)}"
+        f"{owner} and {_owner(entry)} both provide a method {entry.name!r}, and {used} is used. "
+        f"Uninstall one: pip uninstall {_distribution(entry)}"
     )
 
 
