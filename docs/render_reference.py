@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from typer.main import get_command
 
 from fedclust.cli.main import app
-from fedclust.cli.options import Connection, Persons, Reading, field_names
+from fedclust.cli.options import Connection, Persons, Reading
 from fedclust.definition.study import StudyCreate, StudyDefaults
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.schema.run_config import Policy
@@ -39,9 +39,9 @@ def commands() -> str:
     """Return every command of ``fedclust`` with its arguments and options."""
     found = dict(_leaves("fedclust", get_command(app)))
     marks = {
-        "connection": tuple(field_names(Connection)),
-        "persons": tuple(field_names(Persons)),
-        "rows": tuple(field_names(Reading)),
+        "connection": tuple(Connection.model_fields),
+        "persons": tuple(Persons.model_fields),
+        "rows": tuple(Reading.model_fields),
         "definition": _in_both(found["fedclust session create"], found["fedclust study create"]),
         "json": ("as_json",),
     }
@@ -70,7 +70,7 @@ def _in_both(one: Any, other: Any) -> tuple[str, ...]:
     """Return the options of two commands that mean the same; --json has a mark of its own."""
     theirs = {each.name: getattr(each, "help", None) for each in other.params}
     same = [each.name for each in one.params if theirs.get(each.name) == getattr(each, "help", "")]
-    return tuple(name for name in same if name not in {*field_names(Connection), "as_json", "help"})
+    return tuple(name for name in same if name not in {*Connection.model_fields, "as_json", "help"})
 
 
 def service_commands() -> str:

@@ -187,7 +187,8 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
     # Clusters that have names are also named, and stay numbers.
     named = {"2": ("Old, grey", "=young"), "3": ("a", "b", "c")}
     replace(SessionResult.load(folder / "drop.fc"), names=named).save(folder / "named.fc")
-    assert run("named.fc", *given[:-1], "named.csv")[0] == 0
+    # The second run replaces what the first one wrote.
+    assert [run("named.fc", *given[:-1], "named.csv")[0] for _ in range(2)] == [0, 0]
     with (folder / "named.csv").open(newline="") as file:
         names = {row["mrn"]: (row["cluster"], row["name"]) for row in csv.DictReader(file)}
     assert names == {"a": ("0", "Old, grey"), "b": ("1", "'=young"), "c": ("", "")}

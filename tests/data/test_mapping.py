@@ -11,7 +11,7 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from fedclust.cli.options import Reading, field_names
+from fedclust.cli.options import Reading
 from fedclust.data import Dataset, load
 from fedclust.data.mapping import ColumnMap, ColumnsFile, canonical_code
 from fedclust.data.row_source import RowSource
@@ -408,7 +408,7 @@ def test_the_page_names_every_rule_and_option() -> None:
     page = PAGE.read_text("utf-8")
     page += (PAGE.parent / "details" / "data.md").read_text("utf-8")
     assert [rule for rule in sorted(rules) if f"`{rule}`" not in page] == []
-    for name in field_names(Reading):
+    for name in Reading.model_fields:
         assert f"--{name.replace('_', '-')}" in page
     for model in (ColumnMap, ColumnsFile):
         assert [name for name in model.model_fields if name not in page] == []

@@ -309,7 +309,7 @@ class Reading(OptionGroup):
             sentinels.setdefault(name.strip(), []).append(marker)
             if not (name.strip() and math.isfinite(marker)):
                 raise UsageError("--sentinel needs FEATURE=NUMBER, for example chol=0")
-        given = {name: getattr(self, name) for name in field_names(Reading) if name != "sentinel"}
+        given = {name: getattr(self, name) for name in Reading.model_fields if name != "sentinel"}
         given |= {
             "sentinels": sentinels,
             "delimiter": "\t" if self.delimiter in ("tab", "\\t") else self.delimiter,
@@ -407,7 +407,7 @@ def with_groups(function: Callable[..., None], *further: inspect.Parameter) -> C
     def run(**given: Any) -> None:
         JSON.set(given.pop("as_json", False))
         for name, kind in groups.items():
-            given[name] = kind(**{field: given.pop(field) for field in field_names(kind)})
+            given[name] = kind(**{field: given.pop(field) for field in kind.model_fields})
             given[name].refuse_unusable()
         function(**given)
 
@@ -440,11 +440,6 @@ def _option(name: str, field: FieldInfo) -> Any:
             more |= each
     text = " ".join((field.description or "").split())
     return opt(**{"name": "--" + name.replace("_", "-"), "text": text, **more})
-
-
-def field_names(kind: type[OptionGroup]) -> list[str]:
-    """Return the names of a group's options."""
-    return [*kind.model_fields]
 
 
 def option_names(kind: type[OptionGroup]) -> dict[str, str]:

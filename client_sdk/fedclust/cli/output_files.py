@@ -31,9 +31,7 @@ _TOKEN = re.compile(rb"fc[aos]_\S+\s*")
 def is_labels(begin: bytes) -> bool:
     """Whether a file begins as :func:`write_labels` or :func:`write_predictions` begins one."""
     head = next(csv.reader(begin.partition(b"\n")[0].decode(errors="replace").splitlines()), [])
-    details, rest = head[1 : 1 + len(DETAILS)], head[1 + len(DETAILS) :]
-    predictions = tuple(details) == DETAILS and rest == probability_names(len(rest))
-    return head[1:] == ["cluster"] or predictions
+    return head[1:] == ["cluster"] or tuple(head[1 : 1 + len(DETAILS)]) == DETAILS
 
 
 def is_result(begin: bytes) -> bool:
