@@ -256,7 +256,7 @@ class RowCheck:
             _say(self.table.staying.text)
         if self.table.recognition is not None:
             show_recognition(self.table.recognition, out)
-        for text in self._points_texts():
+        for text in self._points_texts(full=full):
             _say(text)
         if figures is not None:
             _show_table_figures(figures, full=full)
@@ -331,11 +331,11 @@ class RowCheck:
                 says.append(f"if this hospital has none, ask {who} for a session without it")
             yield f"{name}: {'; '.join(says)}"
 
-    def _points_texts(self) -> Iterator[str]:
+    def _points_texts(self, *, full: bool) -> Iterator[str]:
         """Yield what the outcomes cost and what is left."""
         table = self.table
         held = [each for each in outcomes_of(self.body.features) if each.name in table.features]
-        if table.points_left is not None:
+        if table.points_left is not None and (full or table.points_short):
             short = ": points short, so this site would answer no outcomes" * table.points_short
             yield f"{points_asked(held)}; {table.points_left} are left before{short}"
         yield from self.open_points
@@ -550,7 +550,7 @@ def _show_table_figures(figures: TableFigures, *, full: bool) -> None:
     """Show how close the protected table is to the persons behind it."""
     smallest, largest = figures.group_sizes
     show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
-    if figures.distance_sd is not None:
+    if full and figures.distance_sd is not None:
         near = f"{figures.distance_sd:.2f} sd of their group's record"
         show(out, f"half of the persons are within {near}")
     if full:
