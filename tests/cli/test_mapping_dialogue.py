@@ -190,6 +190,13 @@ def test_a_minus_beside_a_plus_is_no_missing_value(answer: Any, tmp_path: Path) 
     assert read(tmp_path, [delirium])[:3, 0].tolist() == [1, 0, 1]
 
 
+def test_a_column_of_a_wide_table_is_taken_by_its_name(answer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({f"v{i}": [i, i + 1] for i in range(250)} | {"Jahre": [50, 60]})
+    _, said = answer("Jahr", "Jahre", "", features=[AGE], table=table)
+    assert "give a column's number or name" in said
+    assert read(tmp_path, [AGE])[:, 0].tolist() == [50, 60]
+
+
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
     _, said = answer("", "", features=[AGE], table=table)

@@ -173,7 +173,7 @@ def _ask_column(
             name = left[int(answer) - 1]
         if name in used:
             raise typer.BadParameter(f"{name} is the column of {used[name]}")
-        if name != "-" and name not in found.table.columns:
+        if name != "-" and not found.has_column(name):
             raise typer.BadParameter("give a column's number or name, or - if there is none")
         return None if name == "-" else name
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import numpy as np
 
 from fedclust.data.advice import as_toml, is_free_text, list_names, with_counts
-from fedclust.data.chunks import MISSING, is_blank
+from fedclust.data.chunks import MISSING, Reader, is_blank
 from fedclust.data.csvfile import CsvReader
 from fedclust.data.decode import ColumnRule, Decoder, is_value, place_of_header
 from fedclust.data.excel import ExcelReader, cell_name, sheets_with_rows
@@ -77,6 +77,14 @@ class CountedTable:
     textual: bool
     notes: list[str] = field(default_factory=list)
     cut: set[str] = field(default_factory=set)
+
+    def read(self, reader: Reader, names: Sequence[str]) -> None:
+        """Count the cells of these columns."""
+        self.columns |= {name: Counter[Any]() for name in names}
+        for chunk in reader.chunks(names, (), BLOCK) if names else ():
+            for name, cells in chunk.cells.items():
+                if not _count(self.columns[name], cells):
+                    self.cut.add(name)
 
     def has_columns_of(self, of: Trajectory) -> bool:
         """Return whether the table has columns of a trajectory, and no row for each value."""
@@ -182,20 +190,16 @@ def _read_as(
     notes += [
         f"the header names {as_toml(name)} twice" for name, n in times.items() if name and n > 1
     ]
-    # Every column of a file may fit by its values; of a wider table those that fit by name.
-    every = isinstance(reader, CsvReader | ExcelReader) and len(reader.header) <= _MOST_COLUMNS
+    # Every column may fit by its values; of a wide table those that fit by name are read.
+    every = len(reader.header) <= _MOST_COLUMNS
     names = [
         name
         for name in reader.header
         if name and times[name] == 1 and (every or _is_like(name, features, rows_of))
     ]
-    cut: set[str] = set()
-    columns: dict[str, Counter[Any]] = {name: Counter() for name in names}
-    for chunk in reader.chunks(names, (), BLOCK) if names else ():
-        for name, cells in chunk.cells.items():
-            if not _count(columns[name], cells):
-                cut.add(name)
-    return CountedTable(reader.header, columns, written, reader.textual, notes, cut)
+    table = CountedTable(reader.header, {}, written, reader.textual, notes)
+    table.read(reader, names)
+    return table
 
 
 def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from fedclust.data.column_points import ColumnJudge, Section
 from fedclust.data.known_names import fits_value
 from fedclust.data.mapping import Dataset, as_dataset
 from fedclust.data.outcome_rows import with_outcomes
-from fedclust.data.sources import describe, read_columns
+from fedclust.data.sources import describe, open_reader, read_columns
 from fedclust.data.sql import SqlQuery
 from fedclust.schema.feature import Declaration, Feature, Trajectory, clustered, outcomes_of
 from fedclust.wire.errors import UsageError, writing
@@ -39,25 +39,30 @@ class MappingSuggestion:
 
     def __init__(
         self,
-        source: str,
+        dataset: Dataset,
         table: CountedTable,
         rows_of: Mapping[str, Trajectory],
         ids: Collection[str | None],
-        guess_decimal: bool,
     ) -> None:
-        self.source, self.table, self._ids = source, table, ids
+        self.source, self.table, self._ids = describe(dataset.source), table, ids
         self.sections: dict[str, Section] = {}
-        self._guess_decimal = guess_decimal
+        self._dataset = dataset
         #: The trajectories with a row for each value.
         self._rows_of = rows_of
 
     def __repr__(self) -> str:
         return f"MappingSuggestion({self.source!r})"
 
+    def has_column(self, name: str) -> bool:
+        """Return whether the table has a column, and read it if a wide table's was not read yet."""
+        if name in self.table.header and name not in self.table.columns:
+            self.table.read(open_reader(self._dataset, self.table.written), [name])
+        return name in self.table.columns
+
     def judge_decimal_mark(self) -> None:
         """Guess the decimal mark by the columns that are chosen, and judge each again."""
         names = [each.match.column for each in self.sections.values() if each.match]
-        if self._guess_decimal and names:
+        if self.table.textual and self._dataset.options.decimal is None and names:
             self.table.set_decimal([self.table.columns[name] for name in names])
         self.judge_again()
 
@@ -196,11 +201,10 @@ def suggest_mapping(
         # The header may be a title or a row.
         read_columns(Dataset.of(dataset.source, table.options(dataset)))
     columns = [table.columns[match.column] for match in matched.values() if match]
-    guess_decimal = table.textual and dataset.options.decimal is None
-    if guess_decimal:
+    if table.textual and dataset.options.decimal is None:
         table.set_decimal(columns or table.columns.values())
     match_by_values([each for each in features if each.name not in rows_of], matched, table)
-    found = MappingSuggestion(describe(dataset.source), table, rows_of, ids, guess_decimal)
+    found = MappingSuggestion(dataset, table, rows_of, ids)
     proposed = {name: match.column for name, match in matched.items() if match}
     for feature in features:
         others = {column for name, column in proposed.items() if name != feature.name}
