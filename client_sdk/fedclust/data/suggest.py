@@ -68,9 +68,10 @@ class MappingSuggestion:
 
     def judge_again(self) -> None:
         """Judge each column that is chosen again, as after a change of how the file is written."""
-        for section in [*self.sections.values()]:
-            if section.match is not None:
-                self.choose(section.feature, section.match)
+        columns = {name: of.match.column for name, of in self.sections.items() if of.match}
+        for name in columns:
+            used = [column for other, column in columns.items() if other != name]
+            self.choose(self.sections[name].feature, self.sections[name].match, used)
 
     def choose(self, feature: Feature, match: Match | None, used: Collection[str] = ()) -> None:
         """Judge how a column is read as a feature; ``used`` are the columns of other features."""
