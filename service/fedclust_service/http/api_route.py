@@ -20,7 +20,7 @@ from fedclust.schema.field_names import unknown_name_message
 from fedclust.wire.errors import CONTENT_TYPE as PROBLEM
 from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.http.bodies import json_body, media_type, parse
-from fedclust_service.http.dependencies import actor_of
+from fedclust_service.http.dependencies import actor_of, caller_of
 
 #: Where an operation names its problems until `docs/openapi/description.py` describes them.
 PROBLEMS = "x-problems"
@@ -73,7 +73,7 @@ class ApiRoute(APIRoute):
             if field is None:
                 return await answer(request)
             admit: Any = self.dependant.dependencies[0].call
-            await admit(await run_in_threadpool(actor_of, request))
+            await admit(await caller_of(request, await run_in_threadpool(actor_of, request)))
             content, body = await json_body(request), None
             if not content and field.field_info.is_required():
                 media_type(request, [JSON])

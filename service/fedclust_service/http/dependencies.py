@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Annotated, TypeVar
+from typing import Annotated, NamedTuple, TypeVar
 
 from fastapi import Depends, Path, Query, Request, params
 from fastapi.security import HTTPBearer
@@ -76,11 +76,6 @@ async def for_site(request: Request, work: Callable[[], T]) -> T:
     return await asyncio.get_running_loop().run_in_executor(threads, context.run, work)
 
 
-# A coroutine, because FastAPI would run a function in a thread.
-async def _coordinator(request: Request) -> Coordinator:
-    return service_of(request).coordinator
-
-
 # Only for the API's description: it makes "Authorize" work in /docs.
 bearer = HTTPBearer(
     auto_error=False,
@@ -116,6 +111,23 @@ def actor_of(request: Request, _: Annotated[object, Depends(bearer)] = None) -> 
     return context.actor
 
 
+class Caller(NamedTuple):
+    """What every use case is given first: the coordinator, and who asks it."""
+
+    co: Coordinator
+    actor: Actor
+
+
+# A coroutine, because FastAPI would run a function in a thread.
+async def caller_of(request: Request, actor: Annotated[Actor, Depends(actor_of)]) -> Caller:
+    """Return a request's coordinator with its caller."""
+    return Caller(service_of(request).coordinator, actor)
+
+
+#: Declare it first among a route's parameters: then the body of an unknown caller is not read.
+CallerOf = Annotated[Caller, Depends(caller_of)]
+
+
 def allowed(action: str) -> params.Depends:
     """Return a dependency that checks one of :data:`access.PERMISSIONS`.
 
@@ -124,16 +136,13 @@ def allowed(action: str) -> params.Depends:
     if action not in PERMISSIONS:
         raise ValueError(f"{action} is not in PERMISSIONS")
 
-    async def check(actor: ActorOf) -> Actor:
-        require(actor, action)
-        return actor
+    async def check(caller: CallerOf) -> Caller:
+        require(caller.actor, action)
+        return caller
 
     return params.Depends(check)
 
 
-CoordinatorOf = Annotated[Coordinator, Depends(_coordinator)]
-#: Declare it first among a route's parameters: then the body of an unknown caller is not read.
-ActorOf = Annotated[Actor, Depends(actor_of)]
 #: For routes that any token may use.
 Authenticated = Depends(actor_of)
 

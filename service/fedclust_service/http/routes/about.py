@@ -9,13 +9,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
 from fedclust_service.http.api_route import api_router
-from fedclust_service.http.dependencies import (
-    ActorOf,
-    Authenticated,
-    CoordinatorOf,
-    CursorOf,
-    LimitOf,
-)
+from fedclust_service.http.dependencies import Authenticated, CallerOf, CursorOf, LimitOf
 from fedclust_service.http.problems import not_found
 from fedclust_service.usecases import principals
 from fedclust_service.usecases.access_queries import show
@@ -24,9 +18,9 @@ router = api_router(tags=["about"])
 
 
 @router.get("/v1/whoami", summary="The account of a token")
-def whoami(actor: ActorOf, co: CoordinatorOf) -> WhoAmI:
+def whoami(caller: CallerOf) -> WhoAmI:
     """Role, name and expiry of the token; versions of server and protocol."""
-    return principals.whoami(co, actor)
+    return principals.whoami(*caller)
 
 
 @router.get(

@@ -8,14 +8,7 @@ from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
 from fedclust_service.domain.access import SLUG, AuditSearch
 from fedclust_service.http.api_route import api_router, refusals
-from fedclust_service.http.dependencies import (
-    NAME,
-    ActorOf,
-    CoordinatorOf,
-    CursorOf,
-    LimitOf,
-    service_of,
-)
+from fedclust_service.http.dependencies import NAME, CallerOf, CursorOf, LimitOf, service_of
 from fedclust_service.usecases import admin
 
 router = api_router(prefix="/v1/admin", tags=["admin"])
@@ -43,21 +36,20 @@ UntilOf = Annotated[
 
 
 @router.get("/overview", summary="Overview of the coordinator", openapi_extra=refusals("forbidden"))
-def get_overview(request: Request, actor: ActorOf, co: CoordinatorOf) -> admin.Overview:
+def get_overview(request: Request, caller: CallerOf) -> admin.Overview:
     """Operators. Sessions and rounds by state; what needs attention (rounds past their deadline,
     aggregations whose worker died, sessions that cannot start or failed within a week, tokens that
     end within two weeks and have no successor, at most 50 of each; an old backup; a disk that is
     nearly full); the last backup, the database's size, what is free on the coordinator's disk, how
     far clocks differ, versions.
     """
-    return admin.overview(co, actor, service_of(request).settings.data_dir)
+    return admin.overview(*caller, service_of(request).settings.data_dir)
 
 
 # One parameter for each field of the query.
 @router.get("/audit", summary="The audit trail", openapi_extra=refusals("forbidden"))
 def list_audit(
-    actor: ActorOf,
-    co: CoordinatorOf,
+    caller: CallerOf,
     limit: LimitOf = 50,
     cursor: CursorOf = None,
     session: NameOf = None,
@@ -70,4 +62,4 @@ def list_audit(
     sealed.
     """
     search = AuditSearch(subject=session, actor=by, action=action, since=since, until=until)
-    return admin.list_audit(co, actor, limit, cursor, search)
+    return admin.list_audit(*caller, limit, cursor, search)

@@ -13,8 +13,7 @@ from fedclust.wire.models import AuditHead
 from fedclust_service.domain.access import Refusal, wrong_field
 from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import (
-    ActorOf,
-    CoordinatorOf,
+    CallerOf,
     SessionName,
     bearer_token,
     context_of,
@@ -54,8 +53,7 @@ _SCHEMA = {
 )
 async def watch_events(
     request: Request,
-    _: ActorOf,
-    co: CoordinatorOf,
+    caller: CallerOf,
     session: SessionName,
     last_event_id: Annotated[
         str | None,
@@ -66,7 +64,7 @@ async def watch_events(
     after `Last-Event-ID`. The stream ends with the session's end event; 204 tells a reader who has
     that event that nothing follows. Sites learn that other sites answered, but no counts.
     """
-    token = bearer_token(request)
+    co, token = caller.co, bearer_token(request)
 
     # A stream may live longer than its token.
     def read(after: int) -> EventBatch:
@@ -152,8 +150,7 @@ def read_number(last_event_id: str | None) -> int:
 
 @router.get("/v1/audit/heads/{number}", summary="The hash of a sealed audit entry")
 def get_audit_head(
-    actor: ActorOf,
-    co: CoordinatorOf,
+    caller: CallerOf,
     number: Annotated[
         int, Path(ge=1, le=2**53 - 1, description="The entry's number in the chain, from 1.")
     ],
@@ -162,4 +159,4 @@ def get_audit_head(
     (`Fedclust-Audit-Head`). If that entry now has another hash or is gone, the trail was rewritten
     or cut. The answer contains only the hash.
     """
-    return audit.head_at(co, actor, number)
+    return audit.head_at(*caller, number)

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from fedclust.wire.models import Participation, ParticipationInfo, SubmissionReceipt, TaskRefusal
 from fedclust.wire.submissions import BINARY, JSON
-from fedclust_service.domain.access import Actor, Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http.api_route import (
     BINARY_CONTENT,
     NO_CONTENT,
@@ -35,8 +35,8 @@ from fedclust_service.http.bodies import (
     with_audit_head,
 )
 from fedclust_service.http.dependencies import (
-    ActorOf,
-    CoordinatorOf,
+    Caller,
+    CallerOf,
     RoundNumber,
     SessionName,
     SiteName,
@@ -81,8 +81,7 @@ router = api_router(prefix="/v1/sessions/{session}/participation", tags=["partic
     ),
 )
 def join_session(
-    actor: Annotated[Actor, allowed("session.join")],
-    co: CoordinatorOf,
+    caller: Annotated[Caller, allowed("session.join")],
     session: SessionName,
     body: Participation,
     response: Response,
@@ -91,7 +90,7 @@ def join_session(
     features that the site has, its own least group size, its size band, the heads of its protected
     table and what its SDK speaks. Repeating it changes nothing.
     """
-    info, created = participation.join(co, actor, session, body)
+    info, created = participation.join(*caller, session, body)
     response.status_code = 201 if created else 200
     return info
 
@@ -102,9 +101,9 @@ def join_session(
     **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def leave_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
+def leave_session(caller: CallerOf, session: SessionName) -> None:
     """Sites. What was stored still counts; nothing more is asked. Idempotent."""
-    participation.leave(co, actor, session)
+    participation.leave(*caller, session)
 
 
 @router.delete(
@@ -113,9 +112,9 @@ def leave_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> No
     **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def exclude_site(actor: ActorOf, co: CoordinatorOf, session: SessionName, site: SiteName) -> None:
+def exclude_site(caller: CallerOf, session: SessionName, site: SiteName) -> None:
     """Its analyst and operators. What was stored still counts. Idempotent."""
-    participation.exclude(co, actor, session, site)
+    participation.exclude(*caller, session, site)
 
 
 _TASK_HEADERS = headers(
@@ -314,8 +313,7 @@ async def _store(request: Request, token: str, session: str, number: int) -> tup
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def refuse_task(
-    actor: Annotated[Actor, allowed("submission.put")],
-    co: CoordinatorOf,
+    caller: Annotated[Caller, allowed("submission.put")],
     session: SessionName,
     number: RoundNumber,
     body: TaskRefusal,
@@ -324,4 +322,4 @@ def refuse_task(
     not provide for. The site leaves the session with it; what was stored still counts. Repeating it
     changes nothing.
     """
-    return participation.refuse(co, actor, session, number, body)
+    return participation.refuse(*caller, session, number, body)

@@ -13,12 +13,12 @@ from fedclust.wire.models import (
     TokenCreate,
     TokenIssued,
 )
-from fedclust_service.domain.access import Actor, Role
+from fedclust_service.domain.access import Role
 from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
     NAME,
-    ActorOf,
-    CoordinatorOf,
+    Caller,
+    CallerOf,
     CursorOf,
     LimitOf,
     TokenId,
@@ -51,12 +51,11 @@ def _router(role: Role, readers: str) -> APIRouter:
         openapi_extra=refusals("forbidden", "name-taken"),
     )
     def create(
-        actor: Annotated[Actor, allowed("principal.create")],
-        co: CoordinatorOf,
+        caller: Annotated[Caller, allowed("principal.create")],
         body: PrincipalCreate,
         response: Response,
     ) -> PrincipalInfo:
-        info, created = principals.create_principal(co, actor, role, body)
+        info, created = principals.create_principal(*caller, role, body)
         locate(response, f"/v1/{many}/{info.name}", created=created)
         return info
 
@@ -68,9 +67,9 @@ def _router(role: Role, readers: str) -> APIRouter:
         openapi_extra=refusals("forbidden"),
     )
     def index(
-        actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
+        caller: CallerOf, limit: LimitOf = 50, cursor: CursorOf = None
     ) -> Page[PrincipalInfo]:
-        return principals.list_principals(co, actor, role, limit, cursor)
+        return principals.list_principals(*caller, role, limit, cursor)
 
     @router.get(
         "/{name}",
@@ -79,8 +78,8 @@ def _router(role: Role, readers: str) -> APIRouter:
         description=f"{readers}. Tokens' ids and dates are shown to operators only.",
         openapi_extra=refusals("forbidden"),
     )
-    def read(actor: ActorOf, co: CoordinatorOf, name: PrincipalName) -> PrincipalInfo:
-        return principals.get_principal(co, actor, role, name)
+    def read(caller: CallerOf, name: PrincipalName) -> PrincipalInfo:
+        return principals.get_principal(*caller, role, name)
 
     @router.patch(
         "/{name}",
@@ -90,12 +89,11 @@ def _router(role: Role, readers: str) -> APIRouter:
         openapi_extra=refusals("forbidden", *last),
     )
     def change(
-        actor: Annotated[Actor, allowed("principal.change")],
-        co: CoordinatorOf,
+        caller: Annotated[Caller, allowed("principal.change")],
         name: PrincipalName,
         body: PrincipalPatch,
     ) -> PrincipalInfo:
-        return principals.patch_principal(co, actor, role, name, body)
+        return principals.patch_principal(*caller, role, name, body)
 
     @router.post(
         "/{name}/tokens",
@@ -107,12 +105,11 @@ def _router(role: Role, readers: str) -> APIRouter:
         openapi_extra=refusals("forbidden"),
     )
     def issue(
-        actor: Annotated[Actor, allowed("token.issue")],
-        co: CoordinatorOf,
+        caller: Annotated[Caller, allowed("token.issue")],
         name: PrincipalName,
         body: TokenCreate = _DEFAULTS,
     ) -> TokenIssued:
-        return principals.issue_token(co, actor, role, name, body)
+        return principals.issue_token(*caller, role, name, body)
 
     @router.delete(
         "/{name}/tokens/{token_id}",
@@ -122,8 +119,8 @@ def _router(role: Role, readers: str) -> APIRouter:
         **NO_CONTENT,
         openapi_extra=refusals("forbidden", *last),
     )
-    def revoke(actor: ActorOf, co: CoordinatorOf, name: PrincipalName, token_id: TokenId) -> None:
-        principals.revoke_token(co, actor, role, name, token_id)
+    def revoke(caller: CallerOf, name: PrincipalName, token_id: TokenId) -> None:
+        principals.revoke_token(*caller, role, name, token_id)
 
     return router
 

@@ -17,7 +17,7 @@ from fedclust_service.http.api_route import (
     tagged,
 )
 from fedclust_service.http.bodies import CSV, negotiate, reply_as
-from fedclust_service.http.dependencies import ActorOf, CoordinatorOf, SessionName
+from fedclust_service.http.dependencies import CallerOf, SessionName
 from fedclust_service.usecases import results
 
 router = api_router(tags=["results"])
@@ -39,8 +39,7 @@ _TEXT = {"schema": {"type": "string"}}
 )
 def get_result(
     request: Request,
-    actor: ActorOf,
-    co: CoordinatorOf,
+    caller: CallerOf,
     session: SessionName,
     k: Annotated[
         int | None,
@@ -59,7 +58,7 @@ def get_result(
     cannot read it.
     """
     media = negotiate(request, [JSON, BINARY, CSV])
-    document = results.get_result(co, actor, session, k)
+    document = results.get_result(*caller, session, k)
     if media != CSV:
         return tagged(request, reply_as(media, document))
     headers = {

@@ -6,11 +6,10 @@ from starlette.responses import Response
 
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.wire.models import Page, RoundInfo, SessionEntry, SessionInfo, SessionPatch
-from fedclust_service.domain.access import Actor
 from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
-    ActorOf,
-    CoordinatorOf,
+    Caller,
+    CallerOf,
     CursorOf,
     LimitOf,
     RoundNumber,
@@ -33,37 +32,32 @@ studies_router = api_router(prefix="/v1/studies", tags=["studies"])
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged"),
 )
 def create_study(
-    actor: Annotated[Actor, allowed("study.create")],
-    co: CoordinatorOf,
-    body: StudyCreate,
-    response: Response,
+    caller: Annotated[Caller, allowed("study.create")], body: StudyCreate, response: Response
 ) -> StudyInfo:
     """Analysts and operators. What several sessions of the same sites have in common. It never
     changes. The same body by the same creator again gives the existing study.
     """
-    info, created = sessions.create_study(co, actor, body)
+    info, created = sessions.create_study(*caller, body)
     locate(response, f"/v1/studies/{info.name}", created=created)
     return info
 
 
 @studies_router.get("", summary="List studies")
-def list_studies(
-    actor: ActorOf, co: CoordinatorOf, limit: LimitOf = 50, cursor: CursorOf = None
-) -> Page[StudyInfo]:
+def list_studies(caller: CallerOf, limit: LimitOf = 50, cursor: CursorOf = None) -> Page[StudyInfo]:
     """Operators see all studies, analysts those they created, sites those that name them. Newest
     first. Damaged ones are left out.
     """
-    return sessions.list_studies(co, actor, limit, cursor)
+    return sessions.list_studies(*caller, limit, cursor)
 
 
 @studies_router.get(
     "/{study}", summary="Read a study", openapi_extra=refusals("stored-data-damaged")
 )
-def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
+def get_study(caller: CallerOf, study: StudyName) -> StudyInfo:
     """What its sessions have in common, and the names of those that the token may see. For a site
     `approval`, `expires`, `sites`, `features` and `defaults` are null.
     """
-    return sessions.get_study(co, actor, study)
+    return sessions.get_study(*caller, study)
 
 
 @studies_router.delete(
@@ -72,11 +66,11 @@ def get_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> StudyInfo:
     **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def delete_study(actor: ActorOf, co: CoordinatorOf, study: StudyName) -> None:
+def delete_study(caller: CallerOf, study: StudyName) -> None:
     """Its analyst and operators. Afterwards its name can be used again. While it has sessions it
     stays (409 `wrong-state`). The same person may repeat the request.
     """
-    sessions.delete_study(co, actor, study)
+    sessions.delete_study(*caller, study)
 
 
 router = api_router(prefix="/v1/sessions", tags=["sessions"])
@@ -90,25 +84,21 @@ router = api_router(prefix="/v1/sessions", tags=["sessions"])
     openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged", "version-unsupported"),
 )
 def create_session(
-    actor: Annotated[Actor, allowed("session.create")],
-    co: CoordinatorOf,
-    body: SessionRequest,
-    response: Response,
+    caller: Annotated[Caller, allowed("session.create")], body: SessionRequest, response: Response
 ) -> SessionInfo:
     """Analysts and operators. The definition is frozen; sites consent to the SHA-256 of its
     canonical form. The same body by the same creator again gives the existing session. A session of
     a study may leave out what the study gives: its fields are taken over at creation, and `config`
     and `policy` field by field.
     """
-    info, created = sessions.create_session(co, actor, body.root)
+    info, created = sessions.create_session(*caller, body.root)
     locate(response, f"/v1/sessions/{info.name}", created=created)
     return info
 
 
 @router.get("", summary="List sessions")
 def list_sessions(
-    actor: ActorOf,
-    co: CoordinatorOf,
+    caller: CallerOf,
     limit: LimitOf = 50,
     cursor: CursorOf = None,
     state: StateOf = None,
@@ -117,7 +107,7 @@ def list_sessions(
     """Operators see all sessions, analysts those they created, sites those they take part in.
     Newest first. A session's `definition` is null if it is damaged.
     """
-    return sessions.list_sessions(co, actor, limit, cursor, state=state, study=study, standing=True)
+    return sessions.list_sessions(*caller, limit, cursor, state=state, study=study, standing=True)
 
 
 @router.get(
@@ -125,9 +115,9 @@ def list_sessions(
     summary="Read a session",
     openapi_extra=refusals("stored-data-damaged", "version-unsupported"),
 )
-def get_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
+def get_session(caller: CallerOf, session: SessionName) -> SessionInfo:
     """State, definition and its SHA-256, and the sites' names and states."""
-    return sessions.get_session(co, actor, session)
+    return sessions.get_session(*caller, session)
 
 
 @router.patch(
@@ -142,15 +132,12 @@ def get_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Sess
     ),
 )
 def change_session(
-    actor: Annotated[Actor, allowed("session.manage")],
-    co: CoordinatorOf,
-    session: SessionName,
-    body: SessionPatch,
+    caller: Annotated[Caller, allowed("session.manage")], session: SessionName, body: SessionPatch
 ) -> SessionInfo:
     """Its analyst and operators. After completion sites are invited as readers of the result. As
     many `cluster_names` as a clustering of the result has clusters name these.
     """
-    return sessions.patch_session(co, actor, session, body)
+    return sessions.patch_session(*caller, session, body)
 
 
 @router.delete(
@@ -159,11 +146,11 @@ def change_session(
     **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def delete_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> None:
+def delete_session(caller: CallerOf, session: SessionName) -> None:
     """Its analyst and operators. Afterwards its name can be used again. A session that a site ever
     joined stays (409 `wrong-state`): cancel it instead. The same person may repeat the request.
     """
-    sessions.delete_session(co, actor, session)
+    sessions.delete_session(*caller, session)
 
 
 @router.post(
@@ -178,9 +165,9 @@ def delete_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> N
         "version-unsupported",
     ),
 )
-def start_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
+def start_session(caller: CallerOf, session: SessionName) -> SessionInfo:
     """Its analyst and operators, once the quorum has joined. Idempotent."""
-    return sessions.start_session(co, actor, session)
+    return sessions.start_session(*caller, session)
 
 
 @router.post(
@@ -190,11 +177,11 @@ def start_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Se
         "forbidden", "wrong-state", "stored-data-damaged", "version-unsupported"
     ),
 )
-def retry_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionInfo:
+def retry_session(caller: CallerOf, session: SessionName) -> SessionInfo:
     """Operators. A session is held when the process that aggregates one of its rounds has died too
     often. The round is aggregated again, from the answers that are stored. Idempotent.
     """
-    return sessions.retry_session(co, actor, session)
+    return sessions.retry_session(*caller, session)
 
 
 @router.post(
@@ -202,9 +189,9 @@ def retry_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> Se
     summary="Cancel a session",
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
-def cancel_session(actor: ActorOf, co: CoordinatorOf, session: SessionName) -> SessionEntry:
+def cancel_session(caller: CallerOf, session: SessionName) -> SessionEntry:
     """Its analyst and operators. What was stored stays until its retention ends. Idempotent."""
-    return sessions.cancel_session(co, actor, session)
+    return sessions.cancel_session(*caller, session)
 
 
 rounds_router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds"])
@@ -212,24 +199,18 @@ rounds_router = api_router(prefix="/v1/sessions/{session}/rounds", tags=["rounds
 
 @rounds_router.get("", summary="List a session's rounds")
 def list_rounds(
-    actor: ActorOf,
-    co: CoordinatorOf,
-    session: SessionName,
-    limit: LimitOf = 50,
-    cursor: CursorOf = None,
+    caller: CallerOf, session: SessionName, limit: LimitOf = 50, cursor: CursorOf = None
 ) -> Page[RoundInfo]:
     """Its analyst, operators and its sites. Of other sites, a site reads only the names and whether
     they answered.
     """
-    return rounds.list_rounds(co, actor, session, limit, cursor)
+    return rounds.list_rounds(*caller, session, limit, cursor)
 
 
 @rounds_router.get("/{number}", summary="Read a round")
-def get_round(
-    actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
-) -> RoundInfo:
+def get_round(caller: CallerOf, session: SessionName, number: RoundNumber) -> RoundInfo:
     """State, phase, deadline, who answered, metrics and timings."""
-    return rounds.get_round(co, actor, session, number)
+    return rounds.get_round(*caller, session, number)
 
 
 @rounds_router.post(
@@ -237,10 +218,8 @@ def get_round(
     summary="Close a round before its deadline",
     openapi_extra=refusals("forbidden", "wrong-state", "quorum-missing", "needs-all-sites"),
 )
-def close_round(
-    actor: ActorOf, co: CoordinatorOf, session: SessionName, number: RoundNumber
-) -> RoundInfo:
+def close_round(caller: CallerOf, session: SessionName, number: RoundNumber) -> RoundInfo:
     """Its analyst and operators; the quorum must have answered, and a phase that needs all its
     sites refuses. Idempotent.
     """
-    return rounds.close_round(co, actor, session, number)
+    return rounds.close_round(*caller, session, number)

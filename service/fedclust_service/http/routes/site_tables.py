@@ -5,11 +5,10 @@ from typing import Annotated
 from fastapi import Path
 
 from fedclust.wire.models import TABLE_ID, Page, SiteTableInfo, TableAcceptance
-from fedclust_service.domain.access import Actor
 from fedclust_service.http.api_route import api_router, refusals
 from fedclust_service.http.dependencies import (
-    ActorOf,
-    CoordinatorOf,
+    Caller,
+    CallerOf,
     CursorOf,
     LimitOf,
     SiteName,
@@ -22,12 +21,12 @@ router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
 
 @router.get("", summary="List a site's protected tables", openapi_extra=refusals("forbidden"))
 def list_site_tables(
-    actor: ActorOf, co: CoordinatorOf, site: SiteName, limit: LimitOf = 50, cursor: CursorOf = None
+    caller: CallerOf, site: SiteName, limit: LimitOf = 50, cursor: CursorOf = None
 ) -> Page[SiteTableInfo]:
     """Operators, and the site itself: a site whose state was restored sees whether it lacks a
     change. Number and head of the change that was accepted last, by the tables' ids.
     """
-    return site_tables.list_tables(co, actor, site, limit, cursor)
+    return site_tables.list_tables(*caller, site, limit, cursor)
 
 
 @router.put(
@@ -36,8 +35,7 @@ def list_site_tables(
     openapi_extra=refusals("forbidden"),
 )
 def accept_site_table(
-    actor: Annotated[Actor, allowed("table.accept")],
-    co: CoordinatorOf,
+    caller: Annotated[Caller, allowed("table.accept")],
     site: SiteName,
     table_id: Annotated[str, Path(pattern=TABLE_ID, description="The table's id.")],
     body: TableAcceptance,
@@ -46,4 +44,4 @@ def accept_site_table(
     newer one is left. The next join must have this head at this number. A second time changes
     nothing.
     """
-    return site_tables.accept_table(co, actor, site, table_id, body)
+    return site_tables.accept_table(*caller, site, table_id, body)

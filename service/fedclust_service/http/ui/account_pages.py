@@ -76,7 +76,7 @@ def _own_page(path: str) -> str:
 
 def _account(page: PageRequest) -> Response:
     return page.render(
-        "account.html", signed=page.signed, sign_ins=sign_ins.list_sign_ins(page.co, page.actor)
+        "account.html", signed=page.signed, sign_ins=sign_ins.list_sign_ins(*page.caller)
     )
 
 

@@ -46,7 +46,7 @@ def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
     cursor, more = page.query("cursor"), None
     found: tuple[AdminAuditEntry, ...] = ()
     if not form.errors:
-        listed = list_audit(page.co, page.actor, cursor=cursor, search=_search(form))
+        listed = list_audit(*page.caller, cursor=cursor, search=_search(form))
         found = listed.items
         more = listed.next and address("/ui/audit", **form.texts, cursor=listed.next)
     return page.render(
@@ -55,7 +55,7 @@ def _shown(page: PageRequest, noted: FilledForm, status: int = 200) -> Response:
         form=form,
         searching=any(form.texts.values()),
         noted=noted,
-        verified=last_verification(page.co, page.actor),
+        verified=last_verification(*page.caller),
         entries_found=found,
         subject_path=_subject_path,
         is_hash=_HASH.fullmatch,
@@ -100,9 +100,9 @@ def _verify(page: PageRequest) -> Response:
         said = "This is no head: it is 64 characters of 0-9 and a-f, or NUMBER:HASH."
         return _shown(page, FilledForm(texts, {"noted": said}), status=422)
     after = Head.noted(texts["after"])
-    step = verify_audit(page.co, page.actor, after if isinstance(after, Head) else None, noted)
+    step = verify_audit(*page.caller, after if isinstance(after, Head) else None, noted)
     if step.done:
-        record_verification(page.co, page.actor, step)
+        record_verification(*page.caller, step)
     template = "audit_step.html" if page.partial else "audit_verification.html"
     return page.render(template, step=step, noted=texts["noted"])
 

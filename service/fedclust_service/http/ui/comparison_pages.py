@@ -38,7 +38,7 @@ class Side(NamedTuple):
 
 def _compare(page: PageRequest) -> Response:
     chosen = {side: page.query(side) for side in _SIDES}
-    infos = [sessions.get_session(page.co, page.actor, name) for name in chosen.values() if name]
+    infos = [sessions.get_session(*page.caller, name) for name in chosen.values() if name]
     absent = next((info for info in infos if info.state != "completed"), None)
     if absent is not None:
         return absent_result(page, absent)
@@ -58,7 +58,7 @@ def _compare(page: PageRequest) -> Response:
 
 def _offered(page: PageRequest, chosen: Sequence[SessionInfo]) -> dict[str, str]:
     """Return the names and titles of the sessions that can be chosen, newest first."""
-    found = list_completed(page.co, page.actor, _MOST_OFFERED)
+    found = list_completed(*page.caller, _MOST_OFFERED)
     return found | {info.name: info.definition.title for info in chosen}
 
 

@@ -18,9 +18,9 @@ def _first_steps(page: PageRequest, found: admin.Overview) -> dict[str, bool]:
     settings = page.service.settings
 
     def registered(role: Role) -> bool:
-        return bool(principals.list_principals(page.co, page.actor, role, limit=1).items)
+        return bool(principals.list_principals(*page.caller, role, limit=1).items)
 
-    operators = principals.list_principals(page.co, page.actor, Role.OPERATOR).items
+    operators = principals.list_principals(*page.caller, Role.OPERATOR).items
     last = found.last_backup_at
     addressed = bool(settings.operator_emails) or any(each.email for each in operators)
     mailed = settings.smtp_host is not None and addressed
@@ -39,13 +39,13 @@ def _first_steps(page: PageRequest, found: admin.Overview) -> dict[str, bool]:
 
 def _back_up(page: PageRequest) -> Response:
     settings = page.service.settings
-    admin.back_up(page.co, page.actor, settings.store_url, settings.data_dir / "backups")
+    admin.back_up(*page.caller, settings.store_url, settings.data_dir / "backups")
     return page.redirect("/ui/overview", "backed-up")
 
 
 def _overview(page: PageRequest) -> Response:
     require(page.actor, "admin.read")
-    found = admin.overview(page.co, page.actor, page.service.settings.data_dir)
+    found = admin.overview(*page.caller, page.service.settings.data_dir)
     return page.render(
         "overview.html",
         overview=found,

@@ -15,7 +15,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from fedclust_service.domain.access import Actor, Refusal
-from fedclust_service.http.dependencies import Service, context_of, service_of
+from fedclust_service.http.dependencies import Caller, Service, context_of, service_of
 from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.form import Form, read_form
@@ -55,6 +55,11 @@ class PageRequest:
     def actor(self) -> Actor:
         """The reader, as use cases know callers."""
         return self.signed.actor
+
+    @property
+    def caller(self) -> Caller:
+        """What every use case is given first."""
+        return Caller(self.co, self.actor)
 
     @property
     def coordinator_url(self) -> str:

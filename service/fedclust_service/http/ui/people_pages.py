@@ -103,7 +103,7 @@ def _known(page: PageRequest, info: TokenInfo, now: datetime) -> KnownToken:
 
 
 def _find(role: Role, page: PageRequest) -> Person:
-    info = principals.get_principal(page.co, page.actor, role, page.param("name"))
+    info = principals.get_principal(*page.caller, role, page.param("name"))
     return _person(page, role, info)
 
 
@@ -112,7 +112,7 @@ def _find(role: Role, page: PageRequest) -> Person:
 
 def _list(role: Role, page: PageRequest) -> Response:
     part, cursor = (page.query("name") or "").strip().lower() or None, page.query("cursor")
-    found = principals.list_principals(page.co, page.actor, role, cursor=cursor, part=part)
+    found = principals.list_principals(*page.caller, role, cursor=cursor, part=part)
     people = [_person(page, role, each) for each in found.items]
     more = found.next and address(_path(role), name=part, cursor=found.next)
     return page.render(
@@ -139,7 +139,7 @@ def _register(role: Role, page: PageRequest) -> Response:
             PrincipalCreate,
             {name: text for name, text in form.texts.items() if text or name == "name"},
         )
-        info, created = principals.create_principal(page.co, page.actor, role, body)
+        info, created = principals.create_principal(*page.caller, role, body)
     except Refusal as refusal:
         said = "This name is taken. Choose another one, or open the page of that name."
         taken = replace(form, errors={"name": said})
@@ -174,7 +174,7 @@ def _shown(
     whole, tables = sees_account_details(page.actor), None
     if whole and person.role is Role.SITE:
         cursor = page.query("tables")
-        tables = site_tables.list_tables(page.co, page.actor, person.info.name, cursor=cursor)
+        tables = site_tables.list_tables(*page.caller, person.info.name, cursor=cursor)
     return page.render(
         "person.html",
         status=status,
@@ -198,7 +198,7 @@ def _change(role: Role, page: PageRequest) -> Response:
     form = _typed(page, "title", "email")
     try:
         body = checked(PrincipalPatch, form.texts)
-        info = principals.patch_principal(page.co, page.actor, role, page.param("name"), body)
+        info = principals.patch_principal(*page.caller, role, page.param("name"), body)
     except Refusal as refusal:
         return _shown_again(role, page, refusal, form=form.refused(refusal))
     return page.redirect(f"{_path(role)}/{info.name}", "changed")
@@ -209,7 +209,7 @@ def _switch(role: Role, *, disabled: bool) -> Action:
 
     def act(page: PageRequest) -> None:
         body = PrincipalPatch(disabled=disabled)
-        principals.patch_principal(page.co, page.actor, role, page.param("name"), body)
+        principals.patch_principal(*page.caller, role, page.param("name"), body)
 
     return _confirmed(role, what, what, "principal.change", act, f"{what}d")
 
@@ -238,8 +238,7 @@ def _issue(role: Role, page: PageRequest) -> Response:
     days = form.texts["expires_in_days"]
     try:
         body = checked(TokenCreate, {"expires_in_days": _whole(days)})
-        name = page.param("name")
-        issued = principals.issue_token(page.co, page.actor, role, name, body)
+        issued = principals.issue_token(*page.caller, role, page.param("name"), body)
     except Refusal as refusal:
         return _shown_again(role, page, refusal, days=form.refused(refusal))
     # The only answer that holds the token; a redirect could not carry it.
@@ -260,8 +259,7 @@ def _token(person: Person, token_id: str) -> KnownToken:
 
 def _revoke(role: Role) -> Action:
     def act(page: PageRequest) -> None:
-        name, token_id = page.param("name"), page.param("token")
-        principals.revoke_token(page.co, page.actor, role, name, token_id)
+        principals.revoke_token(*page.caller, role, page.param("name"), page.param("token"))
 
     path = "tokens/{token}/revoke"
     return _confirmed(role, "revoke", path, "token.revoke", act, "token-revoked")
@@ -279,7 +277,7 @@ def _accept_table(page: PageRequest) -> Response:
     form, name = _typed(page, "table_id", "number", "head"), page.param("name")
     try:
         body = checked(_TypedTable, {**form.texts, "number": _whole(form.texts["number"])})
-        site_tables.accept_table(page.co, page.actor, name, body.table_id, body)
+        site_tables.accept_table(*page.caller, name, body.table_id, body)
     except Refusal as refusal:
         return _shown_again(Role.SITE, page, refusal, chain=form.refused(refusal))
     return page.redirect(f"{_path(Role.SITE)}/{name}", "table-accepted")

@@ -82,7 +82,7 @@ class ShownResult:
 
 def read_shown(page: PageRequest, session: SessionInfo, k: int | None) -> ShownResult:
     """Read a whole result once, which is one line of the audit trail."""
-    document = results.get_result(page.co, page.actor, session.name)
+    document = results.get_result(*page.caller, session.name)
     return ShownResult(session, read_result(document, session.definition), k)
 
 
@@ -100,7 +100,7 @@ def number_of_clusters(page: PageRequest, name: str) -> int | None:
 
 
 def _result(page: PageRequest) -> Response:
-    session = sessions.get_session(page.co, page.actor, page.param("session"))
+    session = sessions.get_session(*page.caller, page.param("session"))
     k = number_of_clusters(page, "k")
     if session.state != "completed":
         return absent_result(page, session)
@@ -217,8 +217,8 @@ def _figure(page: PageRequest) -> Response:
 def _downloaded(page: PageRequest) -> tuple[SessionResult, str]:
     """Return the result that a download is made of, and what its file's name begins with."""
     k = number_of_clusters(page, "k")
-    session = sessions.get_session(page.co, page.actor, page.param("session"))
-    document = results.get_result(page.co, page.actor, session.name, k)
+    session = sessions.get_session(*page.caller, page.param("session"))
+    document = results.get_result(*page.caller, session.name, k)
     # As it travels, so that reports are those that the SDK writes.
     received = codec.decode_model(ResultDocument, codec.encode_model(document))
     stem = session.name if k is None else f"{session.name}-k{k}"

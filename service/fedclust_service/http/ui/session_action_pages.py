@@ -46,12 +46,16 @@ def _action(
     return Action(below, template, right, values, act, notice, leads_to)
 
 
+def _patch(page: PageRequest, body: SessionPatch) -> None:
+    sessions.patch_session(*page.caller, page.param("session"), body)
+
+
 # --- start, cancel, delete ------------------------------------------------------------------------
 
 
 def _on(use_case: Callable[[Coordinator, Actor, str], object]) -> Callable[[PageRequest], object]:
     """Return the action that is a use case of the session alone."""
-    return lambda page: use_case(page.co, page.actor, page.param("session"))
+    return lambda page: use_case(*page.caller, page.param("session"))
 
 
 def _nothing(_page: PageRequest, _view: SessionView) -> _Shown:
@@ -76,7 +80,7 @@ def _number(page: PageRequest) -> int:
 
 def _show_close(page: PageRequest, view: SessionView) -> _Shown:
     number = _number(page)
-    against = rounds.why_not_closed(page.co, page.actor, view.info.name, number)
+    against = rounds.why_not_closed(*page.caller, view.info.name, number)
     shown = next((each for each in view.rounds if each.number == number), None)
     if shown is None:
         raise absent("round")
@@ -84,7 +88,7 @@ def _show_close(page: PageRequest, view: SessionView) -> _Shown:
 
 
 def _close(page: PageRequest) -> None:
-    rounds.close_round(page.co, page.actor, page.param("session"), _number(page))
+    rounds.close_round(*page.caller, page.param("session"), _number(page))
 
 
 def _show_deadline(_: PageRequest, view: SessionView) -> _Shown:
@@ -103,8 +107,7 @@ def _move_deadline(page: PageRequest) -> None:
         raise Refusal("invalid", "Give a date and a time, such as 2026-03-01 12:00.")
     if chosen <= page.co.clock.now():
         raise Refusal("invalid", "This time has passed. To end the round now, close it instead.")
-    body = SessionPatch(deadline=chosen)
-    sessions.patch_session(page.co, page.actor, page.param("session"), body)
+    _patch(page, SessionPatch(deadline=chosen))
 
 
 # --- its sites ------------------------------------------------------------------------------------
@@ -119,14 +122,12 @@ def _show_exclude(page: PageRequest, view: SessionView) -> _Shown:
 
 
 def _exclude(page: PageRequest) -> None:
-    participation.exclude(page.co, page.actor, page.param("session"), page.param("site"))
+    participation.exclude(*page.caller, page.param("session"), page.param("site"))
 
 
 def _show_invite(page: PageRequest, view: SessionView) -> _Shown:
     known = {each.name for each in view.info.sites}
-    sites = [
-        each for each in principals.enabled_sites(page.co, page.actor) if each.name not in known
-    ]
+    sites = [each for each in principals.enabled_sites(*page.caller) if each.name not in known]
     return {"sites": sites, "chosen": set(_chosen(page))}
 
 
@@ -138,10 +139,9 @@ def _invite(page: PageRequest) -> None:
     chosen = _chosen(page)
     if not chosen:
         raise Refusal("invalid", "Choose a site at least.")
-    if not set(chosen) <= {each.name for each in principals.enabled_sites(page.co, page.actor)}:
+    if not set(chosen) <= {each.name for each in principals.enabled_sites(*page.caller)}:
         raise Refusal("invalid", "One of these sites is disabled or not registered any more.")
-    body = checked(SessionPatch, {"invite": chosen})
-    sessions.patch_session(page.co, page.actor, page.param("session"), body)
+    _patch(page, checked(SessionPatch, {"invite": chosen}))
 
 
 def _show_names(page: PageRequest, view: SessionView) -> _Shown:
@@ -158,7 +158,7 @@ def _name(page: PageRequest) -> None:
     body = checked(SessionPatch, {"cluster_names": page.form.getlist("name")})
     if not body.cluster_names:
         raise Refusal("invalid", "Give each cluster a name.")
-    sessions.patch_session(page.co, page.actor, page.param("session"), body)
+    _patch(page, body)
 
 
 _ACTIONS = (

@@ -43,7 +43,7 @@ def _open(kind: str, page: PageRequest) -> Response:
     changes = {"algorithm": method} if method in METHODS else {}
     if other is None:
         return _show(page, form.filled(changes))
-    definition = sessions.get_session(page.co, page.actor, other).definition
+    definition = sessions.get_session(*page.caller, other).definition
     form = replace(form, study=form.study or _study(page, definition.study))
     body, dropped = inherit(definition, {**changes, **({"study": study} if study else {})})
     form = form.filled({name: value for name, value in body.items() if name != "name"})
@@ -73,7 +73,7 @@ def _act(kind: str, page: PageRequest) -> Response:
         return _show(page, form, made, status=422 if create else 200)
     make = sessions.create_session if kind == "session" else sessions.create_study
     try:
-        info, new = make(page.co, page.actor, _request(kind, body))
+        info, new = make(*page.caller, _request(kind, body))
     except Refusal as refusal:
         return _show(page, form.refused(refusal) if made else form, status=refusal.status)
     place = f"/ui/{'sessions' if kind == 'session' else 'studies'}/{info.name}"
@@ -112,11 +112,11 @@ def _request(kind: str, body: bytes) -> Any:
 
 def _check(kind: str, page: PageRequest, body: bytes) -> Any:
     check = sessions.check_session if kind == "session" else sessions.check_new_study
-    return check(page.co, page.actor, _request(kind, body))
+    return check(*page.caller, _request(kind, body))
 
 
 def _study(page: PageRequest, name: str | None) -> StudyInfo | None:
-    return sessions.get_study(page.co, page.actor, name) if name else None
+    return sessions.get_study(*page.caller, name) if name else None
 
 
 def _worth(form: SessionForm, made: Any) -> tuple[str, ...]:
@@ -139,9 +139,9 @@ def _show(
     if status != 200:
         needed = dict.fromkeys(form.missing, ("this is required",))
         form = replace(form, errors={**needed, **form.errors})
-    form = replace(form, bands=sessions.known_bands(page.co, page.actor, form.sites))
+    form = replace(form, bands=sessions.known_bands(*page.caller, form.sites))
     alone = not (form.study or page.partial)
-    registered = principals.enabled_sites(page.co, page.actor) if alone else ()
+    registered = principals.enabled_sites(*page.caller) if alone else ()
     titles = {each.name: each.title or "" for each in registered}
     read_by_sites: Any = ()
     if isinstance(made, Definition):

@@ -29,7 +29,7 @@ def _list(page: PageRequest) -> Response:
     wanted, study = page.query("state"), page.query("study")
     state = next((each for each in SessionState if each.value == wanted), None)
     cursor = page.query("cursor")
-    found = sessions.list_sessions(page.co, page.actor, cursor=cursor, state=state, study=study)
+    found = sessions.list_sessions(*page.caller, cursor=cursor, state=state, study=study)
     kept = {"state": state.value if state else "", "study": study or ""}
     return page.render(
         "sessions.html",
@@ -94,7 +94,7 @@ def _live(page: PageRequest) -> Response:
 
 def _definition(page: PageRequest) -> Response:
     """Return the bytes whose hash sites consent to."""
-    info = sessions.get_session(page.co, page.actor, page.param("session"))
+    info = sessions.get_session(*page.caller, page.param("session"))
     return attachment(canonical(info.definition), JSON, f"{info.name}.json")
 
 

@@ -125,12 +125,12 @@ class SessionView:
 
 def load_view(page: PageRequest) -> SessionView:
     """Return the session that the address names; Refusal ``not-found``."""
-    co, actor, name = page.co, page.actor, page.param("session")
-    info = sessions.get_session(co, actor, name)
+    co, name = page.co, page.param("session")
+    info = sessions.get_session(*page.caller, name)
     shown: tuple[RoundInfo, ...] = ()
     if info.round is not None:
         after = str(max(0, info.round - SHOWN_ROUNDS))
-        shown = rounds.list_rounds(co, actor, name, SHOWN_ROUNDS, after).items
+        shown = rounds.list_rounds(*page.caller, name, SHOWN_ROUNDS, after).items
     out = co.outgoing
     mails = Channel.EMAIL in out.senders and NotificationKind.INVITED in out.kinds
-    return SessionView(info, shown, actor, co.clock.now(), mails, page.coordinator_url)
+    return SessionView(info, shown, page.actor, co.clock.now(), mails, page.coordinator_url)

@@ -22,7 +22,7 @@ _PAGE_OF_RECEIPTS = 200
 
 def _consent(page: PageRequest) -> Response:
     """Show the consent screen of the reader's site; analysts and operators choose the site."""
-    info = sessions.get_session(page.co, page.actor, page.param("session"))
+    info = sessions.get_session(*page.caller, page.param("session"))
     site, url = _site_of(page, info), page.coordinator_url
     terms = _terms(info, site, url)
     mark = _isolating(info.definition)
@@ -79,10 +79,8 @@ def _site_of(page: PageRequest, info: SessionInfo) -> str:
 def _receipts(page: PageRequest) -> Response:
     """List a site's submissions in a session, with what each phase discloses."""
     name = page.param("session")
-    found = list_receipts(
-        page.co, page.actor, name, limit=_PAGE_OF_RECEIPTS, cursor=page.query("cursor")
-    )
-    info = sessions.get_session(page.co, page.actor, name)
+    found = list_receipts(*page.caller, name, limit=_PAGE_OF_RECEIPTS, cursor=page.query("cursor"))
+    info = sessions.get_session(*page.caller, name)
     phases = {each.phase for each in found.items}
     site, url = page.actor.name, page.coordinator_url
     terms = _terms(info, site, url)

@@ -22,7 +22,7 @@ _MOST_SESSIONS = 100
 
 def _list(page: PageRequest) -> Response:
     cursor = page.query("cursor")
-    found = sessions.list_studies(page.co, page.actor, cursor=cursor)
+    found = sessions.list_studies(*page.caller, cursor=cursor)
     return page.render(
         "studies.html",
         studies=found.items,
@@ -33,8 +33,8 @@ def _list(page: PageRequest) -> Response:
 
 
 def _read(page: PageRequest) -> Response:
-    study = sessions.get_study(page.co, page.actor, page.param("study"))
-    found = sessions.list_sessions(page.co, page.actor, _MOST_SESSIONS, study=study.name)
+    study = sessions.get_study(*page.caller, page.param("study"))
+    found = sessions.list_sessions(*page.caller, _MOST_SESSIONS, study=study.name)
     return page.render(
         "study.html",
         study=study,
@@ -70,11 +70,11 @@ def _agreed(study: StudyInfo) -> list[tuple[str, str]]:
 
 
 def _doomed(page: PageRequest) -> dict[str, object]:
-    return {"study": sessions.get_study(page.co, page.actor, page.param("study"))}
+    return {"study": sessions.get_study(*page.caller, page.param("study"))}
 
 
 def _delete(page: PageRequest) -> None:
-    sessions.delete_study(page.co, page.actor, page.param("study"))
+    sessions.delete_study(*page.caller, page.param("study"))
 
 
 _DELETION = Action(
