@@ -39,7 +39,7 @@ from fedclust_service.domain.round import Round
 from fedclust_service.domain.session import Session
 from fedclust_service.domain.tokens import SecretKeys
 from fedclust_service.store import Store
-from fedclust_service.usecases import participation, principals, sessions, submissions, tasks
+from fedclust_service.usecases import participation, principals, sessions, submissions
 from fedclust_service.usecases.attention import LEAST_FREE_BYTES, find_attention
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
@@ -182,11 +182,11 @@ class DirectApi:
         """Return a session as its analyst sees it."""
         return sessions.get_session(self.co, ANALYST, name)
 
-    def view(self, name: str, who: str) -> tasks.TaskView:
+    def view(self, name: str, who: str) -> submissions.TaskView:
         """Return what a site is told."""
 
-        def work(tx: Any) -> tasks.TaskView:
-            return tasks.task_view(tx, site(who), tasks.site_view(tx, site(who), name))
+        def work(tx: Any) -> submissions.TaskView:
+            return submissions.task_view(tx, site(who), submissions.site_view(tx, site(who), name))
 
         return self.store.read("test.view", work)
 

@@ -22,8 +22,8 @@ from fedclust_service.domain.access import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.usecases import participation, rounds, sessions
+from fedclust_service.usecases.submissions import TaskView, site_view, task_view
 from fedclust_service.usecases.sweeper import sweep
-from fedclust_service.usecases.tasks import TaskView, site_view, task_view
 from support.clock import ManualClock
 from support.store_rows import latest_state
 from usecases import counting_method

@@ -1,8 +1,8 @@
-"""What a site submits to a round, checked and stored exactly once; its receipts."""
+"""The task that a site reads; its answer, checked and stored exactly once; its receipts."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from fedclust import rounds
@@ -11,18 +11,26 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire import codec
-from fedclust.wire.models import Page, Receipt
+from fedclust.wire.models import Page, Receipt, RoundProgress, TaskDocument, TaskResponse
 from fedclust.wire.submissions import (
     SubmissionError,
     payload_bytes,
     read_submission,
     read_submission_head,
 )
-from fedclust_service.domain.access import Actor, Refusal, broken_rule, require, wrong_field
-from fedclust_service.domain.round import Addressee, Round, RoundState, Submission, TaskStatus
+from fedclust_service.domain.access import Actor, Refusal, absent, broken_rule, require, wrong_field
+from fedclust_service.domain.round import (
+    Addressee,
+    Round,
+    RoundState,
+    Submission,
+    TaskStatus,
+    status_of,
+)
 from fedclust_service.domain.session import Participation, Session, SessionState
 from fedclust_service.store import RoundView, SiteView, Tx
 from fedclust_service.usecases.access_queries import (
+    is_slug,
     own_session,
     page_of,
     read_cursor,
@@ -33,8 +41,136 @@ from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.definitions import plan_or_refuse, smallest_p
 from fedclust_service.usecases.principals import read_as_site
 from fedclust_service.usecases.round_lifecycle import check_tasks, update_round
-from fedclust_service.usecases.tasks import TaskView, own_view, site_view, view_without_task
 from fedclust_service.usecases.unit_of_work import UnitOfWork, reads
+
+
+@dataclass(frozen=True)
+class TaskView:
+    """A site's view of its session.
+
+    ``digest`` covers all of ``response`` but ``progress``. ``version`` is the session's, for
+    :meth:`Notifier.wait`.
+    """
+
+    response: TaskResponse
+    digest: str
+    version: int
+
+
+def current_task(
+    co: Coordinator,
+    token: str,
+    session: str,
+    known: Collection[str],
+    identified: Callable[[Actor], None],
+    *,
+    recorded: bool,
+) -> TaskView:
+    """Authenticate a site and return what it should do now, as :func:`task_view` does.
+
+    ``identified`` gets the caller before its role is checked; ``recorded`` is that of
+    :func:`read_as_site`.
+    """
+
+    def look(tx: Tx, actor: Actor, seen: SiteView | None) -> TaskView:
+        identified(actor)
+        return task_view(tx, actor, seen, known)
+
+    return read_as_site(co, token, "task.view", session, None, look, recorded=recorded)
+
+
+def task_view(tx: Tx, actor: Actor, seen: SiteView | None, known: Collection[str] = ()) -> TaskView:
+    """Return what a site should do now in its own session.
+
+    ``known`` are the digests of views that the site has. A view with one of them has neither task
+    nor progress.
+    """
+    require(actor, "task.read")
+    session, own = own_view(seen)
+    view = view_without_task(session, own, seen.round if seen else None)
+    if view.digest in known or seen is None or seen.round is None:
+        return view
+    current, addressee, _ = seen.round
+    more: dict[str, object]
+    if addressee is not None and view.response.status == TaskStatus.WORK.value:
+        more = {"task": _document(current, addressee)}
+    else:
+        more = {"progress": _progress(tx, current)}
+    return replace(view, response=view.response.model_copy(update=more))
+
+
+def site_view(
+    tx: Tx, actor: Actor, session: str, number: int | None = None, *, lock: bool = False
+) -> SiteView | None:
+    """Return what a site sees of a session and one of its rounds, the latest by default."""
+    if not is_slug(session):
+        return None
+    return tx.site_views.by_name(session, actor.name, number, lock=lock)
+
+
+def own_view(seen: SiteView | None) -> tuple[Session, Participation]:
+    """Return a site's session and participation; Refusal ``not-found`` if it has none."""
+    if seen is None or seen.own is None:
+        raise absent("session")
+    return seen.session, seen.own
+
+
+def view_without_task(session: Session, own: Participation, seen: RoundView | None) -> TaskView:
+    """Return a site's view with its digest, but without task and progress."""
+    current, addressee, answer = seen or (None, None, None)
+    status = status_of(
+        session.state,
+        own.state,
+        current.state if current is not None else None,
+        addressed=addressee is not None and not addressee.released,
+        answered=answer is not None,
+    )
+    # Only sites of the open round see its deadline, so that moving it wakes no other site.
+    asked = status in (TaskStatus.WORK, TaskStatus.ANSWERED)
+    response = TaskResponse(
+        session_state=session.state.value,
+        status=status.value,
+        round=current.number if current is not None else None,
+        deadline=current.deadline if asked and current is not None else None,
+        task=None,
+    )
+    digest = None
+    if status is TaskStatus.WORK and addressee is not None:
+        digest = addressee.task_digest
+    return TaskView(response, _digest(response, digest), session.version)
+
+
+def _document(current: Round, addressee: Addressee) -> TaskDocument:
+    check_tasks(current, [addressee])
+    return TaskDocument(
+        phase=current.phase,
+        digest=addressee.task_digest,
+        common=codec.decode(current.common),
+        site=codec.decode(addressee.site_part),
+    )
+
+
+def _progress(tx: Tx, current: Round) -> RoundProgress | None:
+    if current.state is not RoundState.COLLECTING:
+        return None
+    turnout = tx.rounds.turnout(current.id)
+    return RoundProgress(
+        answered=turnout.answered,
+        addressed=turnout.answered + turnout.pending,
+        overdue=current.overdue_since is not None,
+    )
+
+
+def _digest(response: TaskResponse, digest: str | None) -> str:
+    """Return a SHA-256 of all but the progress; the digest stands for the task."""
+    shown = {
+        "session_state": response.session_state,
+        "status": response.status,
+        "round": response.round,
+        "deadline": None if response.deadline is None else response.deadline.isoformat(),
+        "task": digest,
+    }
+    return codec.sha256(codec.canonical_json(shown))
 
 
 @dataclass(frozen=True)

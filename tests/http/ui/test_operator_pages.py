@@ -12,7 +12,7 @@ import pytest
 
 from fedclust_service.domain.overview import Attention, AttentionKind
 from fedclust_service.http import docs
-from fedclust_service.http.ui import audit_pages, overview_pages
+from fedclust_service.http.ui import operator_pages
 from fedclust_service.http.ui.rendering import ENVIRONMENT
 from fedclust_service.store.backup import restore
 from fedclust_service.usecases.admin import list_audit
@@ -299,7 +299,7 @@ def test_first_steps_tick_themselves_off_and_a_backup_can_be_restored(
     assert re.search(r"every day</b> <span class=\"soft\">Last <time", backed_up)
     # One copy is none every day.
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overview_pages, "_DAILY", timedelta(0))
+        patch.setattr(operator_pages, "_DAILY", timedelta(0))
         assert "First steps (2 of 6)" in operator.open("/ui/overview")
     # Mail that goes to nobody is no message.
     settings = place.local.settings
@@ -374,7 +374,7 @@ def test_a_search_that_cannot_be_is_refused_at_its_field(operator: Reader, name:
 
 def test_the_trail_is_paged(operator: Reader, monkeypatch: pytest.MonkeyPatch) -> None:
     # However many entries the tests before have made.
-    monkeypatch.setattr(audit_pages, "list_audit", partial(list_audit, limit=2))
+    monkeypatch.setattr(operator_pages, "list_audit", partial(list_audit, limit=2))
     first = operator.open("/ui/audit?actor=operator:operator")
     (older,) = re.findall(r'href="([^"]*cursor=[^"]*)">Older', first)
     assert not set(rows(first)) & set(rows(operator.open(unescape(older))))
@@ -388,7 +388,7 @@ def test_a_whole_trail_is_verified_in_steps(
     (head,) = re.findall(r'<code class="secret">(\d+:[0-9a-f]{64})</code>', whole.text)
     count = int(head.partition(":")[0])
     assert f"{count} entries verified" in whole.text
-    monkeypatch.setattr(audit_pages, "verify_audit", partial(verify_audit, most=count // 2 + 1))
+    monkeypatch.setattr(operator_pages, "verify_audit", partial(verify_audit, most=count // 2 + 1))
     fields = [("noted", head)]
     page = operator.post("/ui/audit/verification", fields).text
     assert 'hx-trigger="load, submit"' in page

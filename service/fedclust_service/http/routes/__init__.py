@@ -12,7 +12,6 @@ from fedclust_service.http.routes import (
     principals,
     results,
     sessions,
-    site_tables,
 )
 
 ROUTERS: tuple[APIRouter, ...] = (
@@ -21,7 +20,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     participation.submissions_router,
     about.router,
     *principals.routers,
-    site_tables.router,
+    principals.router,
     sessions.studies_router,
     sessions.router,
     participation.router,

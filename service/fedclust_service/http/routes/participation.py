@@ -47,10 +47,9 @@ from fedclust_service.http.dependencies import (
     for_site,
     service_of,
 )
-from fedclust_service.usecases import participation, submissions, tasks
+from fedclust_service.usecases import participation, submissions
 from fedclust_service.usecases.damage import TEMPORARY, DataDamaged
-from fedclust_service.usecases.submissions import Submitted
-from fedclust_service.usecases.tasks import TaskView
+from fedclust_service.usecases.submissions import Submitted, TaskView
 
 router = api_router(prefix="/v1/sessions/{session}/participation", tags=["participation"])
 
@@ -164,7 +163,7 @@ async def get_task(
     # Each look authenticates again: the token may have been revoked during the wait. In a thread,
     # because serialising a large task would block the event loop.
     def look(recorded: bool) -> tuple[TaskView, Response | None]:
-        view = tasks.current_task(*asking, recorded=recorded)
+        view = submissions.current_task(*asking, recorded=recorded)
         if view.digest in known or "*" in known:  # the client has this view already
             return view, None
         tag = {"ETag": task_tags(view.digest, [media])}
@@ -277,7 +276,7 @@ async def put_submission(
     known = {submitted.view.digest}
 
     def look() -> tuple[TaskView, Response | None]:
-        view = tasks.current_task(co, token, session, known, context.identify, recorded=False)
+        view = submissions.current_task(co, token, session, known, context.identify, recorded=False)
         return view, None if view.digest in known else reply(view, changed=True)
 
     ends = time.monotonic() + min(wait, service.settings.long_poll_max)

@@ -1,4 +1,4 @@
-"""Routes that register and disable sites, analysts and operators and issue their tokens."""
+"""Register and disable sites, analysts and operators; their tokens; sites' protected tables."""
 
 from typing import Annotated
 
@@ -6,10 +6,13 @@ from fastapi import APIRouter, Path
 from starlette.responses import Response
 
 from fedclust.wire.models import (
+    TABLE_ID,
     Page,
     PrincipalCreate,
     PrincipalInfo,
     PrincipalPatch,
+    SiteTableInfo,
+    TableAcceptance,
     TokenCreate,
     TokenIssued,
 )
@@ -21,10 +24,11 @@ from fedclust_service.http.dependencies import (
     CallerOf,
     CursorOf,
     LimitOf,
+    SiteName,
     TokenId,
     allowed,
 )
-from fedclust_service.usecases import principals
+from fedclust_service.usecases import principals, site_tables
 
 #: A token with the usual term, for a request without a body.
 _DEFAULTS = TokenCreate()
@@ -130,3 +134,34 @@ routers = (
     _router(Role.ANALYST, "Operators"),
     _router(Role.OPERATOR, "Operators"),
 )
+
+
+router = api_router(prefix="/v1/sites/{site}/tables", tags=["sites"])
+
+
+@router.get("", summary="List a site's protected tables", openapi_extra=refusals("forbidden"))
+def list_site_tables(
+    caller: CallerOf, site: SiteName, limit: LimitOf = 50, cursor: CursorOf = None
+) -> Page[SiteTableInfo]:
+    """Operators, and the site itself: a site whose state was restored sees whether it lacks a
+    change. Number and head of the change that was accepted last, by the tables' ids.
+    """
+    return site_tables.list_tables(*caller, site, limit, cursor)
+
+
+@router.put(
+    "/{table_id}",
+    summary="Accept a chain of a site's protected table",
+    openapi_extra=refusals("forbidden"),
+)
+def accept_site_table(
+    caller: Annotated[Caller, allowed("table.accept")],
+    site: SiteName,
+    table_id: Annotated[str, Path(pattern=TABLE_ID, description="The table's id.")],
+    body: TableAcceptance,
+) -> SiteTableInfo:
+    """Operators. For a site that asks for it, because its store was restored from a backup and no
+    newer one is left. The next join must have this head at this number. A second time changes
+    nothing.
+    """
+    return site_tables.accept_table(*caller, site, table_id, body)

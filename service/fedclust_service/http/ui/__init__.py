@@ -4,31 +4,27 @@ from starlette.routing import Mount, Router
 
 from fedclust_service.http.ui import (
     account_pages,
-    audit_pages,
     comparison_pages,
-    overview_pages,
+    operator_pages,
     people_pages,
     result_pages,
     session_action_pages,
     session_events,
     session_form_pages,
     session_pages,
-    steward_pages,
     study_pages,
 )
 
 _PAGES = (
     account_pages,
-    audit_pages,
     comparison_pages,
-    overview_pages,
+    operator_pages,
     people_pages,
     result_pages,
     session_action_pages,
     session_events,
     session_form_pages,
     session_pages,
-    steward_pages,
     study_pages,
 )
 

@@ -9,13 +9,14 @@ from fedclust_service.http.dependencies import context_of, service_of
 from fedclust_service.http.sign_in import SignInRate, cookie_of, delete_cookie, set_cookie
 from fedclust_service.http.ui.address import entries_for
 from fedclust_service.http.ui.errors import OWN_PAGE
-from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.page_request import (
+    Form,
     PageRequest,
     authenticated,
     get,
     open_route,
     post,
+    read_form,
     require_same_origin,
 )
 from fedclust_service.http.ui.rendering import render

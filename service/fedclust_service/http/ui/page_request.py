@@ -4,24 +4,100 @@ A page is a function from a :class:`PageRequest` to a response. It calls the use
 routes of the API call, with the reader as their actor, so the same rules of access hold.
 """
 
-import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from __future__ import annotations
 
+import json
+import re
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar
+from urllib.parse import parse_qsl
+
+from pydantic import BaseModel
 from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import ImmutableMultiDict
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from fedclust_service.domain.access import Actor, Refusal
+from fedclust_service.domain.access import Actor, Refusal, require
+from fedclust_service.http.bodies import media_type, parse, read_bytes
 from fedclust_service.http.dependencies import Caller, Service, context_of, service_of
 from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.http.ui.address import address
-from fedclust_service.http.ui.form import Form, read_form
 from fedclust_service.http.ui.rendering import render
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.sign_ins import SignedIn, signed_in
+
+M = TypeVar("M", bound=BaseModel)
+
+#: The names and values of a posted form, in their order.
+Form = ImmutableMultiDict[str, str]
+_FORM = "application/x-www-form-urlencoded"
+#: A session of a thousand sites and a thousand features has some 10,000 fields.
+_MOST_FIELDS = 50_000
+_MOST_BYTES = 4 << 20
+
+
+async def read_form(request: Request, most: int = _MOST_BYTES) -> Form:
+    """Return the posted form; Refusal for another body, or more than ``most`` bytes or fields."""
+    media_type(request, [_FORM])
+    body = await read_bytes(request, most)
+    return await run_in_threadpool(_parsed, body)
+
+
+def _parsed(body: bytes) -> Form:
+    try:
+        if b"\0" in body or b"%00" in body:  # no database takes it
+            raise ValueError
+        fields = parse_qsl(
+            body.decode("utf-8"),
+            keep_blank_values=True,
+            max_num_fields=_MOST_FIELDS,
+            errors="strict",
+        )
+    except ValueError:
+        raise Refusal(
+            "malformed-request", "The form cannot be read. Load the page again."
+        ) from None
+    # Browsers send two characters for the end of a line.
+    return Form([(name, value.replace("\r\n", "\n")) for name, value in fields])
+
+
+@dataclass(frozen=True)
+class FilledForm:
+    """A form as it is shown again after a refusal: nothing that was typed is lost.
+
+    ``errors`` are messages by the name of a field, ``general`` is about the form as a whole.
+    """
+
+    texts: Mapping[str, str] = field(default_factory=dict)
+    errors: Mapping[str, str] = field(default_factory=dict)
+    general: str | None = None
+
+    def text(self, name: str, default: str = "") -> str:
+        """Return what was typed into a field; before that, its default."""
+        return self.texts.get(name, default)
+
+    def refused(self, refusal: Refusal) -> FilledForm:
+        """Return the form with a refusal's messages at the fields that they are about."""
+        errors: dict[str, str] = {}
+        rest = []
+        for error in refusal.errors:
+            name = f"{error.pointer}/".split("/")[1]
+            if name in self.texts:
+                words = error.message.rstrip(".")
+                errors.setdefault(name, f"{words[:1].upper()}{words[1:]}.")
+            else:
+                rest.append(str(error))
+        general = "; ".join(rest) or (None if errors else refusal.detail)
+        return replace(self, errors=errors, general=general)
+
+
+def checked(model: type[M], body: Mapping[str, object]) -> M:
+    """Return what a form says, checked as the API checks a body; Refusal names the fields."""
+    return parse(model, json.dumps(body).encode())
+
 
 #: The name of a form's field with the token that only pages of this coordinator know.
 CSRF = "csrf"
@@ -165,3 +241,45 @@ def require_same_origin(request: Request) -> None:
     # Every browser of the last years sends the first; `none` is a reader's own doing.
     if request.headers.get("Sec-Fetch-Site", "same-origin") not in {"same-origin", "none"}:
         raise Refusal("forbidden", "Another page sent this form. Nothing was done.")
+
+
+@dataclass(frozen=True)
+class Action:
+    """An action with its page at ``path``, for those who have the ``right``.
+
+    ``show`` returns what the template shows; its ``refusal`` is what stands against the action, if
+    anything. ``act`` does it. ``notice`` is shown afterwards, on the page ``leads_to``.
+    """
+
+    path: str
+    template: str
+    right: str
+    show: Callable[[PageRequest], Mapping[str, object]]
+    act: Callable[[PageRequest], object]
+    notice: str
+    leads_to: str
+
+    @property
+    def routes(self) -> tuple[Route, Route]:
+        """The page and its form."""
+        return get(self.path, self._page), post(self.path, self._post)
+
+    def _page(self, page: PageRequest, refused: Refusal | None = None) -> Response:
+        require(page.actor, self.right)
+        values = {"refusal": None, **self.show(page)}
+        if refused is not None:
+            values["refusal"] = refused
+        status = 200 if refused is None else refused.status
+        return page.render(self.template, status=status, **values)
+
+    def _post(self, page: PageRequest) -> Response:
+        """Do it and lead on; show a refusal on the page of the action."""
+        require(page.actor, self.right)
+        try:
+            self.act(page)
+        except Refusal as refusal:
+            if refusal.status not in (409, 422):
+                raise
+            return self._page(page, refusal)
+        path = self.leads_to.format(**page.request.path_params)
+        return page.redirect(path, self.notice, k=page.query("k"))

@@ -25,10 +25,15 @@ from fedclust_service.domain.access import (
     require,
     sees_account_details,
 )
-from fedclust_service.http.ui.action import Action
 from fedclust_service.http.ui.address import address
-from fedclust_service.http.ui.form import FilledForm, checked
-from fedclust_service.http.ui.page_request import PageRequest, get, post
+from fedclust_service.http.ui.page_request import (
+    Action,
+    FilledForm,
+    PageRequest,
+    checked,
+    get,
+    post,
+)
 from fedclust_service.usecases import principals, site_tables
 from fedclust_service.usecases.attention import EXPIRING_IN
 

@@ -10,11 +10,9 @@ from fedclust.result.first_screen import in_words
 from fedclust.schema.times import read_time, write_time
 from fedclust.wire.models import SessionPatch
 from fedclust_service.domain.access import Actor, Refusal, absent
-from fedclust_service.http.ui.action import Action
-from fedclust_service.http.ui.form import checked
-from fedclust_service.http.ui.page_request import PageRequest
+from fedclust_service.http.ui.page_request import Action, PageRequest, checked
 from fedclust_service.http.ui.result_pages import number_of_clusters, read_shown
-from fedclust_service.http.ui.session_view import SessionView, load_view
+from fedclust_service.http.ui.session_pages import SessionView, load_view
 from fedclust_service.usecases import participation, principals, rounds, sessions
 from fedclust_service.usecases.coordinator import Coordinator
 
