@@ -7,7 +7,6 @@ holds a sentence that says what to do.
 
 import contextlib
 import functools
-import json
 import secrets
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -261,25 +260,6 @@ def list_sessions(
     return page_of(
         rows, limit, "id", lambda each: _session_entry(each, known[each.id], tx.now, stands)
     )
-
-
-@reads("session.read", "session.completed")
-def list_completed(tx: Tx, actor: Actor, limit: int = 50) -> dict[str, str]:
-    """Return the newest completed sessions that the actor may see: the title by the name.
-
-    Nothing but the title is read of a definition, which is not verified: this names sessions.
-    """
-    state = SessionState.COMPLETED
-    found = tx.sessions.list(limit=limit, state=state, **visible_to(actor))
-    return {each.name: _title(each) for each in found}
-
-
-def _title(session: Session) -> str:
-    with contextlib.suppress(ValueError):
-        read = json.loads(session.definition)
-        if isinstance(read, dict):
-            return str(read.get("title") or "")
-    return ""
 
 
 def get_session(co: CoordinatorCore, actor: Actor, name: str) -> SessionInfo:

@@ -11,6 +11,7 @@ from fedclust.result.markup import Section
 from fedclust.result.one_cloud import chosen_text
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import SessionInfo
+from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.result_pages import (
@@ -21,7 +22,6 @@ from fedclust_service.http.ui.result_pages import (
     read_shown,
 )
 from fedclust_service.usecases import sessions
-from fedclust_service.usecases.sessions import list_completed
 
 #: Sessions that the form offers, the newest; an address may name any.
 _MOST_OFFERED = 200
@@ -58,8 +58,10 @@ def _compare(page: PageRequest) -> Response:
 
 def _offered(page: PageRequest, chosen: Sequence[SessionInfo]) -> dict[str, str]:
     """Return the names and titles of the sessions that can be chosen, newest first."""
-    found = list_completed(*page.caller, _MOST_OFFERED)
-    return found | {info.name: info.definition.title for info in chosen}
+    completed = SessionState.COMPLETED
+    found = sessions.list_sessions(*page.caller, _MOST_OFFERED, state=completed).items
+    titles = {each.name: each.definition.title if each.definition else "" for each in found}
+    return titles | {info.name: info.definition.title for info in chosen}
 
 
 def _sides(page: PageRequest, infos: Sequence[SessionInfo]) -> list[Side]:
