@@ -3,10 +3,9 @@
 import asyncio
 import contextlib
 import socket
-import ssl
 import sys
-from collections.abc import Callable, Hashable
-from typing import TypeVar
+from collections.abc import Callable, Hashable, Mapping
+from typing import Any
 
 import structlog
 
@@ -23,8 +22,6 @@ DEFAULT_CONNECTIONS = 4096
 _ENOUGH_DESCRIPTORS = 2**16
 #: The pause after a failure to accept a connection.
 _ACCEPT_PAUSE_S = 0.01
-
-P = TypeVar("P", bound=asyncio.Protocol)
 
 
 def raise_descriptor_limit() -> int:
@@ -81,14 +78,13 @@ class Connections:
     async def accept(
         self,
         listener: socket.socket,
-        protocol: Callable[[], P],
-        tls: ssl.SSLContext | None,
-        handshake_s: float,
+        protocol: Callable[[], asyncio.Protocol],
+        tls: Mapping[str, Any],
     ) -> None:
         """Accept connections until cancelled; ``protocol`` makes the protocol of each one.
 
         The protocol reports when it is idle, busy or closed. ``listener`` listens and does not
-        block.
+        block. ``tls`` holds the options of `connect_accepted_socket` for TLS.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -101,7 +97,12 @@ class Connections:
                 await asyncio.sleep(_ACCEPT_PAUSE_S)
                 continue
             if len(self._open) < self.most or self._evict():
-                self._begin(connection, protocol(), tls, handshake_s)
+                made = protocol()
+                task = loop.create_task(self._start(made, connection, tls))
+                self._open.add(made)
+                self.idle(made, task.cancel)
+                self._starting.add(task)
+                task.add_done_callback(self._starting.discard)
             else:
                 self.refused += 1
                 connection.close()
@@ -115,31 +116,14 @@ class Connections:
         self.evicted += 1
         return True
 
-    def _begin(
-        self,
-        connection: socket.socket,
-        protocol: asyncio.Protocol,
-        tls: ssl.SSLContext | None,
-        handshake_s: float,
+    async def _start(
+        self, protocol: asyncio.Protocol, connection: socket.socket, tls: Mapping[str, Any]
     ) -> None:
         loop = asyncio.get_running_loop()
-
-        async def start() -> None:
-            try:
-                await loop.connect_accepted_socket(
-                    lambda: protocol,
-                    connection,
-                    ssl=tls,
-                    ssl_handshake_timeout=None if tls is None else handshake_s,
-                )
-            except OSError:  # no TLS, or the client has gone
-                self.leave(protocol)
-            except asyncio.CancelledError:
-                self.leave(protocol)
-                raise
-
-        task = loop.create_task(start())
-        self._open.add(protocol)
-        self.idle(protocol, task.cancel)
-        self._starting.add(task)
-        task.add_done_callback(self._starting.discard)
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, connection, **tls)
+        except OSError:  # no TLS, or the client has gone
+            self.leave(protocol)
+        except asyncio.CancelledError:
+            self.leave(protocol)
+            raise

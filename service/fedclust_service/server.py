@@ -72,11 +72,11 @@ class Server(uvicorn.Server):
         await super().startup(sockets=[])
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(_loop_failed)
+        context = self.config.ssl
+        tls = {"ssl": context, "ssl_handshake_timeout": HEAD_SECONDS} if context else {}
         for listener in sockets or []:
             listener.setblocking(False)
-            accepting = self._connections.accept(
-                listener, self._protocol, self.config.ssl, HEAD_SECONDS
-            )
+            accepting = self._connections.accept(listener, self._protocol, tls)
             self._accepting.append(self._loop.create_task(accepting))
         self._ready()
 
