@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_breast_cancer
 
-from fedclust_service.usecases import aggregation_pool
+from fedclust_service.usecases import aggregation
 from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
@@ -99,7 +99,7 @@ def _hold(local: LocalCoordinator, api: ApiCaller, session: str) -> None:
     """Have the process die that aggregates the session's first round, before another is idle."""
     _define(api, session, list(NAMES))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aggregation_pool, "COMMAND", (sys.executable, "-c", ""))
+        patch.setattr(aggregation, "COMMAND", (sys.executable, "-c", ""))
         limits = dataclasses.replace(local.coordinator.limits, pooled_above_s=-1, max_deaths=1)
         patch.setattr(local.coordinator, "limits", limits)
         for site in NAMES:

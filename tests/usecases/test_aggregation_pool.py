@@ -22,21 +22,19 @@ from fedclust.wire.submissions import payload_bytes
 from fedclust_service.domain.access import Refusal
 from fedclust_service.store import StoreUnavailable
 from fedclust_service.usecases import admin, driver, participation, sessions, sweeper, unit_of_work
-from fedclust_service.usecases import aggregation_pool as module
+from fedclust_service.usecases import aggregation as module
 from fedclust_service.usecases import rounds as round_cases
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
+    AggregationPool,
     Finished,
     Job,
     Opening,
+    PooledAggregation,
+    ProcessLost,
     Raised,
     StoredAnswer,
     aggregate_round,
-)
-from fedclust_service.usecases.aggregation_pool import (
-    AggregationPool,
-    PooledAggregation,
-    ProcessLost,
 )
 from fedclust_service.usecases.core import Limits
 from support import driven
@@ -55,13 +53,13 @@ import sys, threading
 sys.path.insert(0, {tests!r})
 from fedclust.schema.errors import MethodFailure
 from fedclust.methods.registry import METHODS
-from fedclust_service.usecases import aggregation_pool
+from fedclust_service.usecases import aggregation
 from usecases import counting_method
 METHODS[counting_method.NAME] = counting_method.method()
 def hook():
     {hook}
 counting_method.HOOK.append(hook)
-aggregation_pool.main()
+aggregation.main()
 """
 HANG = "threading.Event().wait()"
 

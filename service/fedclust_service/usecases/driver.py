@@ -36,17 +36,15 @@ from fedclust_service.store import DataDamaged, Store, StoreError, StoreFault, T
 from fedclust_service.usecases.access_queries import joined_sites
 from fedclust_service.usecases.aggregation import (
     AggregationOutcome,
+    AggregationPool,
     Finished,
     Job,
     Opening,
+    PooledAggregation,
+    ProcessLost,
     Raised,
     StoredAnswer,
     aggregate_round,
-)
-from fedclust_service.usecases.aggregation_pool import (
-    AggregationPool,
-    PooledAggregation,
-    ProcessLost,
 )
 from fedclust_service.usecases.core import AggregationEnd, CoordinatorCore, set_apart, survived
 from fedclust_service.usecases.definitions import masks_of, plan_for, silent_sites, smallest_p

@@ -26,7 +26,7 @@ from fedclust.wire import codec
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition, ResultDocument
 from fedclust.wire.submissions import BINARY
-from fedclust_service.http.ui import comparison_pages
+from fedclust_service.http.ui import result_pages
 from support.api_caller import ApiCaller
 from support.command_line import CommandLine
 from support.local_coordinator import local_coordinator
@@ -347,7 +347,7 @@ def test_results_that_cannot_be_compared_are_refused_in_words(
     api: ApiCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlike = UsageError("the two results share no feature: choose others")
-    monkeypatch.setattr(comparison_pages, "compare", Mock(side_effect=unlike))
+    monkeypatch.setattr(result_pages, "compare", Mock(side_effect=unlike))
     page = Text(api.reader("ada").open("/ui/compare?first=joined-up&second=swept"))
     assert "The two results share no feature: choose others" in " ".join(page.words[""])
     assert "agreement" not in page.words

@@ -4,7 +4,6 @@ from starlette.routing import Mount, Router
 
 from fedclust_service.http.ui import (
     account_pages,
-    comparison_pages,
     operator_pages,
     people_pages,
     result_pages,
@@ -17,7 +16,6 @@ from fedclust_service.http.ui import (
 
 _PAGES = (
     account_pages,
-    comparison_pages,
     operator_pages,
     people_pages,
     result_pages,

@@ -1,15 +1,18 @@
-"""The result of a session: its page, and all of it that can be downloaded."""
+"""The result of a session: its page, all of it that can be downloaded, and two results compared."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import NamedTuple
 
 from markupsafe import Markup
 from starlette.responses import Response
 
+from fedclust.result.comparison import compare
 from fedclust.result.figures.plots import drawn_figures
+from fedclust.result.markup import Section
 from fedclust.result.methods_text import WRITE_UP
-from fedclust.result.one_cloud import recommended
+from fedclust.result.one_cloud import chosen_text, recommended
 from fedclust.result.page import body
 from fedclust.result.ro_crate import check_license, crate_bytes
 from fedclust.result.session_result import SessionResult, read_result
@@ -22,7 +25,9 @@ from fedclust.wire.errors import UsageError
 from fedclust.wire.models import ResultDocument, SessionInfo
 from fedclust.wire.submissions import JSON
 from fedclust_service.domain.access import Refusal, Role, wrong_field
+from fedclust_service.domain.session import SessionState
 from fedclust_service.http.bodies import CSV
+from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import HTML, attachment
 from fedclust_service.usecases import results, sessions
@@ -226,8 +231,89 @@ def _downloaded(page: PageRequest) -> tuple[SessionResult, str]:
     return read_result(received, session.definition, site), stem
 
 
+# --- two results ----------------------------------------------------------------------------------
+
+#: Sessions that the form offers, the newest; an address may name any.
+_MOST_OFFERED = 200
+_SIDES = ("first", "second")
+
+
+class Side(NamedTuple):
+    """One of the two results; ``tried`` leads to each K of its sweep."""
+
+    name: str
+    shown: ShownResult
+    tried: list[tuple[int, str]]
+
+
+def _compare(page: PageRequest) -> Response:
+    chosen = {side: page.query(side) for side in _SIDES}
+    infos = [sessions.get_session(*page.caller, name) for name in chosen.values() if name]
+    absent = next((info for info in infos if info.state != "completed"), None)
+    if absent is not None:
+        return absent_result(page, absent)
+    sides = _sides(page, infos) if len(infos) == len(_SIDES) else []
+    found, refused = _compared(sides) if sides else ((), None)
+    return page.render(
+        "compare.html",
+        offered=_offered(page, infos),
+        chosen=chosen,
+        numbers={side: number_of_clusters(page, f"{side}_k") for side in _SIDES},
+        sides=sides,
+        chosen_text=chosen_text,
+        sections=[(each.key, each.title, as_markup(each.html)) for each in found],
+        refused=refused,
+    )
+
+
+def _offered(page: PageRequest, chosen: Sequence[SessionInfo]) -> dict[str, str]:
+    """Return the names and titles of the sessions that can be chosen, newest first."""
+    completed = SessionState.COMPLETED
+    found = sessions.list_sessions(*page.caller, _MOST_OFFERED, state=completed).items
+    titles = {each.name: each.definition.title if each.definition else "" for each in found}
+    return titles | {info.name: info.definition.title for info in chosen}
+
+
+def _sides(page: PageRequest, infos: Sequence[SessionInfo]) -> list[Side]:
+    """Read both results; one that is compared with itself is read once."""
+    given = [
+        number_of_clusters(page, f"{side}_k")
+        if page.query(f"{side}_k_of") in (None, info.name)
+        else None
+        for side, info in zip(_SIDES, infos, strict=True)
+    ]
+    named = {info.name: info for info in infos}
+    read = {name: read_shown(page, info, None) for name, info in named.items()}
+    shown = [replace(read[info.name], k=k) for info, k in zip(infos, given, strict=True)]
+    return [
+        Side(side, shown[place], [(k, _address(shown, place, k)) for k in shown[place].tried])
+        for place, side in enumerate(_SIDES)
+    ]
+
+
+def _address(shown: Sequence[ShownResult], place: int, k: int) -> str:
+    """Return the address of this comparison with another K at one side."""
+    fields: dict[str, str] = {}
+    for i, (side, each) in enumerate(zip(_SIDES, shown, strict=True)):
+        fields[side] = each.session.name
+        number = k if i == place else each.k
+        if number is not None and number != each.whole.n_clusters:
+            fields[f"{side}_k"] = str(number)
+    return address("/ui/compare", **fields)
+
+
+def _compared(sides: Sequence[Side]) -> tuple[tuple[Section, ...], str | None]:
+    """Return what there is to say, or why the two cannot be compared."""
+    first, second = (side.shown.facts for side in sides)
+    try:
+        return compare(first, second).sections, None
+    except UsageError as error:
+        return (), str(error)
+
+
 ROUTES = (
     get("/sessions/{session}/result", _result),
     get("/sessions/{session}/result/{file}", _file),
     get("/sessions/{session}/result/figures/{name}.{ending}", _figure),
+    get("/compare", _compare),
 )
