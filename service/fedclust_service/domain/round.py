@@ -3,11 +3,12 @@
 A round collects answers, then it is aggregated, then it is closed. Or it fails.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
+from typing import Any, Self
 
-from fedclust_service.domain.session import ParticipationState, SessionState, Transition
+from fedclust_service.domain.session import ParticipationState, SessionState, Transition, next_state
 
 
 class RoundState(StrEnum):
@@ -62,6 +63,10 @@ class Round:
     metrics: dict[str, float] | None = None
     #: Last, so that SQLite reads the other columns without reading a long value's pages.
     common: bytes
+
+    def to(self, state: RoundState, **changes: Any) -> Self:
+        """Return the round in another state; IllegalTransition if no row allows the change."""
+        return replace(self, state=next_state(ROUND_TRANSITIONS, self.state, state), **changes)
 
 
 @dataclass(frozen=True, kw_only=True)

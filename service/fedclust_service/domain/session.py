@@ -1,9 +1,9 @@
 """A session, its study and the sites that take part in it: states, transitions as a table."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,10 @@ class Session:
     held_at: datetime | None = None
     deaths: int = 0
 
+    def to(self, state: SessionState, **changes: Any) -> Self:
+        """Return the session in another state; IllegalTransition if no row allows the change."""
+        return replace(self, state=next_state(SESSION_TRANSITIONS, self.state, state), **changes)
+
 
 @dataclass(frozen=True)
 class Participation:
@@ -166,3 +170,8 @@ class Participation:
     refused_task: str | None = None
     other_persons: bool = False
     points_short: bool = False
+
+    def to(self, state: ParticipationState, **changes: Any) -> Self:
+        """Return the site in another state; IllegalTransition if no row allows the change."""
+        table = PARTICIPATION_TRANSITIONS
+        return replace(self, state=next_state(table, self.state, state), **changes)

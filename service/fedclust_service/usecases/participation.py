@@ -15,13 +15,7 @@ from fedclust.wire.models import Participation as JoinRequest
 from fedclust.wire.models import ParticipationInfo, TaskRefusal
 from fedclust_service.domain.access import Actor, Refusal, absent, broken_rule, wrong_field
 from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import (
-    PARTICIPATION_TRANSITIONS,
-    Participation,
-    ParticipationState,
-    Session,
-    next_state,
-)
+from fedclust_service.domain.session import Participation, ParticipationState, Session
 from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases.access_queries import is_slug, own_session, session_for, show
 from fedclust_service.usecases.definitions import definition_of, plan_or_refuse
@@ -52,10 +46,9 @@ def join(
     refused = record_heads(uow, actor, found.name, body)
     if refused is not None:
         return refused
-    joined = dataclasses.replace(
-        own,
+    joined = own.to(
+        ParticipationState.JOINED,
         **_declared(body),
-        state=next_state(PARTICIPATION_TRANSITIONS, own.state, ParticipationState.JOINED),
         table_id=body.table_id,
         separate_groups=body.separate_groups,
         other_persons=body.other_persons,
@@ -268,9 +261,7 @@ def _depart(
         return own
     if session.state.ended:
         raise Refusal("wrong-state", "The session has ended: a site cannot leave it any more.")
-    gone = dataclasses.replace(
-        own, state=next_state(PARTICIPATION_TRANSITIONS, own.state, target), left_at=uow.now
-    )
+    gone = own.to(target, left_at=uow.now)
     tx.participations.update(gone)
     tx.sessions.touch(session.id)
     uow.audit(actor, f"site.{target.value}", session.name, site=own.site, **details)

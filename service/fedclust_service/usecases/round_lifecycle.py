@@ -6,7 +6,6 @@ in sessions with 1,000 sites and 1,000 features.
 """
 
 import contextlib
-import dataclasses
 from collections.abc import Sequence
 from datetime import timedelta
 
@@ -25,21 +24,8 @@ from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.schema.task import Phase
 from fedclust_service.domain.access import Actor
 from fedclust_service.domain.overview import refusals_in_words
-from fedclust_service.domain.round import (
-    ROUND_TRANSITIONS,
-    Addressee,
-    FailureReason,
-    Round,
-    RoundState,
-)
-from fedclust_service.domain.session import (
-    SESSION_TRANSITIONS,
-    Participation,
-    ParticipationState,
-    Session,
-    SessionState,
-    next_state,
-)
+from fedclust_service.domain.round import Addressee, FailureReason, Round, RoundState
+from fedclust_service.domain.session import Participation, ParticipationState, Session, SessionState
 from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases import notifications
 from fedclust_service.usecases.access_queries import joined, joined_sites
@@ -188,15 +174,15 @@ def _stop_collecting(
     uow: UnitOfWork, session: Session, current: Round, reason: CollectedReason, actor: Actor | str
 ) -> Round:
     tx = uow.tx
-    target = next_state(ROUND_TRANSITIONS, current.state, RoundState.AGGREGATING)
-    if not tx.rounds.transition(current.id, current.state, target, reason.value):
+    collected = current.to(RoundState.AGGREGATING, close_reason=reason.value)
+    if not tx.rounds.transition(current.id, current.state, collected.state, reason.value):
         return current
     # This wakes the sites that need not answer any more. The others wait for the next round.
     if reason is not CollectedReason.ALL_ANSWERED:
         tx.sessions.touch(session.id)
     uow.audit(actor, "round.collected", session.name, round=current.number, reason=reason.value)
     uow.wake_driver()
-    return dataclasses.replace(current, state=target, close_reason=reason.value)
+    return collected
 
 
 def fail_damaged(uow: UnitOfWork, session: Session, number: int, damage: DataDamaged) -> None:
@@ -217,12 +203,8 @@ def fail_session(uow: UnitOfWork, session: Session, reason: FailureReason | Turn
 
 def hold_session(uow: UnitOfWork, session: Session, current: Round) -> None:
     """Have a session wait for an operator. Its round keeps all answers and has no deadline."""
-    held = dataclasses.replace(
-        session,
-        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.HELD),
-        held_at=uow.now,
-        failure=_HELD.format(number=current.number, deaths=session.deaths),
-    )
+    failure = _HELD.format(number=current.number, deaths=session.deaths)
+    held = session.to(SessionState.HELD, held_at=uow.now, failure=failure)
     uow.tx.sessions.update(held)
     uow.tx.sessions.touch(session.id)
     uow.audit(COORDINATOR, "session.held", session.name, round=current.number)
@@ -232,13 +214,7 @@ def hold_session(uow: UnitOfWork, session: Session, current: Round) -> None:
 def resume_session(uow: UnitOfWork, session: Session, actor: Actor) -> Session:
     """Have a held session aggregate its round again."""
     tx = uow.tx
-    running = dataclasses.replace(
-        session,
-        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),
-        held_at=None,
-        deaths=0,
-        failure=None,
-    )
+    running = session.to(SessionState.RUNNING, held_at=None, deaths=0, failure=None)
     tx.sessions.update(running)
     tx.sessions.touch(session.id)
     uow.audit(actor, "session.retried", session.name)
@@ -259,16 +235,9 @@ def end_session(
     tx, now = uow.tx, uow.now
     current = tx.rounds.latest(session.id)
     if current is not None and current.state in (RoundState.COLLECTING, RoundState.AGGREGATING):
-        failed = next_state(ROUND_TRANSITIONS, current.state, RoundState.FAILED)
-        tx.rounds.transition(current.id, current.state, failed, reason)
+        tx.rounds.transition(current.id, current.state, current.to(RoundState.FAILED).state, reason)
         uow.audit(actor, "round.failed", session.name, round=current.number, reason=reason)
-    ended = dataclasses.replace(
-        session,
-        state=next_state(SESSION_TRANSITIONS, session.state, target),
-        ended_at=now,
-        stopped_because=reason,
-        failure=failure,
-    )
+    ended = session.to(target, ended_at=now, stopped_because=reason, failure=failure)
     tx.sessions.update(ended)
     tx.sessions.touch(session.id)
     uow.audit(actor, f"session.{target.value}", session.name, reason=reason)
@@ -321,11 +290,7 @@ def begin(uow: UnitOfWork, session: Session, actor: Actor) -> Session:
     tx = uow.tx
     present = joined(tx.participations.list(session.id))
     first = _first_round(session, present)
-    running = dataclasses.replace(
-        session,
-        state=next_state(SESSION_TRANSITIONS, session.state, SessionState.RUNNING),
-        started_at=uow.now,
-    )
+    running = session.to(SessionState.RUNNING, started_at=uow.now)
     tx.sessions.update(running)
     uow.audit(actor, "session.started", session.name, sites=len(present))
     if isinstance(first, MethodFailure):
