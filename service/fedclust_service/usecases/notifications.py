@@ -11,7 +11,7 @@ between, another one sends the row again later, with the same id.
 import dataclasses
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import cast
 
@@ -50,7 +50,7 @@ class _Event:
     """What has happened to a session, or to the token of an account.
 
     ``cause`` distinguishes it from others of its kind and subject. ``text`` is for operators,
-    analysts and the webhook; ``own_text`` for a site of the session, by name, or for the owner of a
+    analysts and the webhook; ``own_text`` for one of ``sites``, by name, or for the owner of a
     token.
     """
 
@@ -62,9 +62,6 @@ class _Event:
     round: int | None = None
     sites: Sequence[str] = ()
     expires_at: datetime | None = None
-    #: Who gets a mail: whether the operators do, and the names of accounts.
-    operators: bool = True
-    accounts: dict[Role, Sequence[str]] = field(default_factory=dict)
 
     def write(self, uow: UnitOfWork) -> None:
         """Write the notifications of this event to all that get one."""
@@ -91,8 +88,6 @@ def sites_invited(uow: UnitOfWork, session: Session, sites: Sequence[str]) -> No
         text=texts.invited(session.name, names),
         own_text=lambda site: texts.site_invited(session.name, site),
         sites=names,
-        operators=False,
-        accounts={Role.SITE: names},
     ).write(uow)
 
 
@@ -130,7 +125,6 @@ def round_overdue(uow: UnitOfWork, session: Session, current: Round, rules: Rule
         own_text=lambda site: texts.site_late(session.name, current.number, site, at),
         round=current.number,
         sites=late,
-        accounts={Role.SITE: late, **_creator(session)},
     ).write(uow)
 
 
@@ -143,7 +137,6 @@ def session_held(uow: UnitOfWork, session: Session, current: Round) -> None:
         text=texts.held(session.name, current.number, session.deaths),
         own_text=lambda _: "",
         round=current.number,
-        accounts=_creator(session),
     ).write(uow)
 
 
@@ -165,7 +158,6 @@ def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> 
         own_text=lambda _: own_text,
         round=last_round,
         sites=sites,
-        accounts={Role.SITE: sites, **_creator(session)},
     ).write(uow)
 
 
@@ -186,8 +178,6 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
         text=texts.token_expiring(*named),
         own_text=lambda _: texts.own_token_expiring(*named),
         expires_at=token.expires_at,
-        # An operator gets the operators' mail.
-        accounts={} if owner.role is Role.OPERATOR else {owner.role: [owner.name]},
     ).write(uow)
 
 
@@ -213,27 +203,25 @@ def is_stale(tx: Tx, waiting: Notification) -> bool:
     return role == Role.SITE.value and name not in known.pending
 
 
-def _creator(session: Session) -> dict[Role, Sequence[str]]:
-    """Return the analyst who created a session; an operator gets the operators' mail."""
-    role, _, name = session.created_by.partition(":")
-    return {Role.ANALYST: [name]} if role == Role.ANALYST.value else {}
-
-
 def _mails_of(uow: UnitOfWork, event: _Event) -> Iterable[tuple[str, str]]:
     """Yield the recipients that have an address, each with its text."""
-    if event.operators:
-        named = list(dict.fromkeys(uow.co.outgoing.operator_emails))
-        for address in named:
-            place = uow.co.outgoing.operator_emails.index(address) + 1
-            yield f"{OPERATOR_EMAILS}:{place}", event.text
-        for name, address in uow.tx.principals.emails(Role.OPERATOR).items():
-            if address not in named:
-                named.append(address)
-                yield f"{Role.OPERATOR.value}:{name}", event.text
-    for role, names in event.accounts.items():
-        for name in uow.tx.principals.emails(role, names) if names else ():
-            own = role is Role.SITE or isinstance(event.about, Principal)
-            yield f"{role.value}:{name}", event.own_text(name) if own else event.text
+    emails, about = uow.tx.principals.emails, event.about
+    for site in emails(Role.SITE, event.sites) if event.sites else ():
+        yield f"{Role.SITE.value}:{site}", event.own_text(site)
+    if event.kind is NotificationKind.INVITED:
+        return
+    named = list(dict.fromkeys(uow.co.outgoing.operator_emails))
+    for address in named:
+        yield f"{OPERATOR_EMAILS}:{uow.co.outgoing.operator_emails.index(address) + 1}", event.text
+    for name, address in emails(Role.OPERATOR).items():
+        if address not in named:
+            named.append(address)
+            yield f"{Role.OPERATOR.value}:{name}", event.text
+    owner = about.key if isinstance(about, Principal) else about.created_by
+    role, _, name = owner.partition(":")
+    # An operator gets the operators' mail.
+    if role != Role.OPERATOR.value and emails(Role(role), [name]):
+        yield owner, event.own_text(name) if isinstance(about, Principal) else event.text
 
 
 def _outbox_row(
