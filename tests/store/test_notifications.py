@@ -84,11 +84,11 @@ def test_one_worker_takes_a_row_and_another_only_after_its_time(store: Store) ->
     assert (taken.attempts, taken.lease_token) == (2, "b")
 
     def write(tx: Any) -> tuple[bool, bool, bool]:
-        of = tx.notifications
+        back = tx.notifications.give_back
         return (
-            of.end("n1", "a", DeliveryState.SENT, at(301)),
-            of.postpone("n1", "b", at(400), "busy"),
-            of.end("n1", "b", DeliveryState.SENT, at(302)),  # given back by `postpone`
+            back("n1", "a", state=DeliveryState.SENT, ended_at=at(301)),
+            back("n1", "b", due_at=at(400), failure="busy"),
+            back("n1", "b", state=DeliveryState.SENT, ended_at=at(302)),
         )
 
     assert store.run_tx("write", write) == (False, True, False)
@@ -102,8 +102,8 @@ def test_ended_rows_are_counted_listed_and_removed(store: Store) -> None:
         assert take(store, each, each, 10, 300)
         store.run_tx(
             "end",
-            lambda tx, each=each, state=state: tx.notifications.end(
-                each, each, state, at(20), "refused"
+            lambda tx, each=each, state=state: tx.notifications.give_back(
+                each, each, state=state, ended_at=at(20), failure="refused"
             ),
         )
     counts = store.read("counts", lambda tx: tx.notifications.counts())

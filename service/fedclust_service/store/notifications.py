@@ -62,21 +62,10 @@ class Notifications(Ending):
         rows = update(tables.notifications).where(*_waiting_for_attempt(like), _N.due_at > now)
         self._all(rows.values(due_at=now))
 
-    def postpone(self, notification_id: str, token: str, due_at: datetime, failure: str) -> bool:
-        """Send a taken row again later; False if another worker has it."""
-        return self._update_taken(notification_id, token, due_at=due_at, failure=failure)
-
-    def end(
-        self,
-        notification_id: str,
-        token: str,
-        state: DeliveryState,
-        at: datetime,
-        failure: str | None = None,
-    ) -> bool:
-        """End a taken row as sent or failed; False if another worker has it."""
-        values = {"state": state, "ended_at": at, "failure": failure}
-        return self._update_taken(notification_id, token, **values)
+    def give_back(self, notification_id: str, token: str, **changes: object) -> bool:
+        """Change a taken row, so that it ends or is sent again; False if another worker has it."""
+        one = update(tables.notifications).where(*_taken_by(notification_id, token))
+        return self._changed(one.values(lease_token=None, **changes))
 
     def forget(self, session: str) -> None:
         """Remove the rows about a session that is deleted: another one may get its name."""
@@ -89,10 +78,6 @@ class Notifications(Ending):
     def counts(self) -> dict[DeliveryState, int]:
         """Return how many rows are in each state."""
         return self._by_state(_N.state, DeliveryState)
-
-    def _update_taken(self, notification_id: str, token: str, **values: object) -> bool:
-        one = update(tables.notifications).where(*_taken_by(notification_id, token))
-        return self._changed(one.values(lease_token=None, **values))
 
 
 def _waiting_for_attempt(like: Notification) -> tuple[ColumnElement[bool], ...]:

@@ -321,7 +321,8 @@ class NotificationSender(BackgroundThread):
             return False
 
         def write(tx: Tx) -> None:
-            tx.notifications.end(seen.id, token, DeliveryState.SENT, tx.now)
+            sent = {"state": DeliveryState.SENT, "ended_at": tx.now, "failure": None}
+            tx.notifications.give_back(seen.id, token, **sent)
             # The recipient can be reached again.
             tx.notifications.hasten(taken, now)
 
@@ -344,13 +345,11 @@ class NotificationSender(BackgroundThread):
         draw = secrets.randbelow(1001) / 1000
         again = None if failed.final else next_attempt(taken.created_at, taken.attempts, now, draw)
 
-        def write(tx: Tx) -> None:
-            if again is not None:
-                tx.notifications.postpone(taken.id, token, again, failed.reason)
-            else:
-                tx.notifications.end(taken.id, token, DeliveryState.FAILED, now, failed.reason)
-
-        self._co.store.run_tx("notify.failed", write)
+        end = {"state": DeliveryState.FAILED, "ended_at": now}
+        changes = {"failure": failed.reason, **(end if again is None else {"due_at": again})}
+        self._co.store.run_tx(
+            "notify.failed", lambda tx: tx.notifications.give_back(taken.id, token, **changes)
+        )
         facts = {**_log_facts(taken), "attempts": taken.attempts, "why": failed.reason}
         if again is not None:
             log.warning("notification_postponed", **facts)
