@@ -401,7 +401,7 @@ def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
         row = notifying.store.read("test.row", lambda tx, new=new: tx.notifications.get(new))
         notifying.clock.advance((row.due_at - notifying.clock.now()).total_seconds())
     assert len(notifying.posts.asked) == len(tried)
-    pauses = [after - before for before, after in itertools.pairwise(tried)]
+    pauses = [round(after - before, 6) for before, after in itertools.pairwise(tried)]
     assert 12 <= len(tried) <= 24
     for number, pause in enumerate(pauses):
         usual = min(30 * 2.0**number, LONGEST_PAUSE.total_seconds())
