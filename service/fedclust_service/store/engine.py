@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import ArgumentError
 from sqlalchemy.pool import ConnectionPoolEntry, NullPool, QueuePool
 
@@ -111,24 +110,17 @@ def _sqlite(path: Path, busy_timeout_s: float) -> Engines:
         url, pool_size=_POOL_SIZE, max_overflow=4 * _POOL_SIZE, pool_use_lifo=True, **common
     )
 
-    def prepare(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
+    def prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
         # The driver must not begin transactions: the dialect does, below.
         connection.isolation_level = None
-        cursor = connection.cursor()
-        try:
-            mode = cursor.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-            if mode != "wal":
-                raise Unwritable(f"{path}: this file system cannot hold SQLite's write-ahead log")
-            cursor.execute("PRAGMA synchronous=FULL")
-            cursor.execute("PRAGMA foreign_keys=ON")
-            cursor.execute("PRAGMA secure_delete=ON")
-        finally:
-            cursor.close()
+        (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        if mode != "wal":
+            raise Unwritable(f"{path}: this file system cannot hold SQLite's write-ahead log")
+        for setting in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
+            connection.execute(f"PRAGMA {setting}")
 
-    def forbid_writing(connection: DBAPIConnection, _: ConnectionPoolEntry) -> None:
-        cursor = connection.cursor()
-        cursor.execute("PRAGMA query_only=ON")
-        cursor.close()
+    def forbid_writing(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
+        connection.execute("PRAGMA query_only=ON")
 
     event.listen(write, "connect", prepare)
     event.listen(read, "connect", prepare)
