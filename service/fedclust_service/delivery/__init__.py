@@ -58,34 +58,24 @@ def try_channels(
     The mail goes to ``to``, or to ``operator_emails`` and ``operators``, to each by itself.
     """
     sent = outgoing(settings)
-    for channel, sender in sent.senders.items():
-        if channel is Channel.WEBHOOK:
-            yield _try_channel(
-                sender, f"webhook {settings.shown()['webhook_url']}", None, sent, now
-            )
-            continue
-        addresses = dict.fromkeys((*sent.operator_emails, *operators) if to is None else (to,))
-        if not addresses:
-            yield False, "e-mail: set operator_emails, or give --to ADDRESS"
-        for address in addresses:
-            yield _try_channel(sender, f"e-mail to {address}", address, sent, now)
-
-
-def _try_channel(
-    sender: Sender, name: str, address: str | None, sent: Outgoing, now: datetime
-) -> tuple[bool, str]:
+    text = "A test of this coordinator's notifications\n\nNobody needs to do anything.\n"
     body: Body = {
-        "id": secrets.token_hex(16),
         "kind": "test",
         "time": write_time(now),
         **dict.fromkeys(("session", "round", "state", "account", "expires_at", "link")),
         "sites": [],
-        "text": with_address(
-            "A test of this coordinator's notifications\n\nNobody needs to do anything.\n",
-            sent.public_url,
-        ),
+        "text": with_address(text, sent.public_url),
     }
-    try:
-        return True, f"{name}: delivered ({sender.send(body, address, now)})"
-    except DeliveryFailed as failed:
-        return False, f"{name}: not delivered: {failed.reason}"
+    for channel, sender in sent.senders.items():
+        named: dict[str, str | None] = {f"webhook {settings.shown()['webhook_url']}": None}
+        if channel is Channel.EMAIL:
+            addresses = (*sent.operator_emails, *operators) if to is None else (to,)
+            named = {f"e-mail to {each}": each for each in addresses}
+        if not named:
+            yield False, "e-mail: set operator_emails, or give --to ADDRESS"
+        for name, address in named.items():
+            try:
+                answer = sender.send({**body, "id": secrets.token_hex(16)}, address, now)
+                yield True, f"{name}: delivered ({answer})"
+            except DeliveryFailed as failed:
+                yield False, f"{name}: not delivered: {failed.reason}"
