@@ -179,20 +179,17 @@ def parse(model: type[M], body: bytes, media: str = JSON) -> M:
 def negotiate(request: Request, offers: Sequence[str]) -> str:
     """Return the first of the offers that ``Accept`` prefers; Refusal (406) if it accepts none."""
     header = request.headers.get("accept", "").strip() or "*/*"
-    ranges = [_media_range(part) for part in header.split(",") if part.strip()]
-    best, best_quality = "", 0.0
-    for offer in offers:
-        kind = offer.partition("/")[0]
-        # The most specific range that matches an offer gives its quality.
-        quality = 0.0
-        for wanted in (offer, f"{kind}/*", "*/*"):
-            matching = [q for name, q in ranges if name == wanted]
-            if matching:
-                quality = max(matching)
-                break
-        if quality > best_quality:
-            best, best_quality = offer, quality
-    if not best:
+    ranges: dict[str, float] = {}
+    for name, quality in map(_media_range, filter(str.strip, header.split(","))):
+        ranges[name] = max(quality, ranges.get(name, 0.0))
+
+    def quality_of(offer: str) -> float:
+        """Return the quality of the most specific range that matches."""
+        matching = (offer, f"{offer.partition('/')[0]}/*", "*/*")
+        return next((ranges[name] for name in matching if name in ranges), 0.0)
+
+    best = max(offers, key=quality_of)
+    if not quality_of(best):
         raise Refusal("not-acceptable", f"Accept one of: {', '.join(offers)}.")
     return best
 
