@@ -238,12 +238,7 @@ class Sessions(Repository):
         return self._whole(query)
 
     def _whole(self, ids: Select[int]) -> Sequence[Session]:
-        """Read sessions in one query; if one is damaged, one by one without the damaged ones."""
-        try:
-            return self._list(Session, ids.with_only_columns(*_S))
-        except (ValueError, TypeError, DBAPIError) as error:
-            if not is_unreadable(error):
-                raise
+        """Read sessions one by one, without the damaged ones."""
         found = []
         for each in self._all(ids).scalars().all():
             try:
