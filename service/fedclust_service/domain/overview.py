@@ -1,10 +1,11 @@
 """What people see of sessions, and what needs an operator's attention."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal, Self, TypeAlias
 
+from fedclust.schema.display import first_few
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust_service.domain.round import Round, RoundState
@@ -27,7 +28,7 @@ AttentionKind: TypeAlias = Literal[
     "disk-low",
 ]
 #: The most sites that are named at once.
-_MOST_NAMED = 20
+MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
@@ -88,16 +89,10 @@ class Attention(Model):
         return cls(kind=kind, subject=subject, at=at, round=number, detail=detail)
 
 
-def named(sites: Sequence[str]) -> str | None:
-    """Return names of sites for people, of many the first; None for no site."""
-    more = len(sites) - _MOST_NAMED
-    rest = f" and {more} more" if more > 0 else ""
-    return f"{', '.join(sites[:_MOST_NAMED])}{rest}" if sites else None
-
-
 def refusals_in_words(refusals: Mapping[str, str]) -> str:
     """Return which sites have refused a task, by the rule that it broke."""
     rules: dict[str, list[str]] = {}
     for site, rule in refusals.items():
         rules.setdefault(rule, []).append(site)
-    return "; ".join(f"{rule} ({named(sites)})" for rule, sites in sorted(rules.items()))
+    said = sorted(rules.items())
+    return "; ".join(f"{rule} ({first_few(sites, MOST_NAMED)})" for rule, sites in said)

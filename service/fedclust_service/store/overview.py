@@ -23,14 +23,15 @@ from sqlalchemy import (
     tuple_,
 )
 
+from fedclust.schema.display import first_few
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import FAILING_FOR, DeliveryState
 from fedclust_service.domain.overview import (
+    MOST_NAMED,
     Attendance,
     Attention,
     AttentionKind,
     Presence,
-    named,
     refusals_in_words,
 )
 from fedclust_service.domain.round import Round, RoundState
@@ -174,14 +175,13 @@ class OverviewQueries(Repository):
         overdue = run(late.order_by(r.c.deadline).limit(limit))
         present = self._presences([row.id for row in overdue], [row.round_id for row in overdue])
         late_sites = {
-            each: Attendance(None, tuple(sites)).pending for each, sites in present.items()
+            each: first_few(Attendance(None, tuple(sites)).pending, MOST_NAMED) or None
+            for each, sites in present.items()
         }
         return [
             *items("session-held", held.order_by(s.c.held_at).limit(limit)),
             *(
-                Attention.to(
-                    "round-late", row.name, row.deadline, row.number, named(late_sites[row.id])
-                )
+                Attention.to("round-late", row.name, row.deadline, row.number, late_sites[row.id])
                 for row in overdue
             ),
             *(

@@ -598,15 +598,12 @@ def delete_study(uow: UnitOfWork, actor: Actor, name: str) -> None:
         if is_slug(name) and deleted_before(tx, actor, _STUDY_DELETED, _study_subject(name)):
             return
         raise
-    n_sessions = tx.studies.session_counts([study.name])[study.name]
-    if n_sessions:
-        newest = tx.sessions.list(limit=_MOST_NAMED, study=study.name)
-        more = n_sessions - len(newest)
-        named = ", ".join(each.name for each in newest) + (f" and {more} more" if more else "")
+    newest = [each.name for each in tx.sessions.list(limit=_MOST_NAMED, study=study.name)]
+    if newest:
         raise Refusal(
             "wrong-state",
-            f"The study has sessions: {named}. It can be deleted once it has none; a session "
-            "can be deleted if no site ever joined it.",
+            f"The study has sessions: {', '.join(newest)}. It can be deleted once it has none; a "
+            "session can be deleted if no site ever joined it.",
         )
     tx.studies.delete(study.id)
     uow.audit(actor, _STUDY_DELETED, _study_subject(name), definition=study.definition_sha256)
