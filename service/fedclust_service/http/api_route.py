@@ -61,6 +61,8 @@ class ApiRoute(APIRoute):
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **given: Any) -> None:
         given["operation_id"] = given.get("operation_id") or endpoint.__name__
+        if given["methods"] == ["DELETE"]:  # it answers with nothing
+            given |= {"status_code": 204, "response_class": Response}
         super().__init__(path, endpoint, **given)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -127,10 +129,6 @@ def locate(response: Response, path: str, *, created: bool) -> None:
         response.headers["Location"] = path
     else:
         response.status_code = 200
-
-
-#: Of a route that answers with nothing.
-NO_CONTENT: Any = {"status_code": 204, "response_class": Response}
 
 
 def api_router(prefix: str = "", *, tags: list[str | Enum]) -> APIRouter:

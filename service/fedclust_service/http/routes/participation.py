@@ -17,7 +17,6 @@ from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http.api_route import (
     BINARY_CONTENT,
-    NO_CONTENT,
     IfNoneMatch,
     api_router,
     headers,
@@ -97,7 +96,6 @@ def join_session(
 @router.delete(
     "",
     summary="Leave a session, or decline the invitation",
-    **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def leave_session(caller: CallerOf, session: SessionName) -> None:
@@ -106,10 +104,7 @@ def leave_session(caller: CallerOf, session: SessionName) -> None:
 
 
 @router.delete(
-    "/{site}",
-    summary="Exclude a site",
-    **NO_CONTENT,
-    openapi_extra=refusals("forbidden", "wrong-state"),
+    "/{site}", summary="Exclude a site", openapi_extra=refusals("forbidden", "wrong-state")
 )
 def exclude_site(caller: CallerOf, session: SessionName, site: SiteName) -> None:
     """Its analyst and operators. What was stored still counts. Idempotent."""

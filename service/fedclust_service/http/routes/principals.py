@@ -17,7 +17,7 @@ from fedclust.wire.models import (
     TokenIssued,
 )
 from fedclust_service.domain.access import Role
-from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
+from fedclust_service.http.api_route import api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
     NAME,
     Caller,
@@ -120,7 +120,6 @@ def _router(role: Role, readers: str) -> APIRouter:
         operation_id=f"revoke_{one}_token",
         summary="Revoke a token",
         description=f"Operators. It stops working at once; a second time changes nothing.{kept}",
-        **NO_CONTENT,
         openapi_extra=refusals("forbidden", *last),
     )
     def revoke(caller: CallerOf, name: PrincipalName, token_id: TokenId) -> None:

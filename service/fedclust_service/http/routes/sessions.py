@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.wire.models import Page, RoundInfo, SessionEntry, SessionInfo, SessionPatch
-from fedclust_service.http.api_route import NO_CONTENT, api_router, locate, refusals, same_before
+from fedclust_service.http.api_route import api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
     Caller,
     CallerOf,
@@ -63,7 +63,6 @@ def get_study(caller: CallerOf, study: StudyName) -> StudyInfo:
 @studies_router.delete(
     "/{study}",
     summary="Delete a study without sessions",
-    **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete_study(caller: CallerOf, study: StudyName) -> None:
@@ -143,7 +142,6 @@ def change_session(
 @router.delete(
     "/{session}",
     summary="Delete a session that nobody joined",
-    **NO_CONTENT,
     openapi_extra=refusals("forbidden", "wrong-state"),
 )
 def delete_session(caller: CallerOf, session: SessionName) -> None:
