@@ -78,14 +78,6 @@ def test_postgresql_without_its_driver(clock: ManualClock, monkeypatch: pytest.M
     assert "pass-word" not in str(caught.value)
 
 
-def test_the_address_is_shown_without_its_password(postgres_url: str, clock: ManualClock) -> None:
-    url = make_url(postgres_url).set(password="pass-word")
-    store = Store.open(url.render_as_string(hide_password=False), clock)
-    assert "pass-word" not in store.address
-    assert str(url.database) in store.address
-    store.close()
-
-
 def test_a_server_that_is_not_there(clock: ManualClock, tmp_path: Path) -> None:
     url = f"postgresql+psycopg://user:pass-word@/db?host={tmp_path}"
     with pytest.raises(StoreUnavailable, match="check that the database runs") as caught:

@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from prometheus_client import Counter
-from sqlalchemy import URL, Connection, Engine, text
+from sqlalchemy import Connection, Engine, text
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -110,14 +110,13 @@ class Store:
     """A database with the coordinator's tables, made by `Store.open`. Threads may share it."""
 
     def __init__(
-        self, made: engines.Engines, clock: StoreClock, url: URL, pause: Callable[[float], None]
+        self, made: engines.Engines, clock: StoreClock, pause: Callable[[float], None]
     ) -> None:
         self._engines = made
         #: The clock of everything on this store.
         self.clock = clock
         #: What closes the connections, and then releases the lock.
         self._opened = contextlib.ExitStack()
-        self._url = url
         self._pause = pause
         self._active = threading.local()
         self._callbacks: list[TouchCallback] = []
@@ -171,7 +170,7 @@ class Store:
         if file and not create and not file.exists():
             raise Unwritable(f"there is no database {file}: check --data-dir")
         made = engines.build_engines(parsed, busy_timeout_s=busy_timeout_s)
-        store = cls(made, clock, parsed, pause)
+        store = cls(made, clock, pause)
         with store._opened as opened:
             if serving and file:
                 opened.callback(serving_lock(file).release)
@@ -187,11 +186,6 @@ class Store:
     def single_process(self) -> bool:
         """Whether the database is SQLite, which only one process can serve."""
         return self._engines.file is not None
-
-    @property
-    def address(self) -> str:
-        """The database's address with its password masked."""
-        return self._url.render_as_string(hide_password=True)
 
     def run_tx(self, name: str, fn: Callable[[Tx], T]) -> T:
         """Run ``fn`` in a write transaction named ``name``, commit once, and return its result.
@@ -286,8 +280,8 @@ class Store:
         except (DBAPIError, PoolTimeout) as error:
             if is_connection_lost(error):
                 raise StoreUnavailable(
-                    f"no connection to {self.address}; check that the database runs, that it has "
-                    "that name, and the user and password"
+                    "no connection; check that the database runs, that it has that name, and the "
+                    "user and password"
                 ) from None
             raise translate(error, "open") from None
         migrations.migrate_with(self._engines.write)
