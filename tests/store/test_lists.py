@@ -38,7 +38,7 @@ def matches(entry: AuditEntry, search: AuditSearch) -> bool:
         all(value in (None, text) for text, value in zip(texts, wanted, strict=True))
         and (search.since is None or entry.at >= search.since)
         and (search.until is None or entry.at < search.until)
-        and (not search.part or any(search.part.lower() in text for text in texts))
+        and (not search.text or any(search.text.lower() in text for text in texts))
     )
 
 
@@ -143,7 +143,7 @@ PLANS = {
     "subject and action": (audit(subject="heart", action="site.joined"), "ix_audit_subject_id"),
     "subject and actor": (audit(subject="heart", actor="system"), "ix_audit_subject_id"),
     "time": (audit(since=at(0), until=at(1)), "audit"),
-    "part": (audit(part="heart"), "audit"),
+    "part": (audit(text="heart"), "audit"),
     "about": (lambda tx: tx.chain.about("heart", 1, PAGE), "ix_audit_subject_number"),
     "refusals": (lambda tx: tx.overview._all(_select_refusals([1])).all(), "ix_audit_subject_"),
     "last of": (lambda tx: tx.chain.last_of("heart", frozenset({"a", "b"})), "ix_audit_subject_"),

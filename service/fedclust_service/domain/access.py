@@ -144,7 +144,7 @@ class AuditEntry:
 class AuditSearch:
     """Which entries of the audit trail are wanted; an entry matches all that is given.
 
-    ``subject``, ``actor`` and ``action`` are whole, ``part`` is a part of one of the three.
+    ``subject``, ``actor`` and ``action`` are whole, ``text`` is a part of one of the three.
     ``since`` is included, ``until`` is not.
     """
 
@@ -153,7 +153,7 @@ class AuditSearch:
     action: str | None = None
     since: datetime | None = None
     until: datetime | None = None
-    part: str | None = None
+    text: str | None = None
 
 
 # --- what a role may do ---------------------------------------------------------------------------

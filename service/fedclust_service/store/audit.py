@@ -96,9 +96,9 @@ def _conditions(search: AuditSearch) -> Iterator[ColumnElement[bool]]:
         yield _A.at >= search.since
     if search.until is not None:
         yield _A.at < search.until
-    if search.part:
+    if search.text:
         # All texts are stored in lower case. A million entries are read in 0.4 s.
-        yield or_(*(_has(each, search.part.lower()) for each in (_A.subject, _A.actor, _A.action)))
+        yield or_(*(_has(each, search.text.lower()) for each in (_A.subject, _A.actor, _A.action)))
 
 
 class AuditChain(Repository):

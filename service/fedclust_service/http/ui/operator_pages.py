@@ -124,14 +124,8 @@ def _asked(page: PageRequest) -> FilledForm:
 
 def _search(form: FilledForm) -> AuditSearch:
     said = {name: form.text(name).lower() or None for name in _WORDS}
-    return AuditSearch(
-        subject=said["subject"],
-        actor=said["actor"],
-        action=said["action"],
-        part=said["text"],
-        since=read_time(form.text("since"), UTC),
-        until=read_time(form.text("until"), UTC),
-    )
+    since, until = (read_time(form.text(name), UTC) for name in _TIMES)
+    return AuditSearch(**said, since=since, until=until)
 
 
 # --- the verification -----------------------------------------------------------------------------
