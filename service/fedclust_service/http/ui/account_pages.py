@@ -7,7 +7,6 @@ from starlette.responses import RedirectResponse, Response
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http.dependencies import context_of, service_of
 from fedclust_service.http.sign_in import SignInRate, cookie_of, delete_cookie, set_cookie
-from fedclust_service.http.ui.address import entries_for
 from fedclust_service.http.ui.errors import OWN_PAGE
 from fedclust_service.http.ui.page_request import (
     Form,
@@ -19,7 +18,7 @@ from fedclust_service.http.ui.page_request import (
     read_form,
     require_same_origin,
 )
-from fedclust_service.http.ui.rendering import render
+from fedclust_service.http.ui.rendering import entries_for, render
 from fedclust_service.usecases import sign_ins
 
 #: Nobody is known yet, so little is read.

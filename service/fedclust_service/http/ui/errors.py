@@ -11,8 +11,7 @@ from starlette.responses import RedirectResponse, Response
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http.dependencies import context_of
 from fedclust_service.http.sign_in import cookie_of, delete_cookie
-from fedclust_service.http.ui.address import address
-from fedclust_service.http.ui.rendering import HTML, POLICY, render
+from fedclust_service.http.ui.rendering import HTML, POLICY, address, render
 
 _SIGN_IN = "/ui/sign-in"
 #: Where a reader may be led after signing in: a page of this coordinator.

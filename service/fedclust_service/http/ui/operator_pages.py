@@ -9,8 +9,8 @@ from fedclust.schema.times import read_time
 from fedclust_service.domain.access import AuditSearch, Role, require
 from fedclust_service.domain.audit_chain import Head
 from fedclust_service.http.routes.health import REASONS, faults
-from fedclust_service.http.ui.address import account_path, address
 from fedclust_service.http.ui.page_request import FilledForm, PageRequest, get, post
+from fedclust_service.http.ui.rendering import account_path, address
 from fedclust_service.usecases import admin, principals
 from fedclust_service.usecases.admin import AdminAuditEntry, list_audit
 from fedclust_service.usecases.audit import last_verification, record_verification, verify_audit

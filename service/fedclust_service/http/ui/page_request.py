@@ -24,8 +24,7 @@ from fedclust_service.domain.access import Actor, Refusal, require
 from fedclust_service.http.bodies import media_type, parse, read_bytes
 from fedclust_service.http.dependencies import Caller, Service, context_of, service_of
 from fedclust_service.http.sign_in import cookie_of
-from fedclust_service.http.ui.address import address
-from fedclust_service.http.ui.rendering import render
+from fedclust_service.http.ui.rendering import address, render
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.sign_ins import SignedIn, signed_in
 

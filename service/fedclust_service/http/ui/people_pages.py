@@ -25,7 +25,6 @@ from fedclust_service.domain.access import (
     require,
     sees_account_details,
 )
-from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import (
     Action,
     FilledForm,
@@ -34,6 +33,7 @@ from fedclust_service.http.ui.page_request import (
     get,
     post,
 )
+from fedclust_service.http.ui.rendering import address
 from fedclust_service.usecases import principals, site_tables
 from fedclust_service.usecases.attention import EXPIRING_IN
 

@@ -1,9 +1,10 @@
-"""Render the pages' templates: the environment, its filters, and the headers of every page."""
+"""Addresses of pages and the navigation; templates, their filters, and the headers of pages."""
 
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -13,9 +14,45 @@ from starlette.responses import Response
 
 from fedclust.result.wording import time_text
 from fedclust.schema.times import time_span
-from fedclust_service.domain.access import Actor
+from fedclust_service.domain.access import PERMISSIONS, Actor, Role
 from fedclust_service.http.dependencies import context_of
-from fedclust_service.http.ui.address import account_path, entries_for
+
+
+def address(path: str, **query: str | None) -> str:
+    """Return the address of a page; what is None or empty is left out of the query."""
+    said = {name: value for name, value in query.items() if value}
+    return f"{path}?{urlencode(said)}" if said else path
+
+
+def account_path(key: str) -> str | None:
+    """Return the address of the page of an actor or an account such as ``site:north``."""
+    role, _, name = key.partition(":")
+    return f"/ui/{role}s/{name}" if name and role in ("site", "analyst", "operator") else None
+
+
+class PageLink(NamedTuple):
+    """A line of the navigation; ``action`` is what a reader must be allowed to do to see it."""
+
+    path: str
+    label: str
+    action: str
+
+
+_ENTRIES = (
+    PageLink("/ui/overview", "Overview", "admin.read"),
+    PageLink("/ui/sessions", "Sessions", "session.read"),
+    PageLink("/ui/studies", "Studies", "study.read"),
+    PageLink("/ui/sites", "Sites", "site.read"),
+    PageLink("/ui/analysts", "Analysts", "analyst.read"),
+    PageLink("/ui/operators", "Operators", "operator.read"),
+    PageLink("/ui/audit", "Audit trail", "admin.read"),
+)
+
+
+def entries_for(role: Role) -> tuple[PageLink, ...]:
+    """Return the lines of a role's navigation; the first is where its readers begin."""
+    return tuple(entry for entry in _ENTRIES if role in PERMISSIONS[entry.action])
+
 
 HTML = "text/html"
 #: Scripts, styles and pictures come from this coordinator alone, and none is written into a page.

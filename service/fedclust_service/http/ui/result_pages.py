@@ -27,9 +27,8 @@ from fedclust.wire.submissions import JSON
 from fedclust_service.domain.access import Refusal, Role, wrong_field
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.bodies import CSV
-from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
-from fedclust_service.http.ui.rendering import HTML, attachment
+from fedclust_service.http.ui.rendering import HTML, address, attachment
 from fedclust_service.usecases import results, sessions
 from fedclust_service.usecases.events import newest_number
 

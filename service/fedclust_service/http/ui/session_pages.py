@@ -24,9 +24,8 @@ from fedclust.wire.submissions import JSON
 from fedclust_service.domain.access import Actor, Refusal, Role
 from fedclust_service.domain.notification import Channel, NotificationKind
 from fedclust_service.domain.session import SessionState
-from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import PageRequest, get
-from fedclust_service.http.ui.rendering import attachment, listed, name_element
+from fedclust_service.http.ui.rendering import address, attachment, listed, name_element
 from fedclust_service.usecases import rounds, sessions
 from fedclust_service.usecases.events import newest_number
 from fedclust_service.usecases.submissions import list_receipts

@@ -10,8 +10,8 @@ from fedclust.result.wording import named_values
 from fedclust.result.worth_asking import ASK_ONCE, points_asked
 from fedclust.schema.feature import Declaration, outcomes_of
 from fedclust_service.domain.access import Role
-from fedclust_service.http.ui.address import address
 from fedclust_service.http.ui.page_request import Action, PageRequest, get
+from fedclust_service.http.ui.rendering import address
 from fedclust_service.usecases import sessions
 
 _PATH = "/studies"
