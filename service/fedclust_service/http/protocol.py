@@ -11,8 +11,9 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
-from fedclust.wire import errors
 from fedclust_service.connections import Connections
+from fedclust_service.domain.access import Refusal
+from fedclust_service.http.problems import refused
 
 #: Longest request line and headers together, in bytes.
 MAX_HEAD = 65_536
@@ -117,23 +118,16 @@ class Protocol(H11Protocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # replaced by a problem document
         """Refuse bytes that are no HTTP, and close."""
+        refusal = Refusal("malformed-request", "This is not HTTP/1.1: check address and port.")
         if self.conn.head_too_large:
-            slug, detail = "headers-too-large", f"Send at most {MAX_HEAD} bytes of headers."
-        else:
-            slug, detail = "malformed-request", "This is not HTTP/1.1: check address and port."
-        problem = errors.problem(slug, detail)
-        problem.request_id = secrets.token_hex(8)
-        body = problem.model_dump_json(exclude_none=True).encode()
-        headers = [
-            ("Content-Type", errors.CONTENT_TYPE),
-            ("Content-Length", str(len(body))),
-            ("Cache-Control", "no-store"),
-            ("Fedclust-Request-Id", problem.request_id),
-            ("Connection", "close"),
-        ]
-        reason = HTTPStatus(problem.status).phrase.encode()
-        start = h11.Response(status_code=problem.status, headers=headers, reason=reason)
-        for event in (start, h11.Data(data=body), h11.EndOfMessage()):
+            refusal = Refusal("headers-too-large", f"Send at most {MAX_HEAD} bytes of headers.")
+        request_id = secrets.token_hex(8)
+        answer = refused(refusal, request_id)
+        answer.headers["Fedclust-Request-Id"] = request_id
+        answer.headers["Connection"] = "close"
+        status, reason = answer.status_code, HTTPStatus(answer.status_code).phrase.encode()
+        start = h11.Response(status_code=status, headers=answer.raw_headers, reason=reason)
+        for event in (start, h11.Data(data=bytes(answer.body)), h11.EndOfMessage()):
             self.transport.write(self.conn.send(event) or b"")
         if self.cycle is not None and not self.cycle.response_complete:
             self.transport.close()
