@@ -278,7 +278,7 @@ def create_principal(
         if there.title != body.title or body.email not in (None, there.email):
             raise Refusal(
                 "name-taken",
-                f"There is {_an(role)} of this name with another title or e-mail address. "
+                f"Another {role.value} has this name, with another title or e-mail address. "
                 "Change it with PATCH, or choose another name.",
             )
         return _principal_info(tx, actor, there), False
@@ -374,7 +374,3 @@ def _principal_infos(tx: Tx, actor: Actor, *found: Principal) -> list[PrincipalI
     for token in tx.tokens.list_for(*tokens):
         tokens[token.principal_id].append(show(TokenInfo, token))
     return [show(PrincipalInfo, each, tokens=tuple(tokens[each.id])) for each in found]
-
-
-def _an(role: Role) -> str:
-    return f"a {role.value}" if role is Role.SITE else f"an {role.value}"
