@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import event
 
-from fedclust_service.domain.access import AuditEntry, AuditSearch
+from fedclust_service.domain.access import AuditEntry, AuditSearch, Visible
 from fedclust_service.domain.session import Session, SessionState
 from fedclust_service.store import Store, Tx
 from fedclust_service.store.overview import _select_refusals
@@ -93,7 +93,8 @@ def test_sessions_are_filtered(store: Store) -> None:
             for study in studies:
                 for person in (None, *people):
                     for site in (None, *SITES, "nowhere"):
-                        asked = {"state": state, "study": study, "created_by": person, "site": site}
+                        seen = Visible(person, site)
+                        asked = {"state": state, "study": study, "seen": seen}
                         expected = [
                             each
                             for each, sites in rows
@@ -121,17 +122,24 @@ def audit(**asked: Any) -> Callable[[Tx], Any]:
 
 
 RUNNING = SessionState.RUNNING
+ZURICH = Visible(site="zurich")
 PLANS = {
     "sessions": (sessions(), "sessions"),
     "state": (sessions(state=RUNNING), "ix_sessions_state_id"),
     "study": (sessions(study="hearts"), "ix_sessions_study_id"),
-    "creator": (sessions(created_by="ana"), "ix_sessions_created_by_id"),
-    "site": (sessions(site="zurich"), "sessions"),
-    "site and state": (sessions(site="zurich", state=RUNNING), "ix_sessions_state_id"),
-    "site and study": (sessions(site="zurich", study="hearts"), "ix_sessions_study_id"),
+    "creator": (sessions(seen=Visible("ana")), "ix_sessions_created_by_id"),
+    "site": (sessions(seen=ZURICH), "sessions"),
+    "site and state": (
+        sessions(seen=ZURICH, state=RUNNING),
+        "ix_sessions_state_id",
+    ),
+    "site and study": (
+        sessions(seen=ZURICH, study="hearts"),
+        "ix_sessions_study_id",
+    ),
     "studies": (lambda tx: tx.studies.list(limit=PAGE), "studies"),
     "creator's studies": (
-        lambda tx: tx.studies.list(limit=PAGE, created_by="ana"),
+        lambda tx: tx.studies.list(limit=PAGE, seen=Visible("ana")),
         "ix_studies_created_by_id",
     ),
     "to scrub": (lambda tx: tx.sessions.to_scrub(at(0)), "ix_sessions_not_scrubbed"),

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.result import Result
@@ -214,6 +214,25 @@ def sees_session(actor: Actor, created_by: str, *, takes_part: bool) -> bool:
     if actor.role is Role.ANALYST:
         return created_by == actor.key
     return takes_part
+
+
+class Visible(NamedTuple):
+    """Which sessions and studies are listed: those created by somebody, or with a site.
+
+    A site has a participation in its sessions, in any state, and is named by its studies.
+    """
+
+    created_by: str | None = None
+    site: str | None = None
+
+
+ALL = Visible()
+
+
+def visible_to(actor: Actor) -> Visible:
+    """Return what lists show to an actor, as :func:`sees_session` says of each."""
+    created_by = actor.key if actor.role is Role.ANALYST else None
+    return Visible(created_by, actor.name if actor.role is Role.SITE else None)
 
 
 def sees_whole_study(actor: Actor) -> bool:

@@ -9,6 +9,7 @@ import structlog
 from sqlalchemy import Executable, Select, bindparam, delete, func, insert, select, update
 from sqlalchemy.exc import DBAPIError
 
+from fedclust_service.domain.access import ALL, Visible
 from fedclust_service.domain.session import (
     Participation,
     ParticipationState,
@@ -51,38 +52,25 @@ class Studies(Repository):
         return self._all(query).first() is not None
 
     def list(
-        self,
-        *,
-        limit: int,
-        created_by: str | None = None,
-        site: str | None = None,
-        after_id: int | None = None,
+        self, *, limit: int, seen: Visible = ALL, after_id: int | None = None
     ) -> Sequence[Study]:
-        """Return at most ``limit`` studies, newest first, after the id ``after_id``.
-
-        Only studies of the creator ``created_by``, and that name ``site``.
-        """
+        """Return at most ``limit`` of the studies ``seen``, newest first, after an id."""
         query = select(tables.studies).order_by(_T.id.desc()).limit(limit)
-        if created_by is not None:
-            query = query.where(_T.created_by == created_by)
-        if site is not None:
-            query = query.where(_T.id.in_(select(_N.study_id).where(_N.site == site)))
+        if seen.created_by is not None:
+            query = query.where(_T.created_by == seen.created_by)
+        if seen.site is not None:
+            query = query.where(_T.id.in_(select(_N.study_id).where(_N.site == seen.site)))
         if after_id is not None:
             query = query.where(_T.id < after_id)
         return self._list(Study, query)
 
-    def session_counts(
-        self, names: Collection[str], *, created_by: str | None = None, site: str | None = None
-    ) -> dict[str, int]:
-        """Return how many sessions each study has.
-
-        Only sessions of the creator ``created_by``, and in which ``site`` has a participation.
-        """
+    def session_counts(self, names: Collection[str], seen: Visible = ALL) -> dict[str, int]:
+        """Return how many of the sessions ``seen`` each study has."""
         query = select(_S.study, func.count()).where(_S.study.in_(sorted(names)))
-        if created_by is not None:
-            query = query.where(_S.created_by == created_by)
-        if site is not None:
-            query = query.where(_S.id.in_(select(_P.session_id).where(_P.site == site)))
+        if seen.created_by is not None:
+            query = query.where(_S.created_by == seen.created_by)
+        if seen.site is not None:
+            query = query.where(_S.id.in_(select(_P.session_id).where(_P.site == seen.site)))
         counts = dict.fromkeys(names, 0)
         for name, n in self._all(query.group_by(_S.study)):
             counts[name] = n
@@ -174,28 +162,22 @@ class Sessions(Repository):
         self,
         *,
         limit: int,
-        created_by: str | None = None,
-        site: str | None = None,
+        seen: Visible = ALL,
         state: SessionState | None = None,
         study: str | None = None,
         after_id: int | None = None,
     ) -> Sequence[Session]:
         """Return at most ``limit`` sessions, newest first, after the id ``after_id``.
 
-        Only sessions of the creator ``created_by``, in the state ``state``, of the study ``study``,
-        and in which ``site`` has a participation of any state.
+        Only sessions ``seen``, in the state ``state``, and of the study ``study``.
         """
+        wanted = {_S.created_by: seen.created_by, _S.state: state, _S.study: study}
         query = select(tables.sessions).order_by(_S.id.desc()).limit(limit)
-        if created_by is not None:
-            query = query.where(_S.created_by == created_by)
-        if site is not None:
+        query = query.where(*(column == each for column, each in wanted.items() if each))
+        if seen.site is not None:
             # Not IN: SQLite would read all sessions of the site and sort them.
-            asked = select(_P.session_id).where(_P.session_id == _S.id, _P.site == site)
+            asked = select(_P.session_id).where(_P.session_id == _S.id, _P.site == seen.site)
             query = query.where(asked.exists())
-        if state is not None:
-            query = query.where(_S.state == state)
-        if study is not None:
-            query = query.where(_S.study == study)
         if after_id is not None:
             query = query.where(_S.id < after_id)
         return self._list(Session, query)

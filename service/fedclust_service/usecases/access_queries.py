@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypedDict, TypeVar
+from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
@@ -48,21 +48,6 @@ def session_for(
     if session is None or not sees_session(actor, session.created_by, takes_part=own is not None):
         raise absent("session")
     return session, own
-
-
-class Visible(TypedDict):
-    """Which sessions and studies an actor sees: those created by somebody, or with a site."""
-
-    created_by: str | None
-    site: str | None
-
-
-def visible_to(actor: Actor) -> Visible:
-    """Return the limits of the store's lists for an actor; None limits nothing."""
-    return {
-        "created_by": actor.key if actor.role is Role.ANALYST else None,
-        "site": actor.name if actor.role is Role.SITE else None,
-    }
 
 
 def own_session(

@@ -42,6 +42,7 @@ from fedclust_service.domain.access import (
     require,
     sees_account_details,
     sees_whole_study,
+    visible_to,
     wrong_field,
 )
 from fedclust_service.domain.overview import Attendance, Presence
@@ -65,7 +66,6 @@ from fedclust_service.usecases.access_queries import (
     session_for,
     show,
     study_for,
-    visible_to,
 )
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import CoordinatorCore, Limits
@@ -253,7 +253,7 @@ def list_sessions(
     """
     after = read_cursor(cursor, row_number)
     rows = tx.sessions.list(
-        limit=limit + 1, state=state, study=study, after_id=after, **visible_to(actor)
+        limit=limit + 1, state=state, study=study, after_id=after, seen=visible_to(actor)
     )
     ids = [each.id for each in rows[:limit]]
     known, stands = tx.overview.attendance(ids), _standing(tx, actor, ids) if standing else {}
@@ -310,7 +310,7 @@ def known_bands(tx: Tx, actor: Actor, sites: Sequence[str]) -> dict[str, str]:
         return session is not None and b'"evaluate":true' in session.definition
 
     found: dict[str, str] = {}
-    for own in tx.participations.completed(sites, visible_to(actor)["created_by"]):
+    for own in tx.participations.completed(sites, visible_to(actor).created_by):
         if own.site not in found and own.size_band and measured(own.session_id):
             found[own.site] = own.size_band
     return found
@@ -570,9 +570,9 @@ def list_studies(
 ) -> Page[StudyInfo]:
     """List the studies that the actor may see, newest first, without damaged ones."""
     after = read_cursor(cursor, row_number)
-    rows = tx.studies.list(limit=limit + 1, after_id=after, **visible_to(actor))
+    rows = tx.studies.list(limit=limit + 1, after_id=after, seen=visible_to(actor))
     shown = rows[:limit]
-    counts = tx.studies.session_counts([each.name for each in shown], **visible_to(actor))
+    counts = tx.studies.session_counts([each.name for each in shown], visible_to(actor))
     items = []
     for each in shown:
         try:
@@ -625,7 +625,7 @@ def _study_definition(study: Study) -> StudyCreate:
 
 
 def _study_info(tx: Tx, actor: Actor, study: Study) -> StudyInfo:
-    counts = tx.studies.session_counts([study.name], **visible_to(actor))
+    counts = tx.studies.session_counts([study.name], visible_to(actor))
     return _shown_study(actor, study, counts[study.name])
 
 
