@@ -27,7 +27,6 @@ from fedclust_service.domain.access import Actor, AuditSearch  # noqa: E402
 from fedclust_service.domain.session import SessionState  # noqa: E402
 from fedclust_service.store import Store, migrate  # noqa: E402
 from fedclust_service.usecases import admin, sessions  # noqa: E402
-from fedclust_service.usecases.sessions import list_completed  # noqa: E402
 from fedclust_service.usecases.sweeper import end_unsupported, sweep  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
 from support.many_sessions import fill  # noqa: E402
@@ -99,7 +98,8 @@ def _reads(direct: DirectApi, place: Path) -> dict[str, Callable[[], object]]:
             reads[f"sessions {state.value}, {name}"] = sessions_of(actor, state=state)
         reads[f"sessions of a study, {name}"] = sessions_of(actor, study="study-01")
         reads[f"studies, {name}"] = partial(sessions.list_studies, co, actor)
-        reads[f"completed, {name}"] = partial(list_completed, co, actor)
+        completed = sessions_of(actor, limit=200, state=SessionState.COMPLETED)
+        reads[f"sessions to compare, {name}"] = completed
     past = now - timedelta(days=1500)
     searches = {
         "none": AuditSearch(),
@@ -117,9 +117,9 @@ def _reads(direct: DirectApi, place: Path) -> dict[str, Callable[[], object]]:
         "until, nothing": AuditSearch(until=now - timedelta(days=9000)),
         "until and actor": AuditSearch(until=past, actor="site:hospital-03"),
         "until and action": AuditSearch(until=past, action="site.joined"),
-        "part": AuditSearch(part="hospital-03"),
-        "part, rare": AuditSearch(part="session-0007"),
-        "part, nothing": AuditSearch(part="nowhere"),
+        "part": AuditSearch(text="hospital-03"),
+        "part, rare": AuditSearch(text="session-0007"),
+        "part, nothing": AuditSearch(text="nowhere"),
     }
     for name, search in searches.items():
         reads[f"audit by {name}"] = partial(admin.list_audit, co, OPERATOR, search=search)
