@@ -18,6 +18,7 @@ drops the lock when the process ends; the file stays.
 import contextlib
 import os
 import sqlite3
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -113,7 +114,16 @@ def _sqlite(path: Path, busy_timeout_s: float) -> Engines:
     def prepare(connection: sqlite3.Connection, _: ConnectionPoolEntry) -> None:
         # The driver must not begin transactions: the dialect does, below.
         connection.isolation_level = None
-        (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+        until = time.monotonic() + busy_timeout_s
+        while True:
+            try:
+                (mode,) = connection.execute("PRAGMA journal_mode=WAL").fetchone()
+                break
+            except sqlite3.OperationalError as error:
+                # Of two that change an empty file at once SQLite lets neither wait.
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > until:
+                    raise
+                time.sleep(0.01)
         if mode != "wal":
             raise Unwritable(f"{path}: this file system cannot hold SQLite's write-ahead log")
         for setting in ("synchronous=FULL", "foreign_keys=ON", "secure_delete=ON"):
