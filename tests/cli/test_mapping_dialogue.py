@@ -197,10 +197,18 @@ def test_a_column_of_a_wide_table_is_taken_by_its_name(answer: Any, tmp_path: Pa
     assert read(tmp_path, [AGE])[:, 0].tolist() == [50, 60]
 
 
+def test_a_header_among_the_rows_is_a_missing_value(answer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": [50, "age", 60], "home": ["PH", "home", "zuhause"]})
+    home = Feature(name="home", kind="binary")
+    found, _ = answer("", "1", "0", features=[AGE, home], table=table)
+    assert found.still_open == ()
+    assert str(read(tmp_path, [AGE, home]).tolist()) == "[[50.0, 1.0], [nan, nan], [60.0, 0.0]]"
+
+
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
     _, said = answer("", "", features=[AGE], table=table)
-    assert '"60 (ca.)" = 60 (10 and 9 like it), "k.A." = missing (1)' in said
+    assert '"60 (ca.)" = 60 and 9 like it (10), "k.A." = missing (1)' in said
 
 
 def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:

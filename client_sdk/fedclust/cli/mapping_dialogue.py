@@ -205,23 +205,24 @@ def _ask_points(section: Section, gone: set[str]) -> None:
     """
     show(err, "")
     given = section.settings
-    said = f"{_called(section.feature)} = {as_toml(given.get('column', ''))}"
+    column = given.get("column", "")
+    said = f"{_called(section.feature)} = {as_toml(column)}"
     said += f" x {given.get('factor', 1):.6g}" * ("factor" in given)
     _say(said + f" + {given.get('offset', 0):.6g}" * ("offset" in given))
     for place, point in enumerate(section.points):
         if point.mark:
-            answered = section.points[place] = _answered(section.feature, point, gone)
+            answered = section.points[place] = _answered(section.feature, point, column, gone)
             for before, other in enumerate(section.points[:place]):
                 kept = {a: b for a, b in other.settings.items() if a not in answered.settings}
                 section.points[before] = dataclasses.replace(other, settings=kept)
 
 
-def _answered(feature: Feature, point: Point, gone: set[str]) -> Point:
+def _answered(feature: Feature, point: Point, column: str, gone: set[str]) -> Point:
     """Return a point as a person answers it: without a mark, unless it stays open."""
     if point.counts and feature.kind == "numeric":
-        return _ask_texts(point, gone)
+        return _ask_texts(point, column, gone)
     if point.counts and point.mark == "to do":
-        return _ask_levels(feature, point)
+        return _ask_levels(feature, point, column)
     if not point.taken and any(each in _ASKED for each in point.settings.values()):
         return _ask_settings(point)
     if "sentinels" in point.settings:
@@ -270,8 +271,8 @@ def _ask_settings(point: Point) -> Point:
     return Point(settings=settings, taken=True)
 
 
-def _ask_levels(feature: Feature, point: Point) -> Point:
-    """Ask for the level of each code that has none."""
+def _ask_levels(feature: Feature, point: Point, column: str) -> Point:
+    """Ask for the level of each code that has none; the column's own name is a missing value."""
     names = [*(feature.levels or ("0", "1"))]
     levels = {code: level for code, level in point.levels.items() if level is not None}
     if levels:
@@ -290,15 +291,14 @@ def _ask_levels(feature: Feature, point: Point) -> Point:
             raise typer.BadParameter(f"write {' or '.join(names)}, or -")
         return found[0]
 
-    gone = point.settings.get("missing", ())
     of_choices = {code for _, settings in point.choices for code in settings["levels"]}
-    asked = {*point.levels, *of_choices, *gone} - {*levels}
+    asked = {*point.levels, *of_choices, *point.settings.get("missing", ())} - {*levels}
     many = f"it has {len(asked)} codes"
     if len(asked) > 20 and not _confirmed(many, "is it the right column?", default=True):
         return point
-    missing = []
+    missing = [column] if column in asked else []
     for code, n in sorted(point.counts.most_common(), key=lambda each: looks_missing(each[0])):
-        if code in asked:
+        if code in asked and code != column:
             # With a plus it is a minus.
             default = "-" if looks_missing(code) and not (code == "-" and "+" in asked) else None
             answer = _asked(f"    {as_toml(code)} {n}", level, default)
@@ -310,10 +310,10 @@ def _ask_levels(feature: Feature, point: Point) -> Point:
     return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
 
 
-def _ask_texts(point: Point, gone: set[str]) -> Point:
+def _ask_texts(point: Point, column: str, gone: set[str]) -> Point:
     """Ask whether texts in a column of numbers, or numbers beyond the bounds, are read rightly.
 
-    ``gone`` are missing values.
+    The column's own name is a missing value, and so were the texts ``gone`` in a column before.
     """
     # Of numbers beyond the bounds nothing is proposed.
     beyond = point.mark == "uncertain" and not point.settings
@@ -325,7 +325,7 @@ def _ask_texts(point: Point, gone: set[str]) -> Point:
     unread = [
         text
         for text, n in point.counts.items()
-        if text not in gone
+        if text not in (*gone, column)
         if text not in read or (read[text] is None and n >= 10 and not is_absent_text(text))
     ]
     if len(unread) > 12:
@@ -347,8 +347,8 @@ def _ask_texts(point: Point, gone: set[str]) -> Point:
 
     if beyond:
         _say(point.why, "  ")
-    shown = read
-    while shown and not gone >= shown.keys():
+    shown = {text: number for text, number in read.items() if text != column}
+    while shown:
         _say(f"read as: {_readings_text(shown, point.counts)}", "  ")
         shown = _asked("  right?", change, "yes")
         read = read | shown
@@ -380,6 +380,6 @@ def _readings_text(read: Mapping[str, float | None], counts: Mapping[str, int]) 
     ):
         number = read[texts[0]]
         value = f"missing{'' if sure else '?'}" if number is None else f"{number:.15g}"
-        more = f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
-        said.append(f"{as_toml(texts[0])} = {value} ({sum(counts[t] for t in texts)}{more})")
+        value += f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
+        said.append(f"{as_toml(texts[0])} = {value} ({sum(counts[text] for text in texts)})")
     return ", ".join(said)

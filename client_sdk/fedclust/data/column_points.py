@@ -568,6 +568,11 @@ def _is_limit(text: str) -> bool:
     return text[:1] in tuple("<>≤≥")
 
 
+def _is_flag(unit: str, to: str) -> bool:
+    """Return whether a mark behind a number is a laboratory's H for high, or a doubt."""
+    return unit in ("?", "*", "!") or (unit in ("H", "L") and not may_become(unit, to))
+
+
 def _values_of(
     texts: Iterable[str], here: _Column
 ) -> tuple[dict[str, float], dict[str, float | None]]:
@@ -589,7 +594,7 @@ def _values_of(
                     found[text] = float(f"{number / 12:.6g}")
                 elif number <= int(unit[1:]):
                     found[text] = number
-            elif parts[1] or unit.startswith("(") or unit in tuple("?*!"):  # a remark
+            elif parts[1] or unit.startswith("(") or _is_flag(unit, here.unit):
                 found[text] = number / 2 if parts[1] in tuple("<≤") else number
             elif unit and not other:
                 factor, offset = cell_unit(here.feature, here.name, unit, here.unit)
