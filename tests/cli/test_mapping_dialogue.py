@@ -197,18 +197,21 @@ def test_a_column_of_a_wide_table_is_taken_by_its_name(answer: Any, tmp_path: Pa
     assert read(tmp_path, [AGE])[:, 0].tolist() == [50, 60]
 
 
-def test_a_header_among_the_rows_is_a_missing_value(answer: Any, tmp_path: Path) -> None:
-    table = pd.DataFrame({"age": [50, "age", 60], "home": ["PH", "home", "zuhause"]})
-    home = Feature(name="home", kind="binary")
-    found, _ = answer("", "1", "0", features=[AGE, home], table=table)
-    assert found.still_open == ()
-    assert str(read(tmp_path, [AGE, home]).tolist()) == "[[50.0, 1.0], [nan, nan], [60.0, 0.0]]"
+def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_path: Path) -> None:
+    wait = Feature(name="wait", unit="hours from admission", lower=0, upper=500)
+    table = pd.DataFrame({"wait [h]": ["30", "2 d 17 h", "2 x 9 y", "20"]})
+    _, said = answer("", "7", "", features=[wait], table=table)
+    assert '"2 x 9 y" 1: a number, or -' in said
+    assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
 
 
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
-    _, said = answer("", "", features=[AGE], table=table)
+    found, said = answer("", "61 (ca.) = -", "", features=[AGE], table=table)
     assert '"60 (ca.)" = 60 and 9 like it (10), "k.A." = missing (1)' in said
+    # After a change each is shown.
+    assert '"61 (ca.)" = missing? (1), "60 (ca.)" = 60 (1), "62 (ca.)" = 62 (1)' in said
+    assert 'missing = ["k.A.", "61 (ca.)"]' in found.text
 
 
 def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:

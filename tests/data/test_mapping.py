@@ -177,6 +177,16 @@ def test_a_number_may_stand_for_another_one(tmp_path: Path) -> None:
     assert raw(Dataset(numbers, mapping=mapping), age) == [[23, 1949, 50]]
 
 
+def test_a_header_among_the_rows_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("age;sex\n50;1\nage; sex\n60;0\n", "utf-8")
+    book = openpyxl.Workbook()
+    for row in (["age", "sex"], [50, 1], ["age", "sex"], [60, 0]):
+        book.active.append(row)
+    book.save(tmp_path / "x.xlsx")
+    for name in ("x.csv", "x.xlsx"):
+        assert raw(tmp_path / name, Feature(name="age")) == [[50, 60]]
+
+
 def test_lines_of_separators_below_the_last_row_are_no_rows(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("age;sex\n50;1\n;\n60;0\n;\n ; \n", "utf-8")
     assert str(raw(tmp_path / "x.csv", Feature(name="age"))) == "[[50.0, nan, 60.0]]"

@@ -341,7 +341,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (AGE, {"age_at_death": [40, 41]}, 'is "age_at_death" this column?'),
         (CREATININE, {"creatinine__(U/l)": [1, 2]}, 'how does "U/l" become "mg/dl"?'),
         (AGE, {"age__(days)": [14610, 18262]}, ""),
-        (Feature(name="nt", unit="x"), {"nt__(a)": [1, 2]}, 'does "a" in the header mean "x"?'),
+        (Feature(name="nt", unit="x"), {"nt__(a)": [1, 2]}, 'the header says "a": is it "x"?'),
         (FEMALE, {"sex": [0, 1]}, 'codes that are not known: "0" 1, "1" 1'),
         (FEMALE, {"sex": ["m", "v"]}, 'codes that are not known: "m" 1, "v" 1'),
         (SMOKER, {"smoker": ["ja", "nein", "ex"]}, 'codes that are not known: "ex" 1'),
@@ -394,7 +394,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (TSH, {"tsh__(MU/l)": [1, 2]}, 'how does "MU/l" become "mU/l"?'),
         (TSH, {"TSH__(mIU/L)": [1, 2]}, ""),
         (TEMP, {"TEMP_F": [97, 99]}, 'is "TEMP_F" this column?'),
-        (AGE, {"Âge (j)": [40, 50]}, 'does "j" in the header mean "years"?'),
+        (AGE, {"Âge (j)": [40, 50]}, 'the header says "j": is it "years"?'),
         (
             Feature(name="admission", kind="categorical", levels=("a", "b")),
             {"Aufnahmeart": ["a"]},

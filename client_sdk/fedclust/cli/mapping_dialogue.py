@@ -179,7 +179,8 @@ def _ask_column(
 
     question, default = f"{_called(feature)}: which column?", None
     if match is not None and match.column not in used:
-        question += f" Maybe {left.index(match.column) + 1} {as_toml(match.column)}"
+        near = [each for each in (match.column, *match.others[:2]) if each in left]
+        question += f" Maybe {' or '.join(f'{left.index(n) + 1} {as_toml(n)}' for n in near)}"
         likely = match.score >= 0 and not match.others
         default = str(left.index(match.column) + 1) if likely else None
     name = settled[feature.name] = _asked(question, column, default)
@@ -205,24 +206,23 @@ def _ask_points(section: Section, gone: set[str]) -> None:
     """
     show(err, "")
     given = section.settings
-    column = given.get("column", "")
-    said = f"{_called(section.feature)} = {as_toml(column)}"
+    said = f"{_called(section.feature)} = {as_toml(given.get('column', ''))}"
     said += f" x {given.get('factor', 1):.6g}" * ("factor" in given)
     _say(said + f" + {given.get('offset', 0):.6g}" * ("offset" in given))
     for place, point in enumerate(section.points):
         if point.mark:
-            answered = section.points[place] = _answered(section.feature, point, column, gone)
+            answered = section.points[place] = _answered(section.feature, point, gone)
             for before, other in enumerate(section.points[:place]):
                 kept = {a: b for a, b in other.settings.items() if a not in answered.settings}
                 section.points[before] = dataclasses.replace(other, settings=kept)
 
 
-def _answered(feature: Feature, point: Point, column: str, gone: set[str]) -> Point:
+def _answered(feature: Feature, point: Point, gone: set[str]) -> Point:
     """Return a point as a person answers it: without a mark, unless it stays open."""
     if point.counts and feature.kind == "numeric":
-        return _ask_texts(point, column, gone)
+        return _ask_texts(point, gone)
     if point.counts and point.mark == "to do":
-        return _ask_levels(feature, point, column)
+        return _ask_levels(feature, point)
     if not point.taken and any(each in _ASKED for each in point.settings.values()):
         return _ask_settings(point)
     if "sentinels" in point.settings:
@@ -271,12 +271,15 @@ def _ask_settings(point: Point) -> Point:
     return Point(settings=settings, taken=True)
 
 
-def _ask_levels(feature: Feature, point: Point, column: str) -> Point:
-    """Ask for the level of each code that has none; the column's own name is a missing value."""
+def _ask_levels(feature: Feature, point: Point) -> Point:
+    """Ask for the level of each code that has none."""
     names = [*(feature.levels or ("0", "1"))]
     levels = {code: level for code, level in point.levels.items() if level is not None}
-    if levels:
-        pairs = (f"{as_toml(code)} = {level}" for code, level in levels.items())
+    of_choices = {code for _, settings in point.choices for code in settings["levels"]}
+    asked = {*point.levels, *of_choices, *point.settings.get("missing", ())} - {*levels}
+    known = {code: levels.get(code, code) for code in point.counts if code not in asked}
+    if known:
+        pairs = (f"{as_toml(code)} = {level}" for code, level in known.items())
         _say(f"known: {', '.join(pairs)}", "  ")
     meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
     if feature.kind != "binary":
@@ -291,14 +294,12 @@ def _ask_levels(feature: Feature, point: Point, column: str) -> Point:
             raise typer.BadParameter(f"write {' or '.join(names)}, or -")
         return found[0]
 
-    of_choices = {code for _, settings in point.choices for code in settings["levels"]}
-    asked = {*point.levels, *of_choices, *point.settings.get("missing", ())} - {*levels}
     many = f"it has {len(asked)} codes"
     if len(asked) > 20 and not _confirmed(many, "is it the right column?", default=True):
         return point
-    missing = [column] if column in asked else []
+    missing = []
     for code, n in sorted(point.counts.most_common(), key=lambda each: looks_missing(each[0])):
-        if code in asked and code != column:
+        if code in asked:
             # With a plus it is a minus.
             default = "-" if looks_missing(code) and not (code == "-" and "+" in asked) else None
             answer = _asked(f"    {as_toml(code)} {n}", level, default)
@@ -310,10 +311,10 @@ def _ask_levels(feature: Feature, point: Point, column: str) -> Point:
     return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
 
 
-def _ask_texts(point: Point, column: str, gone: set[str]) -> Point:
+def _ask_texts(point: Point, gone: set[str]) -> Point:
     """Ask whether texts in a column of numbers, or numbers beyond the bounds, are read rightly.
 
-    The column's own name is a missing value, and so were the texts ``gone`` in a column before.
+    ``gone`` are texts that were missing values in a column before.
     """
     # Of numbers beyond the bounds nothing is proposed.
     beyond = point.mark == "uncertain" and not point.settings
@@ -325,10 +326,10 @@ def _ask_texts(point: Point, column: str, gone: set[str]) -> Point:
     unread = [
         text
         for text, n in point.counts.items()
-        if text not in (*gone, column)
+        if text not in gone
         if text not in read or (read[text] is None and n >= 10 and not is_absent_text(text))
     ]
-    if len(unread) > 12:
+    if len(unread) > 20:
         _say(f"{point.why}; say in the mapping file what means a missing value", "  ")
         return point
     for text in unread:
@@ -347,11 +348,15 @@ def _ask_texts(point: Point, column: str, gone: set[str]) -> Point:
 
     if beyond:
         _say(point.why, "  ")
-    shown = {text: number for text, number in read.items() if text != column}
+    shown, grouped = read, True
     while shown:
-        _say(f"read as: {_readings_text(shown, point.counts)}", "  ")
-        shown = _asked("  right?", change, "yes")
-        read = read | shown
+        _say(f"read as: {_readings_text(shown, point.counts, grouped)}", "  ")
+        changed = _asked("  right?", change, "yes")
+        read = read | changed
+        # What was shown as similar to a text that changed is shown by itself.
+        kinds = {_kind(text) for text in changed}
+        shown = {text: of for text, of in read.items() if changed and _kind(text) in kinds}
+        grouped = False
     values = {text: number for text, number in read.items() if number is not None}
     missing = [text for text, number in read.items() if number is None]
     gone |= {*missing}
@@ -362,17 +367,24 @@ def _ask_texts(point: Point, column: str, gone: set[str]) -> Point:
     return Point(settings={name: of for name, of in settings.items() if of}, taken=True)
 
 
-def _readings_text(read: Mapping[str, float | None], counts: Mapping[str, int]) -> str:
-    """Return texts with what is read and their counts; of texts similar but for their number one.
+def _kind(text: str) -> str:
+    """Return a text without its first number."""
+    return re.sub(r"\d+([.,]\d+)?", "#", text, count=1)
+
+
+def _readings_text(
+    read: Mapping[str, float | None], counts: Mapping[str, int], grouped: bool
+) -> str:
+    """Return texts with what is read and their counts; of those of one kind only the first.
 
     What is missing and not known as such comes first, with a question mark.
     """
     similar: dict[tuple[bool, str], list[str]] = {}
     for text, number in read.items():
+        unsure = number is None and not is_absent_text(text)
         first = re.search(r"\d+([.,]\d+)?", text)
         same = first is not None and number == float(first[0].replace(",", "."))
-        kind = text.replace(first[0], "#", 1) if first and same else text
-        unsure = number is None and not is_absent_text(text)
+        kind = _kind(text) if grouped and same else text
         similar.setdefault((not unsure, kind), []).append(text)
     said = []
     for (sure, _), texts in sorted(

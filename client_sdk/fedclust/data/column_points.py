@@ -84,6 +84,7 @@ _FIRST_NUMBER: Final = re.compile(
     r"(\d+)(?:([.,])(\d+))?(?! ?[\d.,:+*x×–-]|/1[02]$).*",
     re.IGNORECASE,
 )
+_NUMBER_AND_WORD: Final = re.compile(r"(\d+(?:[.,]\d+)?) ?([^\W\d]+\.?)")
 _CLOCK: Final = re.compile(r"(\d+):(\d\d)(?::\d\d)?")
 _RANGE: Final = re.compile(r"(-?\d+) ?(?:[–-]|à|to|bis|a) ?(-?\d+)")
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
@@ -485,7 +486,7 @@ def _add_unit(section: Section, column: str) -> tuple[float, float]:
     if not feature.unit or not (is_unit(unit) or "/" in unit):
         asked = as_toml(feature.unit) if feature.unit else "the session's unit"
         settings = {"to": feature.unit, "factor": 1.0} if feature.unit else {}
-        section.note(f"does {as_toml(unit)} in the header mean {asked}?", settings)
+        section.note(f"the header says {as_toml(unit)}: is it {asked}?", settings)
         return 1.0, 0.0
     found = conversion(feature.name, column, unit, feature.unit)
     if found is None:
@@ -619,6 +620,13 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
     # In a column without a unit a single one behind its numbers is that of the column.
     units = dict.fromkeys(of_cells, 1.0) if len(of_cells) == 1 and not here.unit else {}
     if is_time(here.unit):
+        for text in texts:  # as 2 days 17 h
+            pairs = _NUMBER_AND_WORD.findall(text)
+            each = [cell_unit(here.feature, here.name, unit, here.unit)[0] for _, unit in pairs]
+            if len(pairs) > 1 and all(each) and not _NUMBER_AND_WORD.sub("", text).strip():
+                numbers = (float(number.replace(",", ".")) for number, _ in pairs)
+                total = sum(n * factor for n, factor in zip(numbers, each, strict=True))
+                values[text] = float(f"{total:.6g}")
         minutes, _ = cell_unit(here.feature, here.name, "minutes", here.unit)
         clock = {text: found for text in texts if (found := _CLOCK.fullmatch(text))}
         for text, (hours, rest) in ((text, found.groups()) for text, found in clock.items()):
@@ -637,7 +645,7 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
             del others[text]
             continue
         first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
-        if whole and is_time(here.unit):
+        if is_time(here.unit) and text[:1].isdecimal() and "(" not in text:
             del others[text]  # as 5 J among months
             continue
         if first and first[2] in (None, here.mark) and not (whole and is_unit(whole[5])):

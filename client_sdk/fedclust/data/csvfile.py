@@ -147,6 +147,8 @@ class CsvReader(Reader):
         for number, record in rows:
             if len(record) == 1 < width and not record[0].strip():
                 continue
+            if self._skips_header and [*map(str.strip, record)] == self.header:
+                continue  # the header once more, as between files that were joined
             if len(record) != width:
                 what = "columns were named" if self._given else "fields in the header"
                 message = f"{len(record)} fields, and {width} {what}"

@@ -120,7 +120,8 @@ class ExcelReader(Reader):
         self, places: dict[str, int], unnamed: dict[int, str], text: Sequence[str]
     ) -> Iterator[tuple[int, Sequence[Any]]]:
         for number, cells in self._rows():
-            if number > self._below:
+            again = [*map(cell_name, cells[: len(self.header)])] == [*self.header]
+            if number > self._below and not again:
                 # One cell more than the header: it may be an unnamed neighbour.
                 record = [*cells, *[None] * (len(self.header) + 1 - len(cells))]
                 self._check_record(number, record, places, unnamed)
