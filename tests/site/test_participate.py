@@ -97,8 +97,7 @@ def test_json_bodies_give_the_same_and_can_be_read(tmp_path: Path) -> None:
         assert json.loads(body)["payload"]
 
 
-def test_a_completed_session_gives_its_result_again_and_sends_nothing(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_a_completed_session_gives_its_result_again(tmp_path: Path, fake: FakeCoordinator) -> None:
     first = fake.site(tmp_path).participate("heart", MINE, consent=True)
     fake.requests.clear()
     allow_from(11, tmp_path)  # also under a stricter setting
@@ -411,8 +410,7 @@ def test_a_definition_below_the_floors_is_refused(tmp_path: Path, policy: dict[s
     assert fake.joined is None
 
 
-def test_a_definition_of_another_hash_or_name_is_refused(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_a_definition_of_another_hash_is_refused(tmp_path: Path, fake: FakeCoordinator) -> None:
     fake.sha256 = "0" * 64
     refused(fake, tmp_path, errors.ProtocolError, "hash")
 
@@ -452,8 +450,7 @@ def test_an_answer_that_breaks_a_rule_stays_here(
     assert list(journal(fake, tmp_path).answers) == [1]
 
 
-def test_data_that_do_not_fit_are_refused_before_joining(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_data_that_do_not_fit_are_refused_first(tmp_path: Path, fake: FakeCoordinator) -> None:
     path = tmp_path / "c.csv"
     path.write_text("x,z\n1,2\n", "utf-8")
     with pytest.raises(errors.DataError, match=r"c\.csv, column 'y'"):
@@ -794,8 +791,7 @@ def test_a_user_without_a_home_directory_must_name_one(
     assert state_directory() == tmp_path
 
 
-def test_first_contact_is_no_more_patient_than_asked_and_stays_so(tmp_path: Path) -> None:
-    fake = coordinator()
+def test_first_contact_is_as_patient_as_asked(tmp_path: Path, fake: FakeCoordinator) -> None:
     fake.before = lambda _request: refusal("unavailable")
     site = fake.site(tmp_path, give_up_after_s=7.0)
     seen: list[float] = []
@@ -809,9 +805,8 @@ def test_first_contact_is_no_more_patient_than_asked_and_stays_so(tmp_path: Path
     assert site._http.patience_s == 86_400.0
 
 
-def test_where_a_site_has_joined_before_it_waits_for_the_coordinator(tmp_path: Path) -> None:
+def test_a_site_that_joined_before_waits(tmp_path: Path, fake: FakeCoordinator) -> None:
     """After a power cut both come back, in any order: the address is known to be right."""
-    fake = coordinator()
     seen: list[float] = []
     for _ in range(2):
         site = fake.site(tmp_path, give_up_after_s=86_400.0)
@@ -862,13 +857,6 @@ def test_two_processes_do_not_run_one_session(tmp_path: Path, fake: FakeCoordina
     fake.site(tmp_path).participate("heart", MINE, on_progress=second, consent=True)
 
 
-def test_answers_are_stored_without_memory(tmp_path: Path, fake: FakeCoordinator) -> None:
-    fake.site(tmp_path).participate("heart", MINE, consent=True)
-    answers = journal(fake, tmp_path).answers
-    assert not any(answer.memory for answer in answers.values())
-    assert {n: answer.body for n, answer in answers.items()} == fake.accepted
-
-
 def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> None:
     fake = interrupted(tmp_path)
     written = journal(fake, tmp_path)
@@ -880,7 +868,7 @@ def test_an_upgrade_between_two_runs_does_not_stop_a_session(tmp_path: Path) -> 
 # --- the ledger's lines ---------------------------------------------------------------------------
 
 
-def test_the_ledger_records_what_left(tmp_path: Path, fake: FakeCoordinator) -> None:
+def test_ledger_and_journal_record_what_left(tmp_path: Path, fake: FakeCoordinator) -> None:
     fake.site(tmp_path).participate("heart", MINE, consent=True)
     entries = body_lines(tmp_path)
     assert Ledger(SiteState(tmp_path)).verify() == []
@@ -898,6 +886,9 @@ def test_the_ledger_records_what_left(tmp_path: Path, fake: FakeCoordinator) -> 
             assert entry["smallest_count"] <= min(counts[counts > 0])
             assert entry["fields"]["counts"] == f"int64[{len(counts)}]"
         assert entry["smallest_count"] >= 5
+    answers = journal(fake, tmp_path).answers
+    assert not any(answer.memory for answer in answers.values())
+    assert {n: answer.body for n, answer in answers.items()} == fake.accepted
 
 
 def test_status_knows_what_is_in_flight(tmp_path: Path) -> None:

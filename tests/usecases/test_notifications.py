@@ -262,6 +262,11 @@ def test_a_channel_that_keeps_failing_needs_attention(notifying: Notifying) -> N
 def test_sites_are_invited_at_creation_and_later(notifying: Notifying) -> None:
     notifying.register(*SITES)
     notifying.define(sites=("north", "west", "east"))
+    sessions.delete_session(notifying.co, ANALYST, "heart")
+    send_all(notifying.co)
+    assert notifying.mails.kinds == [], "nobody is invited to a session that is gone"
+
+    notifying.define(sites=("north", "west", "east"))
     notifying.define(sites=("north", "west", "east"))  # the same request again
     sessions.patch_session(notifying.co, ANALYST, "heart", SessionPatch(invite=("south", "north")))
     send_all(notifying.co)
@@ -270,17 +275,6 @@ def test_sites_are_invited_at_creation_and_later(notifying: Notifying) -> None:
     assert invited == [["east", "north", "west"], ["south"]]
     text = str(notifying.mails.got[0][0]["text"])
     assert "fedclust check heart --data FILE" in text
-
-
-def test_a_name_that_is_used_again_is_notified_of_again(notifying: Notifying) -> None:
-    notifying.register(*SITES)
-    notifying.define(sites=("north", "west", "east"))
-    sessions.delete_session(notifying.co, ANALYST, "heart")
-    send_all(notifying.co)
-    assert notifying.mails.kinds == [], "nobody is invited to a session that is gone"
-    notifying.define(sites=("north", "west", "east"))
-    send_all(notifying.co)
-    assert notifying.mails.kinds == [("invited", "north@x.example")]
 
 
 def test_ends_are_notified_as_finished_or_failed(notifying: Notifying) -> None:
