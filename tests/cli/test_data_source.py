@@ -176,10 +176,7 @@ def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
             in said
         )
     assert office.run("check", "--definition", "heart.json", "--data", "@other") == 2
-    assert (
-        "no data source @other (registered: @cohort): fedclust data add other --data FILE"
-        in office.err
-    )
+    assert "no data source @other (registered: @cohort): fedclust data add other" in office.err
     Path("@cohort").write_text("mrn;Ex;y\na;1;2\n", "utf-8")
     assert office.run("check", "--definition", "heart.json", "--data", "./@cohort", "--json") == 3
     assert json.loads(office.out)["refused"]["message"].startswith("@cohort")

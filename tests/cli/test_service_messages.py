@@ -23,6 +23,8 @@ from fedclust_service.usecases import principals, sign_ins
 SECRET = "s3cret-s3cret-s3cret-s3cret-s3cret"
 MAIL = "notify-test --smtp-host 127.0.0.1 --smtp-security none --smtp-from me@x.example"
 HOOK = "https://hook.example/s3cret"
+PG = {"DATABASE_URL": "postgresql+psycopg://u:s3cret@127.0.0.1:1/x"}
+BEYOND = "serve --behind-proxy 10.0.0.0/8"
 Run = Callable[[str], tuple[int, str]]
 
 
@@ -79,7 +81,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
             "notify-test --webhook-hosts hook.example",
             {"WEBHOOK_URL": HOOK},
             3,
-            "webhook_url needs webhook_secret with at least 32 characters",
+            "needs webhook_secret",
         ),
         ("notify-test", {}, 3, "no channel is configured: set smtp_host, smtp_from and"),
         ("notify-test --to me", {}, 2, "--to: use an address such as it@hospital.example"),
@@ -98,24 +100,9 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("backup --data-dir no --out x", {}, 5, "no backup was made: there is no database"),
         ("restore --data-dir files --from no", {}, 5, "nothing was restored: there is no file no"),
         ("db current --database-url sqlite:///text", {}, 5, "it is not an SQLite database; move"),
-        (
-            "serve --port 0",
-            {"DATABASE_URL": "postgresql+psycopg://u:s3cret@127.0.0.1:1/x"},
-            5,
-            "check that the database runs",
-        ),
-        (
-            "backup --out x",
-            {"DATABASE_URL": "postgresql+psycopg://u:s3cret@h/x"},
-            3,
-            "PostgreSQL is copied by its own tools",
-        ),
-        (
-            "restore --from x",
-            {"DATABASE_URL": "postgresql+psycopg://u:s3cret@h/x"},
-            3,
-            "PostgreSQL is restored by its own tools, into an empty database",
-        ),
+        ("serve --port 0", PG, 5, "check that the database runs"),
+        ("backup --out x", PG, 3, "PostgreSQL is copied by its own tools"),
+        ("restore --from x", PG, 3, "PostgreSQL is restored by its own tools, into an empty"),
         # Each command has its own options only.
         ("backup --out x --port 80", {}, 2, "No such option: --port"),
         ("init --smtp-host x", {}, 2, "No such option: --smtp-host"),
@@ -126,17 +113,12 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         ("serve --host 0.0.0.0", {}, 3, "set --tls-cert and --tls-key, or --behind-proxy"),
         ("serve --tls-cert text --tls-key no", {}, 3, "tls_key: no is not there, or this account"),
         ("serve --tls-cert text --tls-key text", {}, 3, "give a certificate and its private key"),
+        (f"{BEYOND} --host 203.0.113.5 --port 8499", {}, 4, "203.0.113.5 port 8499 cannot be lis"),
         (
-            "serve --host 203.0.113.5 --behind-proxy 10.0.0.0/8 --port 8499",
+            f"{BEYOND} --host no.such.invalid",
             {},
             4,
-            "203.0.113.5 port 8499 cannot be listened on (",
-        ),
-        (
-            "serve --host no.such.host.invalid --behind-proxy 10.0.0.0/8",
-            {},
-            4,
-            "there is no address no.such.host.invalid to listen on: set --host",
+            "there is no address no.such.invalid to listen",
         ),
     ],
 )

@@ -321,10 +321,7 @@ def test_the_violation_is_a_distance() -> None:
         ({"references": np.zeros((2, 3))}, "a column for every bound"),
         ({"references": np.full((2, 2), 3.0)}, "references must lie in the box"),
         ({"symmetry": "other"}, "symmetry must be"),
-        (
-            {"subdomain": CentroidBounds(np.zeros((2, 2)), np.ones((2, 2)))},
-            "cells allows no subdomain",
-        ),
+        ({"subdomain": CentroidBounds(np.zeros((2, 2)), np.ones((2, 2)))}, "allows no subdomain"),
         (
             {"symmetry": "none", "subdomain": CentroidBounds(np.zeros((1, 2)), np.ones((1, 2)))},
             "bounds for every centroid",

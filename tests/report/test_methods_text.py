@@ -305,11 +305,9 @@ def test_each_option_of_each_method_is_named() -> None:
 
 
 def test_given_first_centroids_are_named() -> None:
-    def text(value: float) -> str:
-        config = {"n_clusters": 1, "start": "given", "centroids": [[value, 1, 0, 1, 0]]}
-        return methods_text(facts_of(definition=definition_of("lloyd", config)))
-
-    assert "(50, 1, 0, 1, 0)" in text(50)
+    config = {"n_clusters": 1, "start": "given", "centroids": [[50, 1, 0, 1, 0]]}
+    text = methods_text(facts_of(definition=definition_of("lloyd", config)))
+    assert "(50, 1, 0, 1, 0)" in text
 
 
 #: Fields of the policy that change no number of a result that came about.

@@ -213,9 +213,7 @@ def test_what_a_sweep_does_not_go_with() -> None:
         run("fkm", [2, 3], evaluate=False)
     with pytest.raises(DefinitionError, match="with 2 clusters"):
         run("lloyd", [2, 3], start="given", centroids=[[0.0] * 3] * 3)
-    with pytest.raises(
-        DefinitionError, match=r"config.n_clusters: one number: .* fkm, kfed, lloyd"
-    ):
+    with pytest.raises(DefinitionError, match=r"n_clusters: one number: .* fkm, kfed, lloyd"):
         run("overlap", [2, 3])
 
 

@@ -165,18 +165,13 @@ def test_resuming_with_separate_groups_needs_no_repeated_text(
     assert len(fake.puts) > 1
 
 
-def test_an_approval_is_consent_also_where_none_is_required(site: Site) -> None:
-    reviewed_and_approved(site)
-    assert site.participate("heart", MINE).labels_ is not None
-
-
 def test_an_express_no_holds_against_an_approval(site: Site, fake: FakeCoordinator) -> None:
     reviewed_and_approved(site)
     refused(site, errors.ConsentDeclined, consent=False)
     assert sent(fake) == []
 
 
-def test_approval_of_two_sites_and_of_no_protection_is_express(tmp_path: Path) -> None:
+def test_an_approval_is_consent_where_none_is_required_and_express(tmp_path: Path) -> None:
     policy = {"min_sites": 2, "protection": "none", "max_rounds": 4}
     fake = FakeCoordinator({"alpha": OTHERS}, policy=policy)
     site = fake.site(tmp_path / "journal")

@@ -25,7 +25,7 @@ from fedclust.protection.recognition import PersonSource
 from fedclust.site.backup import verify_state
 from fedclust.site.cohorts import CohortStore, Draft, Overtaken
 from fedclust.site.ledger import Ledger
-from fedclust.site.state import SiteState, seal, state_directory
+from fedclust.site.state import SiteState, seal
 from fedclust_service.domain.site_table import SiteTable, TableVerdict, accepts
 from support.cohorts import persons, source_of
 from support.crashes import each_moment
@@ -370,18 +370,6 @@ def test_a_state_that_was_emptied_or_cut_is_damaged(hospital: Hospital) -> None:
         with pytest.raises(errors.StateDamaged, match="fedclust restore"):
             hospital.update(mixed(80))
         assert hospital.state.path.read_bytes() == damaged
-
-
-def test_all_coordinators_and_sites_of_an_account_share_the_groups(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
-    assert state_directory() == tmp_path / "state"
-    assert SiteState().path == tmp_path / "state" / "state.sqlite3"
-    monkeypatch.delenv("FEDCLUST_STATE_DIR")
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "xdg"))
-    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path / "xdg"))
-    assert state_directory() == tmp_path / "xdg" / "fedclust"
 
 
 # --- who is in which table ------------------------------------------------------------------------

@@ -226,7 +226,9 @@ def test_the_text_says_if_few_persons_stay(persons: float, said: bool) -> None:
     assert not any("stay" in note for note in asked.notes)
 
 
-def test_the_text_notes_what_the_table_hides(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_notes_what_the_table_hides_and_that_a_larger_p_holds_here_alone(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     hidden = dataclasses.replace(FIGURES, all_equal=("x2",), coarse=("x1",))
     said = " ".join(shown(capsys, dataclasses.replace(request(), figures=hidden)).split())
     assert "All records are equal in x2" in said
@@ -235,13 +237,8 @@ def test_the_text_notes_what_the_table_hides(capsys: pytest.CaptureFixture[str])
     few = dataclasses.replace(hidden, n_persons=14)
     said = " ".join(shown(capsys, dataclasses.replace(request(), figures=few)).split())
     assert "Wait for 15 persons, or subtract the usual value first." in said
-
-
-def test_the_text_says_that_a_larger_p_holds_here_alone(capsys: pytest.CaptureFixture[str]) -> None:
     said = " ".join(shown(capsys, dataclasses.replace(request(), p=12)).split())
-    assert (
-        "records of at least 12 persons. Other sessions get records of groups of at least" in said
-    )
+    assert "at least 12 persons. Other sessions get records of groups of at least" in said
 
 
 def test_it_names_no_phase_that_cannot_happen(capsys: pytest.CaptureFixture[str]) -> None:

@@ -776,19 +776,25 @@ def test_a_callers_own_error_is_not_taken_for_the_journals(tmp_path: Path) -> No
         coordinator().site(tmp_path).participate("heart", MINE, on_progress=broken, consent=True)
 
 
-def test_a_user_without_a_home_directory_must_name_one(
+def test_an_account_has_one_state_and_without_a_home_directory_must_name_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def homeless() -> Path:
         raise RuntimeError("Could not determine home directory.")
 
-    for name in ("FEDCLUST_STATE_DIR", "XDG_STATE_HOME", "LOCALAPPDATA"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("FEDCLUST_STATE_DIR", raising=False)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("LOCALAPPDATA", str(tmp_path))
+    assert state_directory() == tmp_path / "fedclust"
+
+    for name in ("XDG_STATE_HOME", "LOCALAPPDATA"):
+        monkeypatch.delenv(name)
     monkeypatch.setattr(Path, "home", homeless)
     with pytest.raises(errors.UsageError, match="FEDCLUST_STATE_DIR"):
         state_directory()
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path))
     assert state_directory() == tmp_path
+    assert SiteState().path == tmp_path / "state.sqlite3"
 
 
 def test_first_contact_is_as_patient_as_asked(tmp_path: Path, fake: FakeCoordinator) -> None:
