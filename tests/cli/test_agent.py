@@ -278,17 +278,9 @@ def test_weeks_without_a_coordinator_leave_nothing_open(post: Post) -> None:
 
 ROOT = Path(__file__).parents[2]
 UNIT = ROOT / "deploy" / "fedclust-agent.service"
-with_its_unit = pytest.mark.skipif(not UNIT.exists(), reason="not the repository's tree")
 
 
-@with_its_unit
-def test_the_page_shows_the_file() -> None:
-    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
-    shown = re.search(r"```ini\n(.*?)```", page, re.S)
-    assert shown[1] == UNIT.read_text("utf-8")
-
-
-@with_its_unit
+@pytest.mark.skipif(not UNIT.exists(), reason="not the repository's tree")
 def test_the_unit_runs_what_there_is_and_stops_where_restarting_does_not_help() -> None:
     unit = configparser.ConfigParser(interpolation=None, strict=False)
     unit.optionxform = str  # type: ignore[assignment,method-assign]
@@ -297,6 +289,8 @@ def test_the_unit_runs_what_there_is_and_stops_where_restarting_does_not_help() 
     assert service["ExecStart"].split()[1:] == ["agent"]
     assert service["RestartPreventExitStatus"] == str(dict(EXIT_CODES)[UsageError])
     text = UNIT.read_text("utf-8")
+    page = (ROOT / "docs" / "cli.md").read_text("utf-8")
+    assert text == re.search(r"```ini\n(.*?)```", page, re.S)[1]
     used = set(re.findall(r"^Environment=(FEDCLUST_\w+)=", text, re.M))
     options_of = set(re.findall(r'"envvar": "(\w+)"', inspect.getsource(options)))
     assert used <= options_of | {"FEDCLUST_STATE_DIR"}

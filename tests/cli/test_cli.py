@@ -139,6 +139,8 @@ def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPat
                 raise KeyboardInterrupt
             return line
 
+    assert command.site("participate") == 4, "there is nobody to ask"
+    assert "--yes" in command.err
     for typed in ("", "\n", "n\n", "what\nNo\n"):
         monkeypatch.setattr(sys, "stdin", Typist(typed))
         assert command.site("participate") == 4, typed
@@ -148,12 +150,6 @@ def test_an_answer_at_the_prompt(command: Command, monkeypatch: pytest.MonkeyPat
     assert command.fake.joined is None
     monkeypatch.setattr(sys, "stdin", Typist("Yes\n"))
     assert command.site("participate") == 0
-
-
-def test_without_anybody_to_ask_there_is_no_consent(command: Command) -> None:
-    assert command.site("participate") == 4
-    assert "--yes" in command.err
-    assert command.fake.joined is None
 
 
 def test_ask_each_asks_before_every_one(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -409,6 +405,7 @@ def test_usage(command: Command) -> None:
     assert command.site("participate", "--yes", "--labels-out", str(missing)) == 2
     assert not command.fake.requests
     assert command.run("participate", real=True) == 2
+    assert command.site("check", "--token", "fcs_x") == 2
     assert command.run("frobnicate", real=True) == 2
     assert "no" in command.ran("check", "heart", "--data", "x.csv", real=True, code=2).err
     data = ("--data", str(command.data), "--coordinator", "http://10.0.0.1")
@@ -416,10 +413,6 @@ def test_usage(command: Command) -> None:
     assert "https" in command.err
     assert command.run("check", "heart", *data, real=True) == 2
     assert "Exit codes" in command.ran("--help", real=True).out
-
-
-def test_there_is_no_option_for_a_token(command: Command) -> None:
-    assert command.site("check", "--token", "fcs_x") == 2
 
 
 def test_both_commands_print_their_version(

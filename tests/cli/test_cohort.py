@@ -79,38 +79,28 @@ def test_groups_are_no_smaller_than_the_settings_ask(command: Command) -> None:
     assert formed["group_sizes"][0] >= 11
 
 
-def test_a_person_is_withdrawn(command: Command) -> None:
+def test_one_person_is_withdrawn_at_a_time(command: Command) -> None:
+    def withdrawn() -> int:
+        return int(json.loads(command.ran("show", "--json").out)[0]["withdrawn"])
+
     assert command.create() == 0
-    assert command.run("withdraw", "--yes", "--json", typed="p7\n") == 0
+    for typed in ("", "\n", "p7\np8\n"):
+        assert command.run("withdraw", "--yes", typed=typed) == 2
+        assert "on one line" in command.err
+    # The shell's history would keep an argument.
+    assert command.run("withdraw", "p7", "--yes") == 2
+    assert command.run("withdraw", typed=Terminal("p7\nn\n")) == 4
+    assert "The person's id" in command.err
+    assert withdrawn() == 0
+
+    assert command.run("withdraw", typed=Terminal("p7\ny\n")) == 0
+    assert withdrawn() == 1
+    assert command.run("withdraw", "--yes", "--json", typed="p8\n") == 0
     assert json.loads(command.out) == {"tables": 1}
-    assert json.loads(command.ran("show", "--json").out)[0]["withdrawn"] == 1
+    assert withdrawn() == 2
     assert command.run("withdraw", "--yes", typed=" p700 \n\n") == 3
     assert "no group holds this person" in command.err
     assert "p700" not in command.err
-
-
-@pytest.mark.parametrize(("answer", "code", "withdrawn"), [("n", 4, 0), ("y", 0, 1)])
-def test_a_persons_id_is_asked_for(
-    command: Command, answer: str, code: int, withdrawn: int
-) -> None:
-    assert command.create() == 0
-    assert command.run("withdraw", typed=Terminal(f"p7\n{answer}\n")) == code
-    assert "The person's id" in command.err
-    assert json.loads(command.ran("show", "--json").out)[0]["withdrawn"] == withdrawn
-
-
-@pytest.mark.parametrize("typed", ["", "\n", "p7\np8\n"])
-def test_one_id_is_withdrawn_at_a_time(command: Command, typed: str) -> None:
-    assert command.create() == 0
-    assert command.run("withdraw", "--yes", typed=typed) == 2
-    assert "on one line" in command.err
-    assert json.loads(command.ran("show", "--json").out)[0]["withdrawn"] == 0
-
-
-def test_an_id_is_no_argument(command: Command) -> None:
-    """The shell's history would keep it."""
-    assert command.create() == 0
-    assert command.run("withdraw", "p7", "--yes") == 2
 
 
 def test_bad_input_is_refused_with_what_to_do(command: Command) -> None:

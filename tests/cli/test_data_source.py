@@ -171,10 +171,7 @@ def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
     for command in (("check", "--definition", "heart.json"), ("doctor",)):
         assert office.run(*command, "--data", "@cohrt") != 0
         said = " ".join((office.out + office.err).split())
-        assert (
-            "no data source @cohrt (registered: @cohort). Did you mean @cohort? fedclust data add"
-            in said
-        )
+        assert "no data source @cohrt (registered: @cohort). Did you mean @cohort?" in said
     assert office.run("check", "--definition", "heart.json", "--data", "@other") == 2
     assert "no data source @other (registered: @cohort): fedclust data add other" in office.err
     Path("@cohort").write_text("mrn;Ex;y\na;1;2\n", "utf-8")
@@ -209,15 +206,11 @@ def test_columns_that_are_not_used_are_named(office: Office) -> None:
 @pytest.mark.parametrize("text", ["My cohort 2026\n\nmrn;Ex;y\n", "My cohort;;\nmrn;Ex;y\n"])
 def test_a_title_above_the_header_is_no_header(office: Office, text: str) -> None:
     Path("titled.csv").write_text(text + "a;1;2\nb;2;3\n", "utf-8")
-    assert office.run("data", "add", "titled", "--data", "titled.csv") == 3
+    add = ("data", "add", "titled", "--data", "titled.csv")
+    assert office.run(*add) == 3
     line = text.count("\n")
-    said = (
-        f"it begins with a title, and line {line} looks like the header; give --header-row {line}"
-    )
-    assert said in office.err
-    assert (
-        office.run("data", "add", "titled", "--data", "titled.csv", "--header-row", f"{line}") == 0
-    )
+    assert f"line {line} looks like the header; give --header-row {line}" in office.err
+    assert office.run(*add, "--header-row", f"{line}") == 0
     Path("one.csv").write_text("value\n1\n2\n", "utf-8")
     assert office.run("data", "add", "one", "--data", "one.csv") == 0
 
@@ -229,8 +222,7 @@ def test_a_title_above_the_header_of_a_sheet(office: Office) -> None:
     book.save("titled.xlsx")
     add = ("data", "add", "titled", "--data", "titled.xlsx")
     assert office.run(*add) == 3
-    said = "it begins with a title, and row 3 looks like the header; give --header-row 3"
-    assert said in office.err
+    assert "title, and row 3 looks like the header; give --header-row 3" in office.err
     assert office.run(*add, "--header-row", "3") == 0, office.err
     Path("titled.xlsx").rename("~$titled.xlsx")
     assert office.run("data", "add", "lock", "--data", "~$titled.xlsx") == 3

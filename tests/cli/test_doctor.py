@@ -130,21 +130,15 @@ def test_clocks_that_differ(visit: Visit, minutes: int) -> None:
     assert abs(int(said.split()[0]) - 300) <= 2
 
 
-def test_a_token_that_ends_soon_and_one_that_is_refused(visit: Visit) -> None:
+def test_tokens_that_end_soon_or_are_of_no_use_here(visit: Visit) -> None:
     visit.clinic.days = 3
     visit.finds("token", "warning", 0, "ask its operator")
-    visit.clinic.refused = True
-    visit.finds("token", "failed", 5, "ask your operator")
-
-
-def test_a_token_of_another_role_is_named(visit: Visit) -> None:
     visit.clinic.role = "operator"
     visit.finds("token", "warning", 0, "needs the token of a site")
-
-
-def test_another_protocol_names_the_command(visit: Visit) -> None:
     visit.clinic.protocol = models.PROTOCOL_VERSION + 1
     visit.finds("token", "failed", 6, "pip install --upgrade fedclust")
+    visit.clinic.refused = True
+    visit.finds("token", "failed", 5, "ask your operator")
 
 
 def test_a_full_disk_a_missing_file_and_a_missing_proxy(

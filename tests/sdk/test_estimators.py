@@ -213,6 +213,7 @@ def test_what_does_not_fit_is_named(given: dict[str, Any], message: str) -> None
         ({"n_clusters": "three"}, "n_clusters"),
         ({"random_state": -1}, "seed"),
         ({"scaling": "bounds"}, "lower and upper"),
+        ({"method": "spectral"}, "fkm, kfed, lloyd"),
     ],
 )
 def test_a_parameter_of_no_use_is_named(params: dict[str, Any], message: str) -> None:
@@ -253,12 +254,6 @@ def test_a_result_of_another_kind_of_method_is_refused() -> None:
     other = found.definition.model_copy(update={"algorithm": "spectral"})
     with pytest.raises(ValueError, match="take FederatedSpectralClustering"):
         FederatedKMeans.from_result(replace(found, definition=other))
-
-
-def test_a_method_without_centroids_is_refused() -> None:
-    _, rows, _ = _sites()
-    with pytest.raises(ValueError, match="fkm, kfed, lloyd"):
-        FederatedKMeans(3, method="spectral").fit(rows)
 
 
 def test_persons_count_and_not_rows() -> None:

@@ -10,7 +10,7 @@ from fedclust import rounds
 from fedclust.methods.registry import METHODS
 from fedclust.result.provenance import server_version
 from fedclust.schema.display import session_fields
-from fedclust.wire.models import Consents, ParticipationInfo, TaskRefusal
+from fedclust.wire.models import Consents, ParticipationInfo, SessionPatch, TaskRefusal
 from fedclust_service.domain.access import Refusal
 from fedclust_service.store import Tx
 from fedclust_service.usecases import participation, sessions
@@ -46,8 +46,8 @@ def test_joining_records_consent(direct: DirectApi) -> None:
     }
 
 
-def test_coming_back_with_the_same_declaration_changes_nothing(direct: DirectApi) -> None:
-    direct.define()
+def test_a_site_comes_back_with_the_same_declaration_alone(direct: DirectApi) -> None:
+    direct.define(rounds=1)
     body = direct.consent("heart")
     first, _ = participation.join(direct.co, site("north"), "heart", body)
     newer = unlike(body, sdk_version="2.0", methods={counting_method.NAME: (1, 2)})
@@ -55,17 +55,15 @@ def test_coming_back_with_the_same_declaration_changes_nothing(direct: DirectApi
     assert not joined
     assert second == first
     assert len(direct.audit(action="site.joined")) == 1
+    for changes in ({"min_group_size": 9}, {"size_band": "<50"}, {"features": ("chol", "age")}):
+        assert refused(direct, **changes).slug == "wrong-state", changes
 
-
-@pytest.mark.parametrize(
-    "changes", [{"min_group_size": 9}, {"size_band": "<50"}, {"features": ("chol", "age")}]
-)
-def test_coming_back_with_another_declaration_is_refused(
-    direct: DirectApi, changes: dict[str, Any]
-) -> None:
-    direct.define()
+    # Also after the end; but then nobody leaves, and nothing is cancelled.
+    direct.join("heart", "south", "west")
+    assert direct.finish("heart").state == "completed"
     direct.join("heart", "north")
-    assert refused(direct, **changes).slug == "wrong-state"
+    assert refusal(participation.leave, direct.co, site("north"), "heart").slug == "wrong-state"
+    assert refusal(sessions.cancel_session, direct.co, ANALYST, "heart").slug == "wrong-state"
 
 
 def test_no_site_joins_from_the_hour_at_which_the_session_expires(direct: DirectApi) -> None:
@@ -83,12 +81,10 @@ def test_no_site_joins_from_the_hour_at_which_the_session_expires(direct: Direct
     # What a site has joined it stays in; and the request is known to have made the session.
     direct.join("heart", "north")
     assert not sessions.create_session(direct.co, ANALYST, dated)[1]
-
-
-def test_coming_back_after_the_end_is_still_the_same(direct: DirectApi) -> None:
-    direct.session(rounds=1)
-    direct.finish("heart")
-    direct.join("heart", "north")
+    late = refusal(
+        sessions.create_session, direct.co, ANALYST, dated.model_copy(update={"name": "late"})
+    )
+    assert (late.slug, late.errors[0].pointer) == ("invalid", "/expires")
 
 
 @pytest.mark.parametrize(
@@ -181,7 +177,7 @@ def test_a_round_has_the_features_of_late_sites_and_of_those_that_left(
     assert {name: tuple(mask) for name, mask in job.masks.items()} == both | {"d": (False, True)}
 
 
-def test_methods_without_late_joining_refuse(
+def test_methods_without_late_joining_refuse_it_and_invitations(
     direct: DirectApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(joins_late=False))
@@ -189,6 +185,10 @@ def test_methods_without_late_joining_refuse(
     direct.join("heart", "a", "b", "c")
     sessions.start_session(direct.co, ANALYST, "heart")
     assert refused(direct, "d").slug == "late-joining-refused"
+    direct.register("east")
+    invite = SessionPatch(invite=("east",))
+    invited = refusal(sessions.patch_session, direct.co, ANALYST, "heart", invite)
+    assert invited.slug == "late-joining-refused"
 
 
 # --- leaving --------------------------------------------------------------------------------------
@@ -200,6 +200,7 @@ def test_leaving_releases_an_unanswered_site_and_may_close_the_round(direct: Dir
     participation.leave(direct.co, site("d"), "heart")
     participation.leave(direct.co, site("d"), "heart")
     assert direct.view("heart", "d").response.status == "left"
+    assert refused(direct, "d").slug == "wrong-state", "it does not come back"
     assert direct.drive() == 1
     closed = round_cases.get_round(direct.co, ANALYST, "heart", 1)
     assert (closed.state, closed.close_reason) == ("closed", "all_answered")
@@ -222,12 +223,6 @@ def test_what_a_site_sent_before_leaving_counts(direct: DirectApi, refuses: bool
     assert addressed == ["a", "b", "c"]
 
 
-def test_a_site_that_left_does_not_come_back(direct: DirectApi) -> None:
-    direct.session(sites=("a", "b", "c", "d"))
-    participation.leave(direct.co, site("d"), "heart")
-    assert refused(direct, "d").slug == "wrong-state"
-
-
 def test_excluding_works_like_leaving(direct: DirectApi) -> None:
     direct.session(sites=("a", "b", "c", "d"))
     before = direct.view("heart", "d")
@@ -240,12 +235,6 @@ def test_excluding_works_like_leaving(direct: DirectApi) -> None:
     direct.answer_all("heart")
     assert direct.drive() == 1
     assert direct.audit(action="site.excluded") == [("analyst:ada", "site.excluded", {"site": "d"})]
-
-
-def test_nobody_leaves_an_ended_session(direct: DirectApi) -> None:
-    direct.session(rounds=1)
-    direct.finish("heart")
-    assert refusal(participation.leave, direct.co, site("north"), "heart").slug == "wrong-state"
 
 
 # --- refusing a task ------------------------------------------------------------------------------

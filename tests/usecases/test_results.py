@@ -78,17 +78,12 @@ def test_strangers_find_nothing_and_the_excluded_are_refused(direct: DirectApi) 
 
 
 def test_readers_invited_afterwards_read(direct: DirectApi) -> None:
-    direct.session(rounds=1)
-    direct.finish("heart")
+    direct.session(rounds=9, policy={"max_rounds": 2})
+    done = direct.finish("heart")
+    assert (done.state, done.stopped_because, done.round) == ("completed", "max_rounds", 2)
     direct.register("reader")
     assert refused(direct, site("reader")).slug == "not-found"
     sessions.patch_session(direct.co, ANALYST, "heart", SessionPatch(invite=("reader",)))
     assert results.get_result(direct.co, site("reader"), "heart").provenance.submissions == ()
     assert direct.view("heart", "reader").response.status == "ended"
     assert refusal(direct.join, "heart", "reader").slug == "wrong-state"
-
-
-def test_max_rounds_is_a_completion(direct: DirectApi) -> None:
-    direct.session(rounds=9, policy={"max_rounds": 2})
-    done = direct.finish("heart")
-    assert (done.state, done.stopped_because, done.round) == ("completed", "max_rounds", 2)

@@ -5,13 +5,11 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from fedclust.methods.registry import METHODS
 from fedclust.schema.run_config import Policy
 from fedclust.wire.models import OperatorInfo, SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.usecases import participation, sessions
 from support.clock import ManualClock
-from usecases import counting_method
 from usecases.direct_api import ANALYST, LIMITS, OPERATOR, DirectApi, actor, refusal, site
 
 
@@ -48,13 +46,6 @@ def test_a_name_is_taken_by_another_body_or_creator(direct: DirectApi) -> None:
 
 
 # --- seeing ---------------------------------------------------------------------------------------
-
-
-def test_a_session_that_has_expired_is_not_created(direct: DirectApi, clock: ManualClock) -> None:
-    body = direct.request().model_copy(update={"expires": clock.now()})
-    direct.register(*body.sites)
-    problem = refusal(sessions.create_session, direct.co, ANALYST, body)
-    assert (problem.slug, problem.errors[0].pointer) == ("invalid", "/expires")
 
 
 @pytest.mark.parametrize("cursor", ["x", "-1", "1 ", "9" * 11, "²"])
@@ -116,6 +107,7 @@ def test_a_method_that_cannot_start_fails_the_session_not_the_site(direct: Direc
     assert (info.state, info.stopped_because) == ("failed", "cannot_start")
     assert info.failure == "Choose other options."
     assert info.sites[2].state == "joined"
+    assert refusal(invite, direct, "east").slug == "wrong-state"
 
 
 # --- cancelling -----------------------------------------------------------------------------------
@@ -136,12 +128,6 @@ def test_a_cancelled_recruiting_session_does_not_start(direct: DirectApi) -> Non
     assert refusal(direct.join, "heart", "north").slug == "wrong-state"
 
 
-def test_a_completed_session_is_not_cancelled(direct: DirectApi) -> None:
-    direct.session(rounds=1)
-    assert direct.finish("heart").state == "completed"
-    assert refusal(sessions.cancel_session, direct.co, ANALYST, "heart").slug == "wrong-state"
-
-
 # --- inviting -------------------------------------------------------------------------------------
 
 
@@ -160,14 +146,6 @@ def test_unregistered_invitations_are_named_by_pointer(direct: DirectApi) -> Non
     body = SessionPatch(invite=("north", "nowhere"))
     refused = refusal(sessions.patch_session, direct.co, ANALYST, "heart", body)
     assert [error.pointer for error in refused.errors] == ["/invite/1"]
-
-
-def test_no_invitation_where_the_method_takes_no_late_site(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(joins_late=False))
-    direct.session()
-    assert refusal(invite, direct, "east").slug == "late-joining-refused"
 
 
 def test_two_sites_stay_two_until_completion(direct: DirectApi) -> None:
@@ -201,11 +179,6 @@ def test_no_more_models_sites_and_clusters_than_the_coordinator_can_compute(
     (error,) = refusal(invite, direct, names[8]).errors
     assert (error.pointer, error.rule) == ("/invite", "workload")
     assert "with 9 sites" in error.message
-
-
-def test_a_failed_session_invites_nobody(direct: DirectApi) -> None:
-    direct.session(refuse_to_start=True)
-    assert refusal(invite, direct, "east").slug == "wrong-state"
 
 
 # --- deadlines ------------------------------------------------------------------------------------

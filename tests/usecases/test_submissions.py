@@ -58,12 +58,6 @@ def test_a_stored_answer_comes_before_the_end_of_the_session(direct: DirectApi) 
         assert refused(direct, "south", b"nonsense", number).slug == "wrong-state"
 
 
-def test_a_recruiting_session_takes_nothing(direct: DirectApi) -> None:
-    direct.define()
-    direct.join("heart", "north")
-    assert refused(direct, "north", b"nonsense").slug == "wrong-state"
-
-
 def test_a_round_that_is_not_collecting_is_gone(direct: DirectApi) -> None:
     direct.session(rounds=3)
     direct.answer("heart", "north", "south")
@@ -81,6 +75,7 @@ def test_a_round_that_is_not_collecting_is_gone(direct: DirectApi) -> None:
 def test_who_is_not_asked_is_refused_before_the_body_is_read(direct: DirectApi) -> None:
     direct.define(sites=("a", "b", "c", "d"), start="manual")
     direct.join("heart", "a", "b", "c")
+    assert refused(direct, "a", b"nonsense").slug == "wrong-state", "it recruits"
     sessions.start_session(direct.co, ANALYST, "heart")
     assert refused(direct, "d", b"nonsense").slug == "not-addressed"
     direct.join("heart", "d")
