@@ -365,10 +365,8 @@ def test_a_watch_that_is_interrupted_says_that_the_session_goes_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(session.Watcher, "follow", interrupted)
-    assert (
-        "heart continues"
-        in command.ran("session", "watch", "heart", *command.reached, code=130).err
-    )
+    said = command.ran("session", "watch", "heart", *command.reached, code=130).err
+    assert "heart continues" in said
 
 
 def test_a_deadline_that_has_passed_needs_a_yes(command: Command) -> None:

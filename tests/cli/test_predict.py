@@ -100,12 +100,7 @@ def test_without_protection_a_far_value_is_set_against_one_sd_of_the_rows(
     assert "one SD" not in of_groups
     logs = np.log(rows.crp)
     for name, mean, spread, undo in (
-        (
-            "age 110 years, far from this cluster's mean",
-            rows.age.mean(),
-            rows.age.std(ddof=0),
-            float,
-        ),
+        ("years, far from this cluster's mean", rows.age.mean(), rows.age.std(ddof=0), float),
         ("this cluster's geometric mean", logs.mean(), logs.std(ddof=0), np.exp),
     ):
         said = re.search(rf"{name} ([\d.]+) \(within one SD: ([\d.]+) to ([\d.]+)\)", out)
@@ -121,11 +116,7 @@ def test_without_protection_a_far_value_is_set_against_one_sd_of_the_rows(
         ("impute.fc", ["crp=3"], "years, the mean of all sites' records"),
         ("impute.fc", ["age=130", *PATIENT[1:]], "yes: age 130 years is above the bound of 120"),
         ("impute.fc", ["age=-1", "crp=3"], "yes: age -1 years is below the bound of 0"),
-        (
-            "impute.fc",
-            ["age=80", "crp=3", *PATIENT[2:]],
-            "yes: age 80 years, far from this cluster's mean ",
-        ),
+        ("impute.fc", ["age=80", "crp=3", *PATIENT[2:]], "yes: age 80 years, far from this"),
         ("impute.fc", [*PATIENT[:3], "pain=other"], "yes: pain other, which hardly anybody had"),
         ("impute.fc", ["age=54", "crp=7", "male=0"], "close to cluster"),
         ("drop.fc", ["age=41", "crp=", *PATIENT[2:]], "crp: this model gives no cluster"),
@@ -196,12 +187,8 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
     assert run("drop.fc", *given)[0] == 0
     assert "holds something else" in run("drop.fc", *given[:-1], "impute.fc")[2]
     _, out, _ = run("drop.fc", *given, "--json")
-    assert {k: json.loads(out)[k] for k in ("rows", "labelled", "close", "outside")} == {
-        "rows": 3,
-        "labelled": 2,
-        "close": 0,
-        "outside": 1,
-    }
+    counts = [json.loads(out)[k] for k in ("rows", "labelled", "close", "outside")]
+    assert counts == [3, 2, 0, 1]
 
 
 def test_a_table_with_another_name_is_told_which(run: Run, folder: Path) -> None:
@@ -245,7 +232,5 @@ def test_other_methods_have_no_probabilities(run: Run, folder: Path) -> None:
     assert code == 2
     assert "fkm assigns each row to one cluster" in err
     assert not (folder / "none.csv").exists()
-    assert (
-        "--id-column and --probabilities"
-        in run("impute.fc", *typed("age=41"), "--probabilities")[2]
-    )
+    _, _, err = run("impute.fc", *typed("age=41"), "--probabilities")
+    assert "--id-column and --probabilities" in err

@@ -112,12 +112,8 @@ def test_the_first_offending_row_is_named_in_every_source(rows: int, tmp_path: P
         with pytest.raises(DataError) as caught:
             load(Dataset(source, **how), (CHOL,))
         error = caught.value
-        assert (error.rule, error.column, error.row, error.count) == (
-            "too-large",
-            "chol",
-            row,
-            1,
-        ), name
+        found = (error.rule, error.column, error.row, error.count)
+        assert found == ("too-large", "chol", row, 1), name
         if name == "parts" and rows < 7:
             assert error.source == f"{5 // rows:03}.parquet"
             assert f"{error.source}, row {row}" in profile(source, (CHOL,)).columns[0].says[0]

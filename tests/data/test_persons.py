@@ -258,10 +258,7 @@ def test_another_number_for_a_text_is_another_rule() -> None:
 
 def test_a_number_may_be_named_as_a_marker_or_as_a_sentinel() -> None:
     first = _read(Dataset(_frame(), mapping=MAPPING, sentinels={"age": -9}))
-    named = {
-        **MAPPING["features"],
-        "age": {**MAPPING["features"].get("age", {}), "missing": ["-9"]},
-    }
+    named = {**MAPPING["features"], "age": {"missing": ["-9"]}}
     found = _read(Dataset(_frame(), mapping={"features": named}), pinned=_pinned(first))
     assert found.columns == first.columns
 

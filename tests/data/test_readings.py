@@ -101,15 +101,12 @@ def test_a_code_that_means_missing_makes_the_feature_missing_for_its_groups() ->
     frame = pd.DataFrame({"s": np.where(np.arange(N) < 100, "?", STATES)})
     levels = Feature(name="s", kind="categorical", levels=("a", "b", "c"))
 
-    points, table = _points(frame, levels, s={"levels": {"?": ""}})
+    how = {"levels": {"?": ""}}
 
-    place = list(
-        read_persons(
-            Dataset(frame, mapping={"features": {"s": {"levels": {"?": ""}}}}), (levels,)
-        ).codes()["s"]
-        or ()
-    ).index("?")
-    lost = table.values("s") == place
+    points, table = _points(frame, levels, s=how)
+
+    persons = read_persons(Dataset(frame, mapping={"features": {"s": how}}), (levels,))
+    lost = table.values("s") == persons.codes()["s"].index("?")
     assert lost.any()
     np.testing.assert_array_equal(np.isnan(points.X).all(axis=1), lost)
 
@@ -148,17 +145,13 @@ def test_two_numbers_can_be_asked_for_as_levels_later() -> None:
     )
 
 
-def test_more_numbers_are_refused_with_the_remedy() -> None:
+def test_more_numbers_are_no_levels_later_and_levels_that_are_numbers_may_be_numbers() -> None:
     frame = pd.DataFrame({"s": RNG.integers(1, 5, N)})
     levels = Feature(name="s", kind="categorical", levels=("1", "2", "3", "4"))
     error = _fault(frame, levels, pinned=(Feature(name="s"),))
     assert (error.rule, error.column) == ("pinned-kind", "s")
     assert "numeric" in str(error)
 
-
-def test_levels_that_are_numbers_can_be_asked_for_as_numbers() -> None:
-    frame = pd.DataFrame({"s": RNG.integers(1, 5, N)})
-    levels = Feature(name="s", kind="categorical", levels=("1", "2", "3", "4"))
     points, table = _points(frame, Feature(name="s", unit="grade"), pinned=(levels,))
     np.testing.assert_array_equal(points.X[:, 0], 1.0 + table.values("s"))
 

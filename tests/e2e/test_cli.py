@@ -210,10 +210,8 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
     shell.run("eva", "session", "cancel", "heart-2")
     shell.run("eva", "session", "watch", "heart-2", code=7)
     states = json.loads(shell.run("eva", "session", "list", "--json"))
-    assert {each["name"]: each["state"] for each in states} == {
-        "heart": "completed",
-        "heart-2": "cancelled",
-    }
+    found = {each["name"]: each["state"] for each in states}
+    assert found == {"heart": "completed", "heart-2": "cancelled"}
 
 
 def test_a_site_leaves_when_it_says_so(known: Shell) -> None:

@@ -228,9 +228,7 @@ def test_small_cells_in_many_dimensions_do_not_mix_clusters() -> None:
 )
 def test_check_names_the_rule(counts: Any, means: Any, rule: str) -> None:
     task = _cells_task(6)
-    payload = kmeans_rounds.Cells(
-        counts=np.array(counts, dtype=np.int64), means=np.array(means, dtype=float)
-    )
+    payload = _cells(np.array(counts, dtype=np.int64), means)
     with pytest.raises(RuleViolation) as caught:
         check_answer(kfed.METHOD, task, payload, _config(5))
     assert caught.value.rule == rule

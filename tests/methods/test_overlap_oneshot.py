@@ -43,14 +43,9 @@ FloatArray = NDArray[np.float64]
 
 def _two_sites(seed: int) -> tuple[list[FloatArray], list[NDArray[np.bool_]]]:
     rng = np.random.default_rng(seed)
-    masks = [
-        np.array([1, 1, 1, 0], bool),
-        np.array([0, 1, 1, 1], bool),
-        np.array([1, 0, 0, 0], bool),
-    ]
-    return [
-        rng.normal(size=(k, 5, 4)) * mask for k, mask in zip((3, 2, 2), masks, strict=True)
-    ], masks
+    masks = [*np.array([[1, 1, 1, 0], [0, 1, 1, 1], [1, 0, 0, 0]], bool)]
+    cells = [rng.normal(size=(k, 5, 4)) * mask for k, mask in zip((3, 2, 2), masks, strict=True)]
+    return cells, masks
 
 
 @pytest.mark.parametrize("w", [1.0, 2.0, 5.0])

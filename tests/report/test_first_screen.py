@@ -148,11 +148,8 @@ def test_figures_tables_and_files_use_the_names_of_clusters() -> None:
     assert "0 (Elderly <65>)" in words_of(mix)
     # One name is enough; a cluster without one keeps its number.
     some = replace(facts, names={"2": ("", "Young")})
-    assert (some.named, some.labels, some.cluster_names) == (
-        True,
-        ("0", "1 (Young)"),
-        ("cluster 0", "Young"),
-    )
+    assert some.named
+    assert (some.labels, some.cluster_names) == (("0", "1 (Young)"), ("cluster 0", "Young"))
     assert not replace(facts, names={"2": ("", "")}).named
     assert "without a partner" not in repr(compare(facts, some)).casefold()
     assert "0 (Elderly <65>) and 0: " in repr(compare(facts, some))

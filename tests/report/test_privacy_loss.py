@@ -24,12 +24,8 @@ def test_delta_at_epsilon_is_the_overlap_of_two_normal_densities(points: int) ->
 def test_the_figures_of_the_design() -> None:
     assert [round(epsilon(n), 1) for n in (25, 50, 200, 400)] == [1.8, 2.6, 5.8, 8.7]
     assert round(epsilon(100), 2) == 3.85
-    assert [round(right_guesses(n), 3) for n in (100, 200, 400, 800)] == [
-        0.673,
-        0.736,
-        0.814,
-        0.897,
-    ]
+    right = [round(right_guesses(n), 3) for n in (100, 200, 400, 800)]
+    assert right == [0.673, 0.736, 0.814, 0.897]
     assert (right_guesses(0), epsilon(0)) == (0.5, 0.0)
     assert [round(noise_sd(n), 1) for n in (10, 50, 100)] == [5.0, 2.2, 1.6]
 

@@ -305,10 +305,8 @@ def test_imputed_values_count_in_no_mean_and_no_spread(offset: float) -> None:
         assert profile.estimated_deviations[k].tolist() == _two_digits(np.nanstd(own, axis=0))
     np.testing.assert_allclose(profile.overall_means, np.nanmean(held, axis=0), rtol=1e-12)
     payload = _measure(sites["a"], centroids, config)
-    assert payload.known.sum(axis=0).tolist() == [
-        sites["a"].n,
-        sites["a"].sizes[25:].sum(),
-    ]
+    here = sites["a"]
+    assert payload.known.sum(axis=0).tolist() == [here.n, here.sizes[25:].sum()]
 
 
 def test_a_mean_is_uncertain_where_persons_can_lie_further_out_than_records() -> None:

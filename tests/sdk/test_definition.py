@@ -307,8 +307,5 @@ def test_every_fault_is_listed_at_once() -> None:
     faulty = request(
         policy_min_group_size=1, features=[{"name": "a", "weight": 2e6}], config={"n_clusters": 0}
     )
-    assert pointers(faulty) == [
-        "/policy/min_group_size",
-        "/features/0/weight",
-        "/config/n_clusters",
-    ]
+    found = pointers(faulty)
+    assert found == ["/policy/min_group_size", "/features/0/weight", "/config/n_clusters"]

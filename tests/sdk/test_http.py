@@ -151,13 +151,18 @@ def test_what_may_not_happen_twice_is_repeated_only_if_never_sent(
 
 
 @pytest.mark.parametrize(
-    ("slug", "kind"),
-    [("unauthenticated", Unauthenticated), ("not-found", NotFound), ("internal", Internal)],
+    ("step", "kind"),
+    [
+        (refusal("unauthenticated"), Unauthenticated),
+        (refusal("not-found"), NotFound),
+        (refusal("internal"), Internal),
+        (caused(ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED]")), TLSError),
+    ],
 )
-def test_refusals_are_raised_at_once(slug: str, kind: type[Exception]) -> None:
-    script, time = Script(refusal(slug)), Time()
+def test_refusals_and_wrong_certificates_end_it_at_once(step: Any, kind: type[Exception]) -> None:
+    time = Time()
     with pytest.raises(kind):
-        http(script, time).request("GET", "/v1/x")
+        http(Script(step), time).request("GET", "/v1/x")
     assert time.slept == []
 
 
@@ -167,14 +172,6 @@ def test_redirects_are_refused(status: int) -> None:
     with pytest.raises(ProtocolError, match="redirects"):
         http(script).request("GET", "/v1/x")
     assert len(script.seen) == 1
-
-
-def test_a_certificate_error_is_not_tried_again() -> None:
-    cause = ssl.SSLCertVerificationError(1, "[SSL: CERTIFICATE_VERIFY_FAILED] self-signed")
-    script, time = Script(caused(cause)), Time()
-    with pytest.raises(TLSError):
-        http(script, time).request("GET", "/v1/x")
-    assert time.slept == []
 
 
 def test_a_connection_that_ends_during_the_handshake_is_tried_again() -> None:
@@ -226,12 +223,8 @@ def test_an_endless_answer_is_cut_off() -> None:
 def test_a_long_poll_is_given_its_time() -> None:
     script = Script(ok())
     http(script).request("GET", "/v1/x", wait_s=25)
-    assert script.seen[0].extensions["timeout"] == {
-        "connect": 10.0,
-        "read": 35.0,
-        "write": 10.0,
-        "pool": 10.0,
-    }
+    others = dict.fromkeys(("connect", "write", "pool"), 10.0)
+    assert script.seen[0].extensions["timeout"] == {"read": 35.0, **others}
 
 
 def test_the_token_appears_nowhere_but_in_its_header(caplog: pytest.LogCaptureFixture) -> None:

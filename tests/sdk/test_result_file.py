@@ -177,11 +177,8 @@ def test_whatever_the_rows_are_each_is_placed_by_itself(
     assert (found.second != found.labels).all()
     assert set(found.outside) <= {0, 1}
     for i, one in enumerate(alone):
-        assert (one.labels[0], one.outside[0], one.why[0]) == (
-            found.labels[i],
-            found.outside[i],
-            found.why[i],
-        )
+        for name in ("labels", "outside", "why"):
+            assert getattr(one, name)[0] == getattr(found, name)[i], name
         assert one.margin[0] == pytest.approx(found.margin[i], abs=1e-9)
     beyond = frame["age"].map(lambda age: age is not None and not 0 <= age <= 120)
     assert (found.outside[beyond.to_numpy(dtype=bool)] == 1).all()

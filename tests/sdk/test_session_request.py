@@ -122,10 +122,8 @@ def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
 def test_a_study_of_wrong_fields_is_refused() -> None:
     with pytest.raises(errors.UsageError, match='unknown field "purpoes": did you mean "purpose"'):
         read_study({"name": "tumours", "purpoes": PURPOSE, "sites": SITES})
-    assert [each.name for each in read_study({**STUDY, "features": ["a", "b"]}).features] == [
-        "a",
-        "b",
-    ]
+    named = read_study({**STUDY, "features": ["a", "b"]}).features
+    assert [each.name for each in named] == ["a", "b"]
 
 
 def test_the_coordinators_refusal_is_one_sentence_after_another(analyst: Client) -> None:

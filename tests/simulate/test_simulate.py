@@ -89,12 +89,8 @@ def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
 def test_cells_find_separated_clusters_from_nothing() -> None:
     result = lloyd(blobs(CENTRES, (12, 20, 31)), 4)
 
-    assert sorted((result.cluster_centers_ / 6).round().tolist()) == [
-        [0, 0],
-        [0, 1],
-        [1, 0],
-        [1, 1],
-    ]
+    found = sorted((result.cluster_centers_ / 6).round().tolist())
+    assert found == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert result.sizes_ == (63, 63, 63, 63)
     assert result.quality_.simplified_silhouette > 0.9
 

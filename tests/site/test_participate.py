@@ -236,10 +236,8 @@ def test_preview_is_what_is_sent_byte_for_byte_and_sends_nothing(tmp_path: Path)
     site = fake.site(tmp_path)
     previews: dict[int, Preview] = {1: site.preview("heart", MINE)}
     assert "sites invited" in previews[1].note
-    assert (Ledger(SiteState(tmp_path)).head()[0], CohortStore(SiteState(tmp_path)).records()) == (
-        0,
-        {},
-    )
+    assert Ledger(SiteState(tmp_path)).head()[0] == 0
+    assert CohortStore(SiteState(tmp_path)).records() == {}
 
     def look(progress: Progress) -> None:
         if progress.event in ("joined", "sent") and fake.state == "running":

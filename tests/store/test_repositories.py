@@ -143,11 +143,8 @@ def test_what_a_site_asks_is_read_in_one_statement(store: Store) -> None:
         assert tx.site_views.by_name(session.name, "zurich", 1) == seen
         assert tx.site_views.by_name(session.name, "zurich") == (stored, own, (second, None, None))
         assert tx.site_views.by_name(session.name, "zurich", 3) == (stored, own, None)
-        assert tx.site_views.by_name(session.name, "basel", 1) == (
-            stored,
-            None,
-            (first, None, None),
-        )
+        stranger = tx.site_views.by_name(session.name, "basel", 1)
+        assert stranger == (stored, None, (first, None, None))
         assert tx.site_views.by_name("none", "zurich", 1) is None
         asking = tx.site_views.by_token("t-zurich", session.name, 1)
         assert asking == (*tx.tokens.with_owner("t-zurich"), seen)

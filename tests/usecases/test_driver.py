@@ -375,12 +375,8 @@ def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
     sweeper.end_unsupported(direct.co)
     sweeper.end_unsupported(direct.co)
     states = {name: direct.info(name) for name in ("running", "recruiting", "done", "new")}
-    assert {name: info.state for name, info in states.items()} == {
-        "running": "failed",
-        "recruiting": "failed",
-        "done": "completed",
-        "new": "recruiting",
-    }
+    found = [info.state for info in states.values()]
+    assert found == ["failed", "failed", "completed", "recruiting"]
     for name in ("running", "recruiting"):
         assert states[name].stopped_because == "version_unsupported"
         assert "Create the session again" in (states[name].failure or "")

@@ -169,11 +169,8 @@ def test_no_more_models_sites_and_clusters_than_the_coordinator_can_compute(
     for call in (sessions.check_session, sessions.create_session):
         refused = refusal(call, direct.co, ANALYST, request(300))
         (error,) = refused.errors
-        assert (refused.slug, error.pointer, error.rule) == (
-            "invalid",
-            "/config/stability",
-            "workload",
-        )
+        assert refused.slug == "invalid"
+        assert (error.pointer, error.rule) == ("/config/stability", "workload")
     assert "300 models, which takes about 6 s; it allows 3 s" in error.message
     sessions.create_session(direct.co, ANALYST, request(106))
     (error,) = refusal(invite, direct, names[8]).errors

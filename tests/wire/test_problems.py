@@ -37,7 +37,5 @@ def test_a_wrong_role_is_named_without_what_was_sent() -> None:
         StudyCreate.model_validate_json(body)
     (missing, error) = field_errors(caught.value)
     assert missing.pointer == "/purpose"
-    assert (error.pointer, error.message) == (
-        "/features/0/role",
-        "it should be 'feature' or 'outcome'",
-    )
+    assert error.pointer == "/features/0/role"
+    assert error.message == "it should be 'feature' or 'outcome'"
