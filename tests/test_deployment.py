@@ -22,6 +22,7 @@ import yaml
 from fedclust_service.exit_codes import Exit, SettingsError
 from fedclust_service.settings import CLIENT_VARIABLES, Settings, load_settings
 from fedclust_service.store.backup import restore
+from support.processes import run
 from support.server import service as run_service
 
 ROOT = Path(__file__).parents[1]
@@ -53,9 +54,7 @@ def test_the_dockerfile_passes_its_linter() -> None:
     linter = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     if linter is None:
         pytest.skip("the linter has no build for this platform")
-    done = subprocess.run(
-        [linter, str(ROOT / "Dockerfile")], capture_output=True, text=True, check=False
-    )
+    done = run([linter, str(ROOT / "Dockerfile")])
     assert (done.returncode, done.stdout) == (0, "")
 
 
@@ -89,15 +88,10 @@ def test_what_the_image_is_built_from_makes_a_coordinator_that_is_well() -> None
     with socket.socket() as tried:
         if tried.connect_ex(("127.0.0.1", 8400)) == 0:
             pytest.skip("something listens on port 8400, which is the image's own")
-    steps = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "dist.py"), "--image"],
-        # Bytecode of all that is installed takes longer than what the coordinator imports of it.
-        # pip reads this one the other way round: a false value switches compiling off.
-        env={**os.environ, "PIP_NO_COMPILE": "0"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    # Bytecode of all that is installed takes longer than what the coordinator imports of it.
+    # pip reads this one the other way round: a false value switches compiling off.
+    env = {**os.environ, "PIP_NO_COMPILE": "0"}
+    steps = run([sys.executable, str(ROOT / "benchmarks" / "dist.py"), "--image"], env=env)
     assert steps.returncode == 0, steps.stderr
     assert "healthy" in steps.stdout
 
@@ -174,9 +168,8 @@ def test_only_the_proxy_can_be_reached() -> None:
     assert [name for name in services if "ports" in services[name]] == ["proxy"]
     assert services["database"]["networks"] == ["inner"]
     assert document["networks"]["inner"] == {"internal": True}
-    assert set(services["proxy"]["networks"]) & set(services["coordinator"]["networks"]) == {
-        "outer"
-    }
+    shared = set(services["proxy"]["networks"]) & set(services["coordinator"]["networks"])
+    assert shared == {"outer"}
     # Forwarded headers are believed from the network that the proxy is on, and from no other.
     (subnet,) = document["networks"]["outer"]["ipam"]["config"]
     trusted = services["coordinator"]["environment"]["FEDCLUST_BEHIND_PROXY"]

@@ -5,7 +5,6 @@ import importlib.metadata
 import importlib.util
 import re
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 from types import ModuleType
@@ -14,18 +13,14 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from support.processes import run
+
 ROOT = Path(__file__).parents[1]
 
 
 def tracked(*suffixes: str) -> list[Path]:
     """Return the repository's own text files; vendored assets are not ours to judge."""
-    listed = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    listed = run(["git", "ls-files", "--cached", "--others", "--exclude-standard"], cwd=ROOT)
     if listed.returncode == 0:
         paths = [ROOT / line for line in listed.stdout.splitlines()]
     else:  # an unpacked source distribution
@@ -323,8 +318,6 @@ def test_the_data_model_names_every_table_and_column() -> None:
 def test_bench_without_a_name_runs_every_part() -> None:
     if shutil.which("make") is None:
         pytest.skip("there is no make here")
-    listed = subprocess.run(
-        ["make", "-n", "bench"], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout
+    listed = run(["make", "-n", "bench"], cwd=ROOT).stdout
     parts = {path.stem for path in (ROOT / "benchmarks").glob("[a-z]*.py")} - {"report"}
     assert parts <= set(re.findall(r"\w+", listed))

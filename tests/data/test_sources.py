@@ -3,7 +3,6 @@
 import contextlib
 import datetime
 import decimal
-import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
@@ -22,6 +21,7 @@ from fedclust.data.row_source import RowSource
 from fedclust.data.sql import SqlReader
 from fedclust.schema.feature import Feature
 from fedclust.wire.errors import DataError, UsageError
+from support.processes import run
 
 AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
 SEX = Feature(name="sex", kind="binary")
@@ -459,9 +459,7 @@ for file in {list(files)}:
     except DataError as error:
         print(" ".join(str(error).split()))
 """
-    done = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=tmp_path
-    )
+    done = run([sys.executable, "-c", program], cwd=tmp_path)
     first, *lines = done.stdout.splitlines()
     assert first == "[[40.]]"
     for line, extra in zip(lines, files.values(), strict=True):

@@ -4,7 +4,6 @@ import json
 import re
 import socket
 import ssl
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from fedclust_service.domain.notification import DeliveryFailed
 from support.certificates import Authority
 from support.clock import BEGIN
 from support.mail_server import dripping, webhook_receiver
+from support.processes import run
 
 SECRET = b"s" * 32
 BODY: dict[str, Any] = {"id": "a" * 32, "kind": "overdue", "text": "Round 3 is overdue\n"}
@@ -64,12 +64,7 @@ WebhookSender(url, b"s" * 32, ssl.create_default_context()).send(
 
 def test_no_log_line_holds_the_address() -> None:
     with webhook_receiver() as receiver:
-        done = subprocess.run(
-            [sys.executable, "-c", _LOGGED, str(receiver.port)],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
+        done = run([sys.executable, "-c", _LOGGED, str(receiver.port)])
     assert len(receiver.requests) == 1
     assert "TOPSECRET" not in done.stdout + done.stderr
 

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 import tomllib
 from concurrent.futures import ThreadPoolExecutor
@@ -14,9 +13,8 @@ import pytest
 
 from support.consortium import Consortium
 from support.plugins import install
-from support.processes import SERVICE, clean_environment
+from support.processes import SERVICE, clean_environment, run
 from support.server import ServerProcess
-from support.timeouts import TIMEOUT_S
 
 ROOT = Path(__file__).parents[2]
 #: The parts of the module, from the options to the method.
@@ -72,15 +70,7 @@ def command(place: Path, *arguments: str, **env: str) -> str:
 
 
 def python(place: Path, *arguments: str, **env: str) -> str:
-    done = subprocess.run(
-        [sys.executable, *arguments],
-        env={**environment(place), **env},
-        cwd=place,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    done = run([sys.executable, *arguments], env={**environment(place), **env}, cwd=place)
     assert done.returncode == 0, done.stderr
     return done.stdout + done.stderr
 
@@ -133,16 +123,7 @@ def test_the_shared_tests_of_methods_hold_for_it(place: Path) -> None:
         (place / name).write_text(module, "utf-8")
     own = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     path = os.pathsep.join([str(ROOT / "tests"), str(place)])
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "pytest", "-q", "-p", "try_damped", "-k", "damped"),
-            *(*SHARED, str(place / "test_damped.py")),
-        ],
-        env={**own, "PYTHONPATH": path},
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    pytest_of_its_own = (sys.executable, "-m", "pytest", "-q", "-p", "try_damped", "-k", "damped")
+    modules = (*SHARED, str(place / "test_damped.py"))
+    done = run([*pytest_of_its_own, *modules], env={**own, "PYTHONPATH": path}, cwd=ROOT)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]

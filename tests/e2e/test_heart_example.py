@@ -2,7 +2,6 @@
 
 import importlib.util
 import json
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,8 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from support.processes import clean_environment
-from support.timeouts import TIMEOUT_S
+from support.processes import clean_environment, run
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "heart_disease.py"
 
@@ -74,17 +72,8 @@ def test_data_that_are_not_there_are_named_before_anything_starts(
 def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
     _write(tmp_path)
     out = tmp_path / "out"
-    done = subprocess.run(
-        [
-            *(sys.executable, str(EXAMPLE), "--data", str(tmp_path), "--out", str(out)),
-            *("--figures", str(tmp_path / "figures")),
-        ],
-        capture_output=True,
-        text=True,
-        env=clean_environment(),
-        timeout=TIMEOUT_S,
-        check=False,
-    )
+    given = ("--data", tmp_path, "--out", out, "--figures", tmp_path / "figures")
+    done = run([sys.executable, str(EXAMPLE), *map(str, given)], env=clean_environment())
 
     assert done.returncode == 0, done.stderr
     printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
@@ -97,20 +86,13 @@ def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
     assert len(list(out.glob("*/state/state.sqlite3"))) == 4
     zurich = (out / "zurich" / "log").read_text("utf-8")
     assert "chol" in zurich
-    assert {path.name for path in (tmp_path / "figures").iterdir()} >= {
-        "heart_shared_profile.svg",
-        "heart_all_profile.svg",
-    }
+    figures = {path.name for path in (tmp_path / "figures").iterdir()}
+    assert figures >= {"heart_shared_profile.svg", "heart_all_profile.svg"}
 
 
 def test_agreement_is_of_the_better_naming_and_of_labelled_rows() -> None:
     agreement = _example().agreement
     labels, sick = np.array([1, 1, 0, 0, -1]), np.array([False, False, True, False, True])
 
-    assert agreement(labels, sick) == {
-        "rows": 5,
-        "labelled": 4,
-        "accuracy": 0.75,
-        "ari": 0.0,
-        "majority": 0.75,
-    }
+    shares = {"accuracy": 0.75, "ari": 0.0, "majority": 0.75}
+    assert agreement(labels, sick) == {"rows": 5, "labelled": 4, **shares}

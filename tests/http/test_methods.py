@@ -123,9 +123,8 @@ def test_one_site_comes_late_and_one_leaves(
         assert np.array_equal(getattr(found, name), getattr(by_hand, name)), name
     for name in ("sizes", "quality", "history"):
         assert getattr(found, name) == getattr(by_hand, name), name
-    assert api.ok("GET", f"/v1/sessions/{session}/result", LATE)["result"]["site_sizes"].keys() == {
-        LATE
-    }
+    own = api.ok("GET", f"/v1/sessions/{session}/result", LATE)["result"]
+    assert own["site_sizes"].keys() == {LATE}
 
 
 # --- numbers of clusters --------------------------------------------------------------------------

@@ -69,10 +69,8 @@ def test_no_points_are_enough_where_nothing_is_expected() -> None:
 
 def test_without_a_guess_the_rule_is_said() -> None:
     died, ward, stay, relapse, last = worth_lines(session())
-    assert died == (
-        "died: 10 points give noise with a standard deviation of 5. Each of two clusters needs 50 "
-        "persons with yes over all sites, and as many without."
-    )
+    assert died.startswith("died: 10 points give noise with a standard deviation of 5. ")
+    assert "Each of two clusters needs 50 persons with yes over all sites" in died
     assert "50 persons with the level" in ward
     assert "Each of two clusters needs 46 persons over all sites." in stay
     # The noise of four intervals adds up.

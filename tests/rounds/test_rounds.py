@@ -1,7 +1,6 @@
 """The engine: what travels, what is stored, who takes part, and how a session ends."""
 
 import os
-import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -29,10 +28,10 @@ from fedclust.schema.result import ClusterProfile, Result
 from fedclust.schema.run_config import Policy
 from fedclust.schema.task import Contribution, Next, SiteTask, Task
 from fedclust.wire import codec
+from support import processes
 from support.driven import data_of, drive, plan_for, site_step
 from support.points import weighted
 from support.site_rows import blobs
-from support.timeouts import TIMEOUT_S
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
 
@@ -426,16 +425,10 @@ print(numbers() == before)
 
 
 def test_threads_inside_keep_one_another_at_one_blas_thread() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", _THREADS],
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=TIMEOUT_S,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"},
-    )
+    env = {**os.environ, "OPENBLAS_NUM_THREADS": "2", "OMP_NUM_THREADS": "2"}
+    done = processes.run([sys.executable, "-c", _THREADS], env=env)
 
-    assert done.stdout.split() == ["True"] * 6
+    assert done.stdout.split() == ["True"] * 6, done.stderr
 
 
 # --- tasks ----------------------------------------------------------------------------------------

@@ -90,10 +90,8 @@ def test_columns_of_features_that_the_site_lacks_are_zero() -> None:
         limit=None,
     )
 
-    assert scaled_points(complete_points(points, config), space, config).X.tolist() == [
-        [0.0, 0.0],
-        [1.0, 0.0],
-    ]
+    found = scaled_points(complete_points(points, config), space, config)
+    assert found.X.tolist() == [[0.0, 0.0], [1.0, 0.0]]
 
 
 @pytest.mark.parametrize(

@@ -111,10 +111,8 @@ def test_a_feature_is_declared_as_in_the_study() -> None:
 
 def test_what_nobody_says_is_named() -> None:
     bare = study(features=[], defaults={})
-    assert faults(bare) == {
-        "/algorithm": "the study has none either: give it here",
-        "/features": "the study has none either: give it here",
-    }
+    said = "the study has none either: give it here"
+    assert faults(bare) == {"/algorithm": said, "/features": said}
 
 
 def test_all_faults_are_found_at_once() -> None:

@@ -160,10 +160,8 @@ def test_a_command_that_fails_is_run_again_and_then_given_up(post: Post) -> None
     for _ in range(ATTEMPTS + 2):
         assert post.look() == []
     said = "notify_command for invited: it ended with exit code 3; "
-    assert post.said == [
-        *[f"{said}it is run again in a minute"] * (ATTEMPTS - 1),
-        f"{said}given up",
-    ]
+    again = [f"{said}it is run again in a minute"] * (ATTEMPTS - 1)
+    assert post.said == [*again, f"{said}given up"]
 
 
 def test_a_command_that_works_again_gets_the_notification(post: Post) -> None:

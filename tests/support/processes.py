@@ -77,11 +77,11 @@ def popen(command: Sequence[str], **options: Any) -> Any:
 
 
 def run(
-    command: Sequence[str], *, env: Mapping[str, str], timeout: float = TIMEOUT_S
+    command: Sequence[str], *, timeout: float = TIMEOUT_S, **options: Any
 ) -> subprocess.CompletedProcess[str]:
-    """Run a process to its end, and return its output."""
+    """Run a process to its end, and return its output; ``options`` are its ``env`` and ``cwd``."""
     pipe = subprocess.PIPE
-    process = popen(command, env=env, stdout=pipe, stderr=pipe, text=True)
+    process = popen(command, stdout=pipe, stderr=pipe, text=True, **options)
     out, err = process.communicate(timeout=timeout)
     return subprocess.CompletedProcess(list(command), process.returncode, out, err)
 

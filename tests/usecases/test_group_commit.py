@@ -1,6 +1,5 @@
 """Group commit: what waits is committed together, and each is answered for itself."""
 
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -20,6 +19,7 @@ from fedclust_service.usecases.submissions import Body, Submitted
 from fedclust_service.usecases.unit_of_work import UnitOfWork
 from support.clock import ManualClock
 from support.databases import in_turn
+from support.processes import run
 from support.timeouts import TIMEOUT_S, eventually
 from usecases.direct_api import DirectApi, refusal, site
 
@@ -278,13 +278,7 @@ def test_kill_around_the_commit_of_a_batch(
     with_store = Store.open(database_url, clock)
     DirectApi(with_store, clock).session(sites=("a", "b", "c", "d"))
     with_store.close()
-    child = subprocess.run(
-        [sys.executable, "-c", _CHILD, database_url, when],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT_S,
-        cwd=Path(__file__).parents[1],
-    )
+    child = run([sys.executable, "-c", _CHILD, database_url, when], cwd=Path(__file__).parents[1])
     store = Store.open(database_url, clock, serving=True)
     try:
         assert DirectApi(store, clock).stored() == list(child.stderr)

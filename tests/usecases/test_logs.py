@@ -1,12 +1,12 @@
 """What the log says where something goes wrong: where it was raised, never the text."""
 
 import json
-import subprocess
 import sys
 
 import pytest
 
 from fedclust_service import logging
+from support.processes import run
 
 #: Every way in which a line gets onto stderr.
 FAILING = """
@@ -30,9 +30,7 @@ logging.getLogger("odd").error("%r", Odd())
 
 @pytest.mark.parametrize("form", ["json", "console"])
 def test_whatever_fails_is_a_line_that_repeats_no_value(form: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FAILING, form], capture_output=True, text=True, check=True
-    )
+    done = run([sys.executable, "-c", FAILING, form])
     assert done.stdout == ""
     assert "42.4242" not in done.stderr
     lines = done.stderr.splitlines()
@@ -84,9 +82,7 @@ for number in range(1000):
 
 
 def test_a_flood_of_lines_reaches_the_log_as_a_few() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FLOODING], capture_output=True, text=True, check=True
-    )
+    done = run([sys.executable, "-c", FLOODING])
     assert done.stdout == ""
     lines = [json.loads(line) for line in done.stderr.splitlines()]
     assert [line["event"] for line in lines].count("again") == 1

@@ -140,13 +140,8 @@ def test_a_late_site_its_analyst_and_the_operators_are_notified_once(notifying: 
     assert notifying.mails.kinds == [("overdue", each) for each in late]
     ((post, to),) = notifying.posts.got
     assert to == ()
-    assert {name: post[name] for name in ("kind", "session", "round", "sites", "state")} == {
-        "kind": "overdue",
-        "session": "heart",
-        "round": 1,
-        "sites": ["north", "west"],
-        "state": "running",
-    }
+    told = [post[name] for name in ("kind", "session", "round", "sites", "state")]
+    assert told == ["overdue", "heart", 1, ["north", "west"], "running"]
     assert post["time"] == "2026-01-05T09:00:01.000Z"
     assert post["link"] == "https://coordinator.example/ui/sessions/heart"
     # Another deadline that passes is another cause.
@@ -527,10 +522,8 @@ def test_after_an_outage_mails_come_in_order_and_what_has_passed_is_dropped(
     notifying.clock.advance(1)
     notifying.posts.failures = []
     send_all(notifying.co)
-    assert [(body["kind"], body["session"]) for body, _ in notifying.posts.got] == [
-        ("overdue", "first"),
-        ("finished", "closed"),
-    ]
+    sent = [(body["kind"], body["session"]) for body, _ in notifying.posts.got]
+    assert sent == [("overdue", "first"), ("finished", "closed")]
 
 
 def test_an_older_notification_that_keeps_failing_holds_no_other_up(notifying: Notifying) -> None:

@@ -74,24 +74,15 @@ def test_a_restored_store_is_refused_with_what_to_do(
     assert problem.slug == "table-changed"
     for words in ("newer state", "backup", "another machine", "ask the coordinator's operator"):
         assert words in problem.detail
-    assert (
-        f"fedclust site accept-table north --table {TABLE} --number {last} --head {head}"
-        in problem.detail
-    )
+    command = f"fedclust site accept-table north --table {TABLE} --number {last} --head {head}"
+    assert command in problem.detail
     assert direct.info("two").sites[0].state == "invited"
     assert accepted(direct) == [(TABLE, 3, "c")]
     # The entry stays, although the join does not.
     ((who, _, details),) = direct.audit(action="site.table_refused")
     assert who == "site:north"
-    assert details == {
-        "table": TABLE,
-        "reason": reason,
-        "number": last,
-        "head": head,
-        "accepted_number": 3,
-        "accepted_head": "c" * 16,
-        "head_there": there,
-    }
+    known = {"accepted_number": 3, "accepted_head": "c" * 16, "head_there": there}
+    assert details == {"table": TABLE, "reason": reason, "number": last, "head": head, **known}
 
 
 def test_heads_after_the_accepted_change_are_not_enough(direct: DirectApi) -> None:
@@ -155,13 +146,8 @@ def test_an_operator_accepts_a_restored_chain(direct: DirectApi) -> None:
     assert accept(direct, 3, "d") == first
     ((who, _, details),) = direct.audit(action="site.table_accepted")
     assert who == "operator:root"
-    assert details == {
-        "table": TABLE,
-        "number": 3,
-        "head": "d" * 16,
-        "number_before": 3,
-        "head_before": "c" * 16,
-    }
+    before = {"number_before": 3, "head_before": "c" * 16}
+    assert details == {"table": TABLE, "number": 3, "head": "d" * 16, **before}
     join(direct, "two", chain("abde"))
     # The newer state was found after all: now it is the one that branched.
     assert refused(direct, "three", chain("abcf")).slug == "table-changed"

@@ -264,9 +264,8 @@ def test_an_odd_licence_is_refused_before_the_result_is_read(api: ApiCaller) -> 
     path = "/ui/sessions/swept/result/ro-crate.zip?license=all%20rights"
     assert "SPDX identifier" in api.reader("ada").open(path, status=422)
     assert reads_of(api, "swept") == before
-    assert 'action="/ui/sessions/swept/result/ro-crate.zip"' in api.reader("ada").open(
-        "/ui/sessions/swept/result"
-    )
+    page = api.reader("ada").open("/ui/sessions/swept/result")
+    assert 'action="/ui/sessions/swept/result/ro-crate.zip"' in page
 
 
 def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
@@ -321,9 +320,8 @@ def test_each_k_of_a_sweep_can_be_compared_with_the_others(api: ApiCaller) -> No
     assert "K = 2" in me.open(f"{address}&second_k=2&second_k_of=joined-up")
     # From there the first can change, too, and the second keeps its K.
     assert f"/ui/compare?first=swept&first_k={other}&second=swept&second_k={other}" in shown.links
-    assert "another number" in me.open(
-        "/ui/compare?first=joined-up&second=swept&first_k=2", status=422
-    )
+    of_one_k = "/ui/compare?first=joined-up&second=swept&first_k=2"
+    assert "another number" in me.open(of_one_k, status=422)
 
 
 def test_a_comparison_reads_only_what_its_reader_may_see(api: ApiCaller) -> None:
@@ -376,9 +374,8 @@ def test_names_of_clusters_stand_wherever_the_result_is_shown(
     assert "The clusters have their names." in me.open(named.headers["Location"])
     shown = Text(api.reader("north").open("/ui/sessions/joined-up/result"))
     assert set(names) <= set(shown.words[""]) & set(shown.words["clusters"])
-    assert "Elderly" in api.reader("north").open(
-        "/ui/sessions/joined-up/result/figures/profile.svg"
-    )
+    figure = "/ui/sessions/joined-up/result/figures/profile.svg"
+    assert "Elderly" in api.reader("north").open(figure)
     with Client(api.base_url, api.tokens["ada"]) as client:
         client.name_clusters("joined-up", names)  # Again, the same.
         result = client.result("joined-up")
