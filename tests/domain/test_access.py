@@ -8,6 +8,7 @@ from fedclust.schema.outcomes import Outcomes
 from fedclust.schema.result import Result, SiteDifferences
 from fedclust_service.domain.access import Actor, Role, sees_session, visible_result
 from support.outcome_results import DIED, outcome_result
+from support.results import result_of
 
 FAR = datetime(2030, 1, 1, tzinfo=UTC)
 OPERATOR = Actor(Role.OPERATOR, "ada", "t1", FAR)
@@ -26,16 +27,8 @@ def test_sessions_are_seen_by_creator_participants_and_operators() -> None:
 
 
 def _result(sizes: tuple[int | None, ...], **by_site: tuple[int | None, ...]) -> Result:
-    k = len(sizes)
-    return Result(
-        centroids=np.arange(float(k))[:, None],
-        centroids_original=np.arange(float(k))[:, None],
-        center=np.zeros(1),
-        scale=np.ones(1),
-        sizes=sizes,
-        site_sizes=dict(by_site),
-        mapping=dict.fromkeys(by_site, (0, 1)),
-    )
+    about = {"sizes": sizes, "site_sizes": dict(by_site), "mapping": dict.fromkeys(by_site, (0, 1))}
+    return result_of(np.arange(float(len(sizes)))[:, None], profile=None, **about)
 
 
 def test_a_site_reads_its_own_sizes_and_mapping_only() -> None:

@@ -142,16 +142,10 @@ def participate(url: str, place: Path, *flags: str) -> tuple[int, str]:
     place.mkdir()
     rows = place / "rows.csv"
     rows.write_text("age\n40\n", "utf-8")
-    done = processes.run(
-        [
-            *(sys.executable, "-c", COMMAND, "participate", "heart", "--data", str(rows)),
-            *("--coordinator", url),
-            *("--give-up-after", "0", *flags),
-        ],
-        env=clean_environment(
-            {"FEDCLUST_TOKEN": "fcs_none", "FEDCLUST_STATE_DIR": str(place / "state")}
-        ),
-    )
+    command = [sys.executable, "-c", COMMAND, "participate", "heart", "--data", str(rows)]
+    once = ("--coordinator", url, "--give-up-after", "0", *flags)
+    env = {"FEDCLUST_TOKEN": "fcs_none", "FEDCLUST_STATE_DIR": str(place / "state")}
+    done = processes.run([*command, *once], env=clean_environment(env))
     return done.returncode, done.stderr
 
 

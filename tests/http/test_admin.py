@@ -218,16 +218,13 @@ def test_audit_is_filtered_and_paged(watched: Watched) -> None:
     everything = read("")
     assert [each["number"] for each in everything] == list(range(len(everything), 0, -1))
     assert all(len(each["hash"]) == 64 for each in everything)
+    written = begin.isoformat().replace("+00:00", "Z")
     chosen = {
         "session=heart": lambda each: each["subject"] == "heart",
         "actor=site:north": lambda each: each["actor"] == "site:north",
         "action=site.joined": lambda each: each["action"] == "site.joined",
-        f"since={begin.isoformat().replace('+00:00', 'Z')}": lambda each: (
-            each["subject"] == "liver"
-        ),
-        f"until={begin.isoformat().replace('+00:00', 'Z')}": lambda each: (
-            each["subject"] != "liver"
-        ),
+        f"since={written}": lambda each: each["subject"] == "liver",
+        f"until={written}": lambda each: each["subject"] != "liver",
     }
     for query, matches in chosen.items():
         wanted = [each for each in everything if matches(each)]

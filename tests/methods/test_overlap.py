@@ -203,17 +203,11 @@ def _roster(**masks: list[int]) -> RunConfig:
     return replace(_config(), roster=tuple(sorted(masks)), masks=known)
 
 
-def test_a_chain_of_overlapping_sites_may_start() -> None:
+def test_a_chain_of_overlapping_sites_may_start_and_others_are_told_what_to_change() -> None:
     own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0], c=[0, 0, 1, 1]))
     own_features.check_roster(_roster(a=[1, 1, 1, 1], b=[1, 1, 1, 1]))
-
-
-def test_sites_that_share_no_feature_are_refused_with_what_to_change() -> None:
     with pytest.raises(RuleViolation, match=r"2 groups that share no feature.*: c\..*exclude"):
         own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 0, 0], c=[0, 0, 1, 1]))
-
-
-def test_a_feature_that_no_site_has_is_refused() -> None:
     with pytest.raises(RuleViolation, match="no site has the features 'z'"):
         own_features.check_roster(_roster(a=[1, 1, 0, 0], b=[0, 1, 1, 0]))
 

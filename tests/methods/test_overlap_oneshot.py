@@ -186,14 +186,9 @@ def _cells(seed: int, k: int) -> tuple[LocalCentroids, FloatArray, list[FloatArr
         values, known, rng.integers(20, 60, 4 * k).astype(float), np.repeat(np.arange(4), k)
     )
     variances = np.where(known, rng.uniform(0.5, 1.5, known.shape), 0.0)
+    own = [slice(i * k, (i + 1) * k) for i in range(4)]
     drawn = [
-        draw_proxies(
-            values[i * k : (i + 1) * k],
-            variances[i * k : (i + 1) * k],
-            np.flatnonzero(masks[i]),
-            50,
-            rng,
-        )
+        draw_proxies(values[own[i]], variances[own[i]], np.flatnonzero(masks[i]), 50, rng)
         for i in range(4)
     ]
     return points, variances, drawn

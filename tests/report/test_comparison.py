@@ -122,17 +122,14 @@ def _bare(facts: Facts) -> Facts:
 def test_units_do_not_matter(scaling: str) -> None:
     factors = np.array([1000.0, 1e-3, 1.0, 7.0])
     plain = [_bare(_facts(_drawn(s, 3), (30, 20, 10), scaling=scaling)) for s in (1, 2)]
+    results = [facts.result for facts in plain]
+    scaled = [
+        {"centroids_original": each.centroids_original * factors + 5, "scale": each.scale * factors}
+        for each in results
+    ]
     other = [
-        replace(
-            facts,
-            result=facts.result.model_copy(
-                update={
-                    "centroids_original": facts.result.centroids_original * factors + 5.0,
-                    "scale": facts.result.scale * factors,
-                }
-            ),
-        )
-        for facts in plain
+        replace(facts, result=facts.result.model_copy(update=changes))
+        for facts, changes in zip(plain, scaled, strict=True)
     ]
     before, after = compare(*plain), compare(*other)
     assert before.unit.endswith("persons" if scaling == "standard" else "of the centroids")

@@ -346,18 +346,12 @@ def test_one_cluster_and_none() -> None:
 
 def test_a_sweep_shows_every_number_of_clusters_and_the_reason() -> None:
     found = _result([[0.0], [9.0]], np.ones((2, 1)))
-    tried = [
-        SweepEntry(
-            n_clusters=k,
-            inertia=100.0 / k,
-            simplified_silhouette=0.9 - 0.1 * k,
-            davies_bouldin=None,
-            n_rows=100,
-            start_agreement=None if k == 4 else 1.0,
-            result=found,
-        )
-        for k in (2, 3, 4)
-    ]
+    same = {"davies_bouldin": None, "n_rows": 100, "result": found}
+    measured = {
+        k: {"inertia": 100.0 / k, "simplified_silhouette": 0.9 - 0.1 * k, "start_agreement": agreed}
+        for k, agreed in ((2, 1.0), (3, 1.0), (4, None))
+    }
+    tried = [SweepEntry(n_clusters=k, **each, **same) for k, each in measured.items()]
     whole = {"sweep": tuple(tried), "n_clusters": 2, "recommendation": f"2: {HOSTILE}"}
     shown = Facts(found.model_copy(update=whole), _definition([{"name": "u"}]))
     page, document = Page(html(shown)), json.loads(json_text(shown))

@@ -36,51 +36,31 @@ def decide(
     asked: bool = False,
     refused: bool = False,
 ) -> Decision:
-    return decide_round(
-        Turnout(
-            pending=pending, answered=nonempty, nonempty=nonempty, joined=joined, gone=gone or 0
-        ),
-        Rules(
-            Policy(min_sites=min_sites, quorum=quorum),
-            needs_all=needs_all,
-            optional=optional,
-            ends_with_site=gone is not None,
-        ),
-        late=past,
-        overdue_for=overdue_for,
-        asked=asked,
-        refused=refused,
+    kind = {"needs_all": needs_all, "optional": optional, "ends_with_site": gone is not None}
+    turnout = Turnout(
+        pending=pending, answered=nonempty, nonempty=nonempty, joined=joined, gone=gone or 0
     )
+    rules = Rules(Policy(min_sites=min_sites, quorum=quorum), **kind)
+    now = {"late": past, "overdue_for": overdue_for, "asked": asked, "refused": refused}
+    return decide_round(turnout, rules, **now)
 
 
-def test_closes_when_all_have_answered_before_the_deadline() -> None:
+def test_closes_when_all_have_answered_or_at_the_deadline_with_the_quorum() -> None:
     assert decide(0, 4, 4) == CollectedReason.ALL_ANSWERED
-
-
-def test_waits_before_the_deadline_whatever_the_quorum() -> None:
+    assert decide(0, 2, 4) == TurnoutFailure.TOO_FEW_CONTRIBUTORS
+    # Answers of sites that have left still count.
+    assert decide(0, 3, 2) == CollectedReason.ALL_ANSWERED
     assert decide(1, 3, 4, quorum=3) == Wait(overdue=False)
-
-
-def test_closes_at_the_deadline_with_the_quorum() -> None:
     assert decide(1, 3, 4, quorum=3, past=True) == CollectedReason.QUORUM_AT_DEADLINE
-
-
-def test_without_a_number_the_quorum_is_those_still_joined() -> None:
-    assert decide(1, 3, 4, past=True) == Wait(overdue=True)
-    # One of the four has answered and left since: three are joined, three answers are there.
-    assert decide(1, 3, 3, past=True) == CollectedReason.QUORUM_AT_DEADLINE
-
-
-def test_empty_answers_do_not_make_the_quorum() -> None:
+    # Empty answers do not make the quorum.
     assert decide(1, 2, 4, quorum=3, past=True) == Wait(overdue=True)
 
 
-def test_the_quorum_is_never_below_min_sites() -> None:
+def test_without_a_number_the_quorum_is_those_still_joined_but_never_below_min_sites() -> None:
+    assert decide(1, 3, 4, past=True) == Wait(overdue=True)
+    # One of the four has answered and left since: three are joined, three answers are there.
+    assert decide(1, 3, 3, past=True) == CollectedReason.QUORUM_AT_DEADLINE
     assert decide(1, 2, 2, past=True) == Wait(overdue=True)
-
-
-def test_all_answered_but_too_few_with_contents_fails() -> None:
-    assert decide(0, 2, 4) == TurnoutFailure.TOO_FEW_CONTRIBUTORS
 
 
 def test_too_few_sites_left_is_overdue_at_once_and_fails_only_after_a_week() -> None:
@@ -123,10 +103,6 @@ def test_a_round_that_is_optional_waits_for_answers_but_not_for_ever() -> None:
     assert decide(1, 2, 4, overdue_for=just_before, **late) == Wait(overdue=True)
     assert decide(1, 2, 4, overdue_for=WEEK, **late) == CollectedReason.FAIL_AFTER
     assert decide(1, 3, 3, **late) == CollectedReason.QUORUM_AT_DEADLINE
-
-
-def test_answers_of_sites_that_left_still_count() -> None:
-    assert decide(0, 3, 2) == CollectedReason.ALL_ANSWERED
 
 
 def test_overdue_closes_when_the_quorum_is_met_even_after_a_week() -> None:

@@ -287,14 +287,12 @@ def test_imputed_values_count_in_no_mean_and_no_spread(offset: float) -> None:
         rows.append((np.repeat(held, points.sizes, axis=0), np.repeat(which, points.sizes)))
     held, labels = (np.concatenate(each) for each in zip(*rows, strict=True))
     # A point without its second value may be in either cluster: it lies half-way.
+    task = evaluation.task(raw_result(centroids, config))
     labels[np.isnan(held).any(axis=1)] = [
         label
         for points in sites.values()
         for label in np.repeat(
-            evaluation.label_points(evaluation.task(raw_result(centroids, config)), points, config)[
-                :25
-            ],
-            points.sizes[:25],
+            evaluation.label_points(task, points, config)[:25], points.sizes[:25]
         )
     ]
     profile = _outcome(sites, centroids, config).profile

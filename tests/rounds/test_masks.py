@@ -19,10 +19,10 @@ from fedclust.numeric.arrays import BoolMatrix
 from fedclust.numeric.distances import masked_squared_distances, nearest_centroid
 from fedclust.rounds import evaluation
 from fedclust.schema.model import Model
-from fedclust.schema.result import Result
 from fedclust.schema.task import Contribution, Points
 from fedclust.wire import codec
 from support.points import config_of
+from support.results import result_of
 
 HAS = {"a": [0, 1, 2], "b": [1, 2, 3], "c": [0, 2, 3]}
 POLICY = {"missing": "mask", "min_group_size": 5}
@@ -66,14 +66,7 @@ def test_weighted_points_are_measured_over_what_they_share_with_their_centroid(s
     k, d = 3, 4
     known = rng.random((k, d)) < 0.7
     centroids = np.where(known, rng.normal(size=(k, d)), 0.0)
-    raw = Result(
-        centroids=centroids,
-        centroids_original=centroids,
-        columns=tuple("wxyz"),
-        mask=known,
-        center=np.zeros(d),
-        scale=np.ones(d),
-    )
+    raw = result_of(centroids, profile=None, columns=tuple("wxyz"), mask=known)
     has = {"a": rng.random(d) < 0.7, "b": rng.random(d) < 0.7}
     options = METHODS["lloyd"].options(n_clusters=len(centroids))
     config = replace(config_of(options, d=d, p=3, missing="mask"), roster=("a", "b"), masks=has)
@@ -150,14 +143,8 @@ def test_a_feature_is_scaled_by_the_sites_that_have_it() -> None:
 def test_equal_values_are_one_cluster_only_where_the_same_features_are_known() -> None:
     centroids = np.array([[1.0, 0.0], [1.0, 0.0], [1.0, 5.0], [1.0, 0.0]])
     mask = np.array([[True, True], [True, False], [True, True], [True, True]])
-    raw = Result(
-        centroids=np.where(mask, centroids, 7.0),
-        centroids_original=centroids,
-        mask=mask,
-        center=np.array([10.0, 10.0]),
-        scale=np.ones(2),
-        mapping={"a": (0, 1, 2, 3)},
-    )
+    about = {"mask": mask, "center": np.array([10.0, 10.0]), "mapping": {"a": (0, 1, 2, 3)}}
+    raw = result_of(np.where(mask, centroids, 7.0), profile=None, **about)
     done = complete_result(raw, n_clusters=4)
     assert done.mask is not None
     assert len(done.centroids) == 3
@@ -169,14 +156,8 @@ def test_equal_values_are_one_cluster_only_where_the_same_features_are_known() -
 
 
 def test_prototypes_keep_their_clusters_when_these_are_sorted() -> None:
-    raw = Result(
-        centroids=np.array([[5.0], [1.0]]),
-        centroids_original=np.array([[5.0], [1.0]]),
-        prototypes=np.array([[9.0], [0.0], [4.0]]),
-        prototype_labels=(0, 1, 0),
-        center=np.zeros(1),
-        scale=np.ones(1),
-    )
+    prototypes = {"prototypes": np.array([[9.0], [0.0], [4.0]]), "prototype_labels": (0, 1, 0)}
+    raw = result_of([[5.0], [1.0]], profile=None, **prototypes)
     done = complete_result(raw, n_clusters=2)
     assert done.prototypes.ravel().tolist() == [0.0, 4.0, 9.0]
     assert done.prototype_labels == (0, 1, 1)
@@ -185,14 +166,8 @@ def test_prototypes_keep_their_clusters_when_these_are_sorted() -> None:
 
 
 def test_rows_without_a_known_feature_have_no_label() -> None:
-    result = Result(
-        centroids=np.array([[0.0, 3.0], [0.0, 8.0]]),
-        centroids_original=np.array([[0.0, 3.0], [0.0, 8.0]]),
-        mask=np.array([[False, True], [False, True]]),
-        center=np.zeros(2),
-        scale=np.ones(2),
-        impute=np.array([1.0, 7.9]),
-    )
+    about = {"mask": np.array([[False, True]] * 2), "impute": np.array([1.0, 7.9])}
+    result = result_of([[0.0, 3.0], [0.0, 8.0]], profile=None, **about)
     assert label_by_centroid(result, np.array([[1.0, np.nan]])).tolist() == [-1]
     assert label_by_centroid(result, np.array([[np.nan, 3.5], [2.0, np.nan]])).tolist() == [0, 1]
 

@@ -9,7 +9,8 @@ from fedclust.rounds.coordinator import report_recommended
 from fedclust.rounds.model_selection import choose, cloud_sentences, sole_choice, start_agreement
 from fedclust.rounds.resolution import FINER
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import CloudComparison, Result, SweepEntry
+from fedclust.schema.result import CloudComparison, SweepEntry
+from support.results import result_of
 
 
 def test_starts_agree_at_the_clusters_there_are() -> None:
@@ -33,15 +34,9 @@ def cloud(p: float, gap: float = 0.0, cluster_p: list[float] | None = None) -> C
 def entry(
     k: int, one_cloud: CloudComparison | None = None, fine: bool = False, **measured: Any
 ) -> SweepEntry:
-    result = Result(
-        centroids=np.zeros((k, 1)),
-        centroids_original=np.zeros((k, 1)),
-        center=np.zeros(1),
-        scale=np.ones(1),
-        n_clusters=k,
-        one_cloud=one_cloud,
-        warnings=(f"The {k} {FINER}: more.",) if fine else ("Something else.",),
-    )
+    warnings = (f"The {k} {FINER}: more.",) if fine else ("Something else.",)
+    about = {"n_clusters": k, "one_cloud": one_cloud, "warnings": warnings}
+    result = result_of(np.zeros((k, 1)), profile=None, **about)
     return SweepEntry(n_clusters=k, result=result, **measured)
 
 

@@ -126,15 +126,9 @@ class FakeCoordinator(httpx.BaseTransport):
         path = request.url.path.removeprefix("/v1/")
         parts = path.split("/")
         if path == "whoami":
-            return in_json(
-                models.WhoAmI(
-                    role="site",
-                    name=self.me,
-                    expires_at=EPOCH + timedelta(days=365),
-                    server_version="0",
-                    protocol_version=models.PROTOCOL_VERSION,
-                )
-            )
+            until = {"expires_at": EPOCH + timedelta(days=365)}
+            spoken = {"server_version": "0", "protocol_version": models.PROTOCOL_VERSION}
+            return in_json(models.WhoAmI(role="site", name=self.me, **until, **spoken))
         if path == "sessions":
             return in_json(models.Page(items=(self._info().model_dump(mode="json"),)))
         if parts[:2] != ["sessions", "heart"]:
@@ -238,15 +232,10 @@ class FakeCoordinator(httpx.BaseTransport):
         return _binary(view, ETag=etag)
 
     def receipt(self, number: int, phase: str, body: bytes) -> models.Receipt:
-        return models.Receipt(
-            session="heart",
-            site=self.me,
-            round=number,
-            phase=phase,
-            sha256=codec.sha256(body),
-            size=len(body),
-            received_at=EPOCH + timedelta(minutes=number),
-        )
+        received = EPOCH + timedelta(minutes=number)
+        of = {"session": "heart", "site": self.me, "round": number, "phase": phase}
+        sent = {"sha256": codec.sha256(body), "size": len(body), "received_at": received}
+        return models.Receipt(**of, **sent)
 
     def _submit(self, number: int, request: httpx.Request) -> httpx.Response:
         body = request.content
@@ -317,17 +306,14 @@ class FakeCoordinator(httpx.BaseTransport):
         return codec.decode(codec.encode(written))
 
     def _result(self) -> models.ResultDocument:
+        method = {"algorithm": "lloyd"}
         return models.ResultDocument(
             session="heart",
             completed_at=EPOCH,
             features=self.definition.features,
             result=codec.to_tree(self.step.result),
             provenance=PROVENANCE.model_copy(
-                update={
-                    "definition_sha256": self.sha256,
-                    "algorithm": "lloyd",
-                    "sites": tuple(self.roster),
-                }
+                update={"definition_sha256": self.sha256, **method, "sites": tuple(self.roster)}
             ),
         )
 

@@ -75,18 +75,9 @@ class ServerProcess:
         if not (self.empty or elsewhere or self.data_dir.exists()):
             create_sqlite(self.data_dir)
         with self.log.open("ab") as log:
+            place = ("--data-dir", str(self.data_dir), "--port", str(self._port))
             self.process = processes.popen(
-                [
-                    *self.command,
-                    "serve",
-                    "--data-dir",
-                    str(self.data_dir),
-                    "--port",
-                    str(self._port),
-                    "--ready-file",
-                    str(ready),
-                    *self.flags,
-                ],
+                [*self.command, "serve", *place, "--ready-file", str(ready), *self.flags],
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 cwd=self.data_dir.parent,

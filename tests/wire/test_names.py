@@ -8,22 +8,8 @@ from pydantic import ValidationError
 from fedclust.schema.feature import Feature
 from fedclust.wire.models import PrincipalCreate, PrincipalPatch
 
-GOOD = [
-    "age",
-    "Größe",
-    "年齢",
-    "возраст",
-    "السن",
-    "β-hCG",
-    "µmol/l",
-    "μmol/l",
-    "m²",
-    "°C",
-    "1/10³",
-    "chol (total), %",
-    "🫀",
-    "x_1",
-]
+GOOD = ["age", "Größe", "年齢", "возраст", "السن", "β-hCG", "🫀", "x_1", "chol (total), %"]
+UNITS = ["µmol/l", "μmol/l", "m²", "°C", "1/10³"]
 BAD = {
     "a control character": "a\u0085b",
     "a zero-width space": "a\u200bb",
@@ -50,7 +36,7 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize("text", GOOD)
+@pytest.mark.parametrize("text", [*GOOD, *UNITS])
 def test_text_of_any_script_is_taken(text: str) -> None:
     assert Feature(name=text, unit=text).name == text
     assert Feature(name="sex", kind="categorical", levels=(text, "other")).levels is not None
