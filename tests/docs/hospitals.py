@@ -10,6 +10,7 @@ from typing import Any
 from docs.page import Page
 from fedclust import Client, Site
 from fedclust.data import Dataset
+from support.definitions import session_body
 
 AGE = {"name": "age", "unit": "years", "lower": 0, "upper": 120}
 CHOL = {"name": "chol", "unit": "mg/dl", "lower": 0, "upper": 1000}
@@ -46,18 +47,10 @@ class Hospitals:
 
     def create(self, name: str, **definition: Any) -> None:
         """Create a session with federated k-means, unless ``definition`` says otherwise."""
-        body = {
-            "name": name,
-            "purpose": "Which types of coronary patients do the hospitals share?",
-            "algorithm": "fkm",
-            "config": {"n_clusters": 2},
-            "features": list(self.features),
-            "sites": list(self.sites),
-            "seed": 7,
-            **definition,
-        }
+        purpose = "Which types of coronary patients do the hospitals share?"
+        given = {"name": name, "purpose": purpose, "sites": list(self.sites), "seed": 7}
         with Client(self.page.url, self.analyst_token) as analyst:
-            analyst.create_session(body)
+            analyst.create_session(session_body(*self.features, **{**given, **definition}))
 
     def site(self, name: str | None = None) -> Site:
         """Return a site in Python: the reader's, unless named."""

@@ -38,10 +38,10 @@ from fedclust_service.store import Store, Tx
 from support.api_caller import NOBODY
 from support.consortium import Consortium, columns, declared
 from support.databases import PostgresServer
+from support.definitions import session_body
 from support.driven import data_of, site_step
 from support.processes import WRONG_TIME
 from support.proxies import Balancer, Link
-from support.purpose import PURPOSE
 from support.server import ServerProcess
 from support.store_rows import rounds_to_aggregate
 from support.timeouts import TIMEOUT_S
@@ -154,23 +154,14 @@ class _Scene:
         self._people = Consortium.found(
             self.balancer.url, self.workers[0].operator_token, tuple(data)
         )
-        definition = {
-            "config": {"n_clusters": K},
-            "policy": POLICY,
-            "features": declared(D, -20.0, 30.0),
-        }
+        features = declared(D, -20.0, 30.0)
+        definition = {"config": {"n_clusters": K}, "policy": POLICY, "features": features}
         reference = simulate("lloyd", data, seed=7, **definition)
         self._expected_result = shared(codec.to_tree(reference.result))
         self._expected_answers = {
             (entry.round, entry.site): _digest(entry.payload) for entry in reference.trace_
         }
-        self._definition = {
-            "purpose": PURPOSE,
-            "algorithm": "lloyd",
-            "sites": sorted(data),
-            "seed": 7,
-            **definition,
-        }
+        self._definition = session_body(algorithm="lloyd", sites=sorted(data), seed=7, **definition)
         self._sessions = 0
         #: Released once for each request of a site.
         self.passed = threading.Semaphore(0)

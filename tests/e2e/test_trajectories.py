@@ -20,6 +20,7 @@ from fedclust.site.state import SiteState
 from fedclust.wire.codec import to_tree
 from support.command_line import CommandLine
 from support.consortium import Consortium
+from support.definitions import session_file
 from support.server import running_server
 
 SITES = ("ada", "brno", "cadiz")
@@ -69,14 +70,8 @@ def toml(path: Path, **rule: Any) -> str:
 
 def define(path: Path) -> str:
     """Write a definition that asks the trajectory, and return its path."""
-    body = {
-        "algorithm": "lloyd",
-        "sites": [*SITES],
-        "features": [GRID],
-        "purpose": "Who recovers and who does not?",
-    }
-    path.write_text(json.dumps({**body, "config": {"n_clusters": 3}}), "utf-8")
-    return str(path)
+    asked = {"algorithm": "lloyd", "sites": [*SITES], "config": {"n_clusters": 3}}
+    return session_file(path, GRID, **asked)
 
 
 def test_simulate_from_the_command_line(tmp_path: Path, command_line: CommandLine) -> None:

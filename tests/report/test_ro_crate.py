@@ -45,13 +45,10 @@ def result() -> SessionResult:
         "fkm", rows, config={"n_clusters": [2, 3]}, features=[HOSTILE, {"name": "bp"}], seed=0
     )
     definition = found.definition
+    same = ("algorithm", "method_version", "engine_version", "seed", "sites")
     provenance = Provenance(
+        **{name: getattr(definition, name) for name in same},
         definition_sha256=sha256(canonical(definition)),
-        algorithm=definition.algorithm,
-        method_version=definition.method_version,
-        engine_version=definition.engine_version,
-        seed=definition.seed,
-        sites=definition.sites,
         server_version="0.1.0",
         platform=PLATFORM,
         submissions=(ProvenanceEntry(round=1, site="lyon", sha256="a" * 64),),

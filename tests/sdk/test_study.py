@@ -26,18 +26,14 @@ FEATURES = [
 
 
 def study(**changes: Any) -> StudyCreate:
+    rules = {"policy": {"quorum": 3, "min_group_size": 7}, "start": "manual"}
     body = {
         "name": "hearts",
         "purpose": PURPOSE,
         "contact": "ada@example.org",
         "sites": SITES,
         "features": FEATURES,
-        "defaults": {
-            "algorithm": "fkm",
-            "config": {"n_clusters": 4, "n_init": 2},
-            "policy": {"quorum": 3, "min_group_size": 7},
-            "start": "manual",
-        },
+        "defaults": {"algorithm": "fkm", "config": {"n_clusters": 4, "n_init": 2}, **rules},
     }
     return StudyCreate.model_validate_json(json.dumps({**body, **changes}))
 

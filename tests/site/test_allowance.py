@@ -85,15 +85,9 @@ class Hospital:
         """Store the record of joining, as a session does."""
         names = (asked.coordinator, asked.site, asked.session, asked.definition_sha256)
         journal = Journal(self.state, *names)
-        declared = Participation(
-            definition_sha256=SHA,
-            features=("x0",),
-            size_band="50-199",
-            table_id=table,
-            sdk_version="0",
-            methods={},
-            engine=(),
-        )
+        data = {"features": ("x0",), "size_band": "50-199", "table_id": table}
+        sdk = {"sdk_version": "0", "methods": {}, "engine": ()}
+        declared = Participation(definition_sha256=SHA, **data, **sdk)
         journal.write_record(SessionRecord(consented_at=NOW, participation=declared, within=()))
         return journal
 

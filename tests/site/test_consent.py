@@ -22,8 +22,8 @@ from fedclust.site.allowance import Balance, Question
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.data_terms import data_terms
 from fedclust.site.review import review_page
-from fedclust.wire.codec import canonical_json
-from fedclust.wire.models import OperatorInfo, SessionCreate
+from fedclust.wire.models import OperatorInfo
+from support.definitions import session_request
 
 FIGURES = TableFigures(
     n_persons=303,
@@ -60,34 +60,29 @@ WHO = "ada", OperatorInfo(name="Heart registry, it@registry.example", retention_
 
 
 def request(**changes: Any) -> ConsentRequest:
-    body: dict[str, Any] = {
+    features = [{"name": f"x{j}", "unit": "mg/dl", "lower": 0, "upper": 9} for j in range(8)]
+    given: dict[str, Any] = {
         "name": "heart-2026",
         "title": "Types of coronary patients",
         "purpose": ("Which types of coronary patients do four hospitals share? " * 2).strip(),
         "contact": "Ada Lovelace, ada@example.org",
         "approval": "Ethics board of Zurich, 2026-17",
         "expires": "2027-01-01T00:00:00Z",
-        "algorithm": "fkm",
         "config": {"n_clusters": 4},
-        "features": [{"name": f"x{j}", "unit": "mg/dl", "lower": 0, "upper": 9} for j in range(8)],
         "sites": ["budapest", "cleveland", "long-beach", "zurich"],
-        **changes,
     }
-    definition = freeze(SessionCreate.model_validate_json(canonical_json(body)), 7)
+    definition = freeze(session_request(*features, **{**given, **changes}), 7)
+    rows = {"p": 5, "persons": 303, "groups_of": 5, "size_band": "200-999", "data": DATA}
     return ConsentRequest(
         coordinator="https://coordinator.example",
         site="zurich",
         analyst=WHO[0],
         operator=WHO[1],
         definition=definition,
-        p=5,
-        persons=303,
-        groups_of=5,
-        size_band="200-999",
         persons_declared=True,
         features=tuple(feature.name for feature in definition.features),
-        data=DATA,
         figures=FIGURES,
+        **rows,
     )
 
 

@@ -29,6 +29,7 @@ from fedclust.protection.outcome_counts import RandBelow
 from fedclust.schema.size_bands import size_band
 from fedclust.wire import codec
 from fedclust.wire.submissions import BINARY, JSON, write_submission
+from support.definitions import session_body
 from support.driven import count_of, data_of
 from support.purpose import PURPOSE
 from support.reader import NOBODY, Reader
@@ -104,17 +105,8 @@ class ApiCaller:
         """Return the body of a session of lloyd, K = 2."""
         policy = {"min_sites": min(3, len(sites)), "min_group_size": 5}
         policy |= changes.pop("policy", {})
-        return {
-            "name": name,
-            "purpose": PURPOSE,
-            "algorithm": "lloyd",
-            "config": {"n_clusters": 2},
-            "features": FEATURES,
-            "sites": sites,
-            "seed": 7,
-            "policy": policy,
-            **changes,
-        }
+        given = {"name": name, "algorithm": "lloyd", "sites": sites, "seed": 7, "policy": policy}
+        return session_body(*FEATURES, **{**given, **changes})
 
     def define(self, owner: str, name: str, sites: list[str], **changes: Any) -> Any:
         """Create a session."""

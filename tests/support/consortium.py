@@ -25,8 +25,8 @@ from fedclust.result.session_result import SessionResult
 from fedclust.site import Site
 from fedclust.wire.models import Participation, ResultDocument, SessionInfo
 from support import processes
+from support.definitions import session_body
 from support.processes import COMMAND, clean_environment
-from support.purpose import PURPOSE
 from support.timeouts import TIMEOUT_S
 
 
@@ -67,17 +67,10 @@ class Consortium:
 
     def create(self, name: str, n_features: int, **definition: Any) -> SessionInfo:
         """Create a lloyd session of all sites, unless ``definition`` says otherwise."""
-        body = {
-            "name": name,
-            "purpose": PURPOSE,
-            "algorithm": "lloyd",
-            "features": declared(n_features),
-            "sites": sorted(self.site_tokens),
-            "seed": 7,
-            **definition,
-        }
+        sites = sorted(self.site_tokens)
+        asked = {"name": name, "algorithm": "lloyd", "sites": sites, "seed": 7, **definition}
         with self.analyst() as analyst:
-            return analyst.create_session(body)
+            return analyst.create_session(session_body(*declared(n_features), **asked))
 
     def result(self, session: str) -> ResultDocument:
         """Return the result as the analyst reads it."""

@@ -23,8 +23,8 @@ from fedclust.site import Site
 from fedclust.wire import codec, models
 from fedclust.wire.errors import CONTENT_TYPE, problem
 from fedclust.wire.submissions import read_submission, read_submission_head
+from support.definitions import session_request
 from support.driven import count_of, data_of, site_step
-from support.purpose import PURPOSE
 from support.results import PROVENANCE
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
@@ -66,18 +66,9 @@ class FakeCoordinator(httpx.BaseTransport):
     ) -> None:
         if others is None:
             others = {"alpha": three_clusters(50, 1), "beta": three_clusters(45, 2)}
-        body = {
-            "name": "heart",
-            "purpose": PURPOSE,
-            "algorithm": "lloyd",
-            "config": {"n_clusters": 3},
-            "features": list(features),
-            "sites": sorted([me, *others]),
-            "policy": {"max_rounds": 4},
-            **definition,
-        }
-        request = models.SessionCreate.model_validate_json(codec.canonical_json(body))
-        self.definition = freeze(request, 7)
+        asked = {"algorithm": "lloyd", "config": {"n_clusters": 3}, "policy": {"max_rounds": 4}}
+        asked |= {"sites": sorted([me, *others]), **definition}
+        self.definition = freeze(session_request(*features, **asked), 7)
         self.sha256 = codec.sha256(canonical(self.definition))
         self.plan = plan_of(self.definition)
         self.me, self.others, self.roster = me, dict(others), sorted([me, *others])

@@ -158,16 +158,12 @@ class DirectApi:
         row = self.row(name)
         if changes.get("table_id") is not None:
             changes.setdefault("heads", chain("a"))
-        fields: dict[str, Any] = {
-            "definition_sha256": row.definition_sha256,
-            "consents": Consents(),
-            "features": ("age", "chol"),
-            "size_band": "50-199",
-            "sdk_version": "1.0",
-            "methods": {counting_method.NAME: (row.method_version,)},
-            "engine": (rounds.VERSION,),
-        }
-        return Participation(**{**fields, **changes})
+        methods = {counting_method.NAME: (row.method_version,)}
+        sdk = {"sdk_version": "1.0", "methods": methods, "engine": (rounds.VERSION,)}
+        data = {"features": ("age", "chol"), "size_band": "50-199", "consents": Consents()}
+        return Participation(
+            **{"definition_sha256": row.definition_sha256, **data, **sdk, **changes}
+        )
 
     def join(self, name: str, *who: str, **changes: Any) -> None:
         """Have sites join."""

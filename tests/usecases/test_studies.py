@@ -19,17 +19,14 @@ EVE = actor(Role.ANALYST, "eve")
 
 
 def body(name: str = "hearts", **changes: Any) -> StudyCreate:
+    method = {"algorithm": counting_method.NAME, "config": {"width": len(SITES)}}
     fields = {
         "name": name,
         "title": "Hearts",
         "purpose": PURPOSE,
         "sites": SITES,
         "features": [{"name": "age"}, {"name": "chol"}],
-        "defaults": {
-            "algorithm": counting_method.NAME,
-            "config": {"width": len(SITES)},
-            "policy": {"scaling": "none", "missing": "drop"},
-        },
+        "defaults": {**method, "policy": {"scaling": "none", "missing": "drop"}},
         **changes,
     }
     return StudyCreate.model_validate_json(json.dumps(fields))
@@ -45,9 +42,8 @@ def study(both: DirectApi) -> DirectApi:
 
 def add(direct: DirectApi, name: str, who: Any = ANALYST, **fields: Any) -> Any:
     wanted = json.dumps({"name": name, "study": "hearts", "seed": 7, **fields})
-    return sessions.create_session(direct.co, who, SessionRequest.model_validate_json(wanted).root)[
-        0
-    ]
+    request = SessionRequest.model_validate_json(wanted).root
+    return sessions.create_session(direct.co, who, request)[0]
 
 
 # --- studies --------------------------------------------------------------------------------------
