@@ -60,11 +60,15 @@ def test_the_papers_data_are_x_then_y_of_each_cluster_from_seed_42() -> None:
     assert np.array_equal(_data.fkm("1", 1.5).X[:50], np.column_stack([x, y]))
 
 
+def means_and_gap(data: Any) -> tuple[Any, float]:
+    """Return the means of 16 classes, and the least distance between two of them."""
+    means = np.array([data.X[data.y == k].mean(axis=0) for k in range(16)])
+    return means, np.linalg.norm(means[:, None] - means, axis=2)[np.triu_indices(16, 1)].min()
+
+
 def test_mixtures_are_as_far_apart_as_asked() -> None:
     data = _data.mixture(16, 20, sigma=6.0, points=400)
-    means = np.array([data.X[data.y == k].mean(axis=0) for k in range(16)])
-    gaps = np.linalg.norm(means[:, None] - means, axis=2)[np.triu_indices(16, 1)]
-    assert gaps.min() == pytest.approx(6.0, abs=0.15)
+    assert means_and_gap(data)[1] == pytest.approx(6.0, abs=0.15)
     assert len(data.split) == 20
     assert all(len(np.unique(data.y[rows])) == 4 for rows in data.split.values())
 
@@ -72,12 +76,11 @@ def test_mixtures_are_as_far_apart_as_asked() -> None:
 def test_c_is_the_active_separation_of_definition_3_5() -> None:
     data = _data.mixture(16, 20, c=2.0)
     norm = _data.norm_of_rest(data.X, data.y)
-    rest = data.X - np.array([data.X[data.y == k].mean(axis=0) for k in range(16)])[data.y]
+    means, gap = means_and_gap(data)
+    rest = data.X - means[data.y]
     assert norm == pytest.approx(np.linalg.norm(rest, 2))
     delta = 4 * norm / np.sqrt(100)
-    means = np.array([data.X[data.y == k].mean(axis=0) for k in range(16)])
-    gaps = np.linalg.norm(means[:, None] - means, axis=2)[np.triu_indices(16, 1)]
-    assert gaps.min() == pytest.approx(2 * 2.0 * np.sqrt(5) * 2 * delta, rel=0.01)
+    assert gap == pytest.approx(2 * 2.0 * np.sqrt(5) * 2 * delta, rel=0.01)
 
 
 def test_a_structured_split_gives_no_site_more_clusters_than_asked() -> None:
@@ -123,28 +126,21 @@ def test_spreads_leave_out_what_is_not_there() -> None:
     assert str(_runs.Spread.of([])) == "-"
 
 
-def test_windows_share_30_percent_with_the_next_and_leave_no_feature_out() -> None:
+def test_hospitals_have_the_features_that_the_benchmark_says() -> None:
     rng = np.random.default_rng(0)
     y = np.repeat([0, 1], 40)
+    # Windows share 30 % with the next, and leave no feature out.
     masks = _hospitals.masks(1, rng.normal(size=(80, 370)) + y[:, None], y, 10, seed=1)
     assert masks.any(axis=0).all()
     shared = masks.astype(int) @ masks.T
     assert np.abs(np.diag(shared, 1) / masks.sum(axis=1)[0] - 0.3).max() < 0.05
     assert not np.triu(shared, 2).any()
-
-
-def test_a_tenth_of_the_features_is_everywhere_and_the_rest_at_one_site_each() -> None:
-    rng = np.random.default_rng(0)
-    y = np.repeat([0, 1], 40)
+    # A tenth of the features is everywhere, the rest at one site each.
     masks = _hospitals.masks(2, rng.normal(size=(80, 400)) + y[:, None], y, 10, seed=1)
     counts = masks.sum(axis=0)
     assert (counts == 10).sum() == 40
     assert (counts == 1).sum() == 360
-
-
-def test_every_site_gets_its_share_of_the_telling_features() -> None:
-    rng = np.random.default_rng(0)
-    y = np.repeat([0, 1], 40)
+    # Every site gets its share of the telling features.
     X = rng.normal(size=(80, 100))
     X[:, :10] += 9.0 * y[:, None]
     hands = _hospitals.dealt(X, y, 10, rng)

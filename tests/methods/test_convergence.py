@@ -24,52 +24,32 @@ def _best(judgement: Judgement) -> float | None:
     return None if judgement.best is None else float(judgement.best.centroids[0, 0])
 
 
-def test_two_rounds_without_improvement_converge_on_the_best() -> None:
+def test_two_rounds_without_improvement_in_succession_converge_on_the_best() -> None:
     config = _config("a", "b")
     rounds = [{"a": 10.0, "b": 10.0}, {"a": 6.0, "b": 9.0}, {"a": 6.0, "b": 9.5}]
 
     assert not _play(rounds, config).converged
     judged = _play([*rounds, {"a": 6.0, "b": 9.2}], config)
-    assert judged.converged
-    assert _best(judged) == 1.0
+    assert (judged.converged, _best(judged)) == (True, 1.0)
+    # An improvement restarts the count.
+    costs, alone = (10.0, 10.0, 5.0, 5.0, 5.0), _config("a")
+    assert not _play([{"a": cost} for cost in costs[:4]], alone).converged
+    assert _play([{"a": cost} for cost in costs], alone).converged
+    # Improvements below the tolerance are kept, but do not count.
+    judged = _play([{"a": 1.0}, {"a": 1.0 - 1e-8}, {"a": 1.0 - 2e-8}], alone)
+    assert (judged.converged, _best(judged)) == (True, 2.0)
 
 
-def test_an_improvement_restarts_the_count() -> None:
-    config = _config("a")
-    rounds: list[dict[str, float | None]] = [{"a": 10.0}, {"a": 10.0}, {"a": 5.0}, {"a": 5.0}]
-
-    assert not _play(rounds, config).converged
-    assert _play([*rounds, {"a": 5.0}], config).converged
-
-
-def test_improvements_below_the_tolerance_are_kept_but_do_not_count() -> None:
-    judged = _play([{"a": 1.0}, {"a": 1.0 - 1e-8}, {"a": 1.0 - 2e-8}], _config("a"))
-
-    assert judged.converged
-    assert _best(judged) == 2.0
-
-
-def test_rounds_are_compared_over_the_sites_that_answered_both() -> None:
+def test_rounds_are_compared_over_the_sites_that_answered_both_if_these_are_enough() -> None:
     config = _config("a", "b", "c", quorum=2)
     # Without c the sum is smaller, but at a and b together it is larger.
     judged = _play([{"a": 1.0, "b": 1.0, "c": 9.0}, {"a": 1.0, "b": 1.5}], config)
 
-    assert _best(judged) == 0.0
-    assert judged.stale == 1
-
-
-def test_rounds_that_share_too_few_sites_are_not_compared() -> None:
-    config = _config("a", "b", "c", quorum=2)
+    assert (_best(judged), judged.stale) == (0.0, 1)
     judged = _play([{"a": 5.0, "b": 5.0}, {"b": 1.0, "c": 1.0}, {"a": 1.0, "c": 1.0}], config)
-
-    assert _best(judged) == 0.0
-    assert judged.stale == 0
-
-
-def test_without_a_quorum_in_the_policy_every_joined_site_must_share() -> None:
-    judged = _play([{"a": 5.0, "b": 5.0}, {"a": 1.0}], _config("a", "b"))
-
-    assert _best(judged) == 0.0
+    assert (_best(judged), judged.stale) == (0.0, 0)
+    # Without a quorum in the policy every joined site must share.
+    assert _best(_play([{"a": 5.0, "b": 5.0}, {"a": 1.0}], _config("a", "b"))) == 0.0
 
 
 def test_a_roster_change_discards_the_best_round() -> None:

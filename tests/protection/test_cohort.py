@@ -27,7 +27,7 @@ def test_fewer_than_p_persons_leave_no_cohort() -> None:
     assert site.cohorts == []
 
 
-def test_absence_is_no_withdrawal() -> None:
+def test_absence_and_corrections_change_no_release_real_record() -> None:
     site, people = with_groups()
     before = site.cohort
 
@@ -35,6 +35,12 @@ def test_absence_is_no_withdrawal() -> None:
 
     assert (site.recognition.known, site.recognition.missing) == (31, 29)
     assert site.cohort is before
+
+    site.update({name: row + np.array([5.0, 0.0, 0.0]) for name, row in people.items()})
+
+    assert site.cohort is before
+    assert site.recognition.differing["x0"] == (60, 60)
+    assert site.recognition.differing["x1"][0] == 0
 
 
 def test_newcomers_wait_until_there_are_enough() -> None:
@@ -108,18 +114,6 @@ def test_a_column_under_another_name_moves_by_one_rank_a_person_real_record(n_ch
         lowest, highest = (len(own) - 1) // 2, len(own) // 2 + changed[group]
         assert own[lowest] - second / 2 <= after <= own[min(highest, len(own) - 1)] + second / 2
         assert changed[group] or abs(after - before) <= (first + second) / 2
-
-
-def test_corrections_change_no_release_real_record() -> None:
-    site, people = with_groups()
-    before = site.cohort
-
-    changed = {name: row + np.array([5.0, 0.0, 0.0]) for name, row in people.items()}
-    site.update(changed)
-
-    assert site.cohort is before
-    assert site.recognition.differing["x0"] == (60, 60)
-    assert site.recognition.differing["x1"][0] == 0
 
 
 def test_a_row_without_an_id_is_withdrawn_by_its_number() -> None:

@@ -109,7 +109,7 @@ def test_a_value_that_may_not_be_the_mean_has_a_mark() -> None:
     assert any("(* in a row of means)" in note for note in table([False, True]).footnotes)
 
 
-def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:
+def test_outcomes_stand_with_their_intervals_and_every_file_has_every_cell() -> None:
     facts = outcome_facts(n_clusters=3)
     table = table_one(facts)
     said = str(table)
@@ -120,11 +120,7 @@ def test_outcomes_stand_with_their_intervals_and_open_ones_in_words() -> None:
     assert "odds ratio" in said
     assert "within the cell" not in said
     assert all(len(line) == len(table.header) for line in table.rows)
-
-
-def test_every_file_has_every_cell_and_the_same_bytes_again() -> None:
-    facts = outcome_facts(n_clusters=3)
-    table = table_one(facts)
+    # Every file has every cell, and the same bytes again.
     cells = [*table.header, *(cell for line in table.rows for cell in line)]
     files = {ending: table.content(f"t{ending}") for ending in FORMATS}
     assert files == {ending: table_one(facts).content(f"t{ending}") for ending in FORMATS}

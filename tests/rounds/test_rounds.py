@@ -168,22 +168,15 @@ def test_a_late_joiner_takes_part_at_once_and_uses_the_sessions_scale() -> None:
     assert run.result.sizes == (78, 78, 78)
 
 
-def test_a_site_that_leaves_stops_nobody() -> None:
+def test_a_site_that_leaves_or_misses_rounds_stops_nobody() -> None:
     sites = blobs(CENTRES, (12, 20, 31, 15))
-    run = drive(
-        plan_for(2, {"n_clusters": 3}),
-        sites,
-        roster=lambda number: "abc" if number >= 4 else "abcd",
-    )
+    plan = plan_for(2, {"n_clusters": 3}, {"quorum": 3})
+    run = drive(plan, sites, roster=lambda number: "abc" if number >= 4 else "abcd")
 
     assert run.result.stopped_because == "converged"
     assert sorted(run.result.site_sizes) == ["a", "b", "c"]
     np.testing.assert_allclose(run.result.centroids_original, CENTRES[[0, 2, 1]], atol=0.1)
-
-
-def test_a_site_that_missed_a_round_is_asked_in_the_next() -> None:
-    sites = blobs(CENTRES, (12, 20, 31, 15))
-    plan = plan_for(2, {"n_clusters": 3}, {"quorum": 3})
+    # Who missed a round is asked in the next.
     run = drive(plan, sites, silent=lambda number: "d" if number in (1, 2, 4) else "")
 
     assert run.result.stopped_because == "converged"

@@ -68,13 +68,9 @@ def test_all_columns_that_sites_code_otherwise_are_named() -> None:
     assert len(found_in(sites)) == 2
 
 
-def test_sites_of_another_mix_are_not_named() -> None:
-    assert (
-        found_in(consortium([[0.8, 0.1, 0.1], [0.1, 0.9, 0.0], None, [0.0, 0.2, 0.8], None])) == {}
-    )
-
-
-def test_a_kind_of_persons_that_only_one_site_has_names_no_column() -> None:
+def test_another_mix_of_persons_or_a_kind_that_only_one_site_has_names_no_column() -> None:
+    mixes = [[0.8, 0.1, 0.1], [0.1, 0.9, 0.0], None, [0.0, 0.2, 0.8], None]
+    assert found_in(consortium(mixes)) == {}
     sites = consortium([None] * 5)
     rows, _ = sites["site-2"]
     rows[:100] += np.array([-6.0, -6.0, 6.0, 6.0])

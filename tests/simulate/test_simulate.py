@@ -86,13 +86,17 @@ def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
     np.testing.assert_allclose(there.result.scale, here.result.scale, rtol=1e-7)
 
 
-def test_cells_find_separated_clusters_from_nothing() -> None:
+def test_cells_find_separated_clusters_from_nothing_and_the_trace_holds_all_that_was_sent() -> None:
     result = lloyd(blobs(CENTRES, (12, 20, 31)), 4)
 
     found = sorted((result.cluster_centers_ / 6).round().tolist())
     assert found == [[0, 0], [0, 1], [1, 0], [1, 1]]
     assert result.sizes_ == (63, 63, 63, 63)
     assert result.quality_.simplified_silhouette > 0.9
+    rounds = [entry.round for entry in result.history_]
+    assert [(e.round, e.site) for e in result.trace_] == [(n, s) for n in rounds for s in "abc"]
+    assert all(entry.size > 0 for entry in result.trace_)
+    assert result.n_rounds_ == len(rounds) - 2
 
 
 # --- same bytes -----------------------------------------------------------------------------------
@@ -290,12 +294,3 @@ def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) 
     sites = {"a": whole, "b": whole, "c": whole, "d": np.empty((0, 2))}
     result = lloyd(sites, 2, features=["x0", levels])
     assert result.labels_["d"].shape == (0,)
-
-
-def test_the_trace_holds_what_every_site_sent_in_every_round() -> None:
-    result = lloyd(blobs(CENTRES, (12, 20, 31)), 4)
-    rounds = [entry.round for entry in result.history_]
-
-    assert [(e.round, e.site) for e in result.trace_] == [(n, s) for n in rounds for s in "abc"]
-    assert all(entry.size > 0 for entry in result.trace_)
-    assert result.n_rounds_ == len(rounds) - 2

@@ -343,28 +343,24 @@ def test_damaged_pages_end_the_command_or_are_never_read(hospital: Hospital) -> 
     hospital.change("PRAGMA user_version")  # moves all pages into one file
     whole = hospital.state.path.read_bytes()
     size = int.from_bytes(whole[16:18], "big")
-    refused = 0
-    for start in range(0, len(whole), size):
+
+    def put(damaged: bytes) -> None:
         for beside in hospital.state.files[1:]:
             beside.unlink(missing_ok=True)
-        damaged = whole[:start] + os.urandom(size) + whole[start + size :]
         hospital.state.path.write_bytes(damaged)
+
+    refused = 0
+    for start in range(0, len(whole), size):
+        put(whole[:start] + os.urandom(size) + whole[start + size :])
         try:
             (record,) = hospital.store.records().values()
             assert same(record.cohort, before)
         except errors.StateError:
             refused += 1
     assert refused
-
-
-def test_a_state_that_was_emptied_or_cut_is_damaged(hospital: Hospital) -> None:
-    hospital.update(mixed(80))
-    hospital.change("PRAGMA user_version")
-    whole = hospital.state.path.read_bytes()
+    # One that was emptied or cut is refused, and left as it is.
     for damaged in (b"", whole[:50], whole[: len(whole) // 2], b"x" * len(whole)):
-        for beside in hospital.state.files[1:]:
-            beside.unlink(missing_ok=True)
-        hospital.state.path.write_bytes(damaged)
+        put(damaged)
         with pytest.raises(errors.StateDamaged, match="fedclust restore"):
             hospital.update(mixed(80))
         assert hospital.state.path.read_bytes() == damaged

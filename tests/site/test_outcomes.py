@@ -258,7 +258,7 @@ def test_counts_are_stored_before_they_are_shown_and_a_no_keeps_them(
     assert len(draws) == 2
 
 
-def test_a_preview_shows_shapes_and_noise_and_draws_nothing(
+def test_a_preview_and_other_outcomes_in_the_session_draw_nothing(
     tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
     stop_at_outcomes(fake, tmp_path)
@@ -268,6 +268,15 @@ def test_a_preview_shows_shapes_and_noise_and_draws_nothing(
         assert preview.fields == {"cells[0]": "int64[4, 3]", "cells[1]": "int64[4, 4]"}
         assert "sd of died 5, stay 2.5" in preview.note
     assert not any(draws)
+    # A change of an outcome in the session is other data.
+    previewed = list(draws)
+    for other in (
+        MINE.assign(died=np.where(np.arange(80) == 5, 1 - MINE.died.fillna(0), MINE.died)),
+        MINE.assign(stay=np.where(np.arange(80) == 5, 0.01, MINE.stay)),
+    ):
+        with pytest.raises(errors.OtherData):
+            take_part(fake, tmp_path, other)
+    assert draws == previewed
     take_part(fake, tmp_path)
     assert len([*filter(None, draws)]) == 2
 
@@ -323,20 +332,6 @@ def test_points_that_are_given_back_while_it_counts_are_not_drawn_on(
     with pytest.raises(errors.StateError, match="no points are charged"):
         take_part(fake, tmp_path)
     assert stored(fake, tmp_path).keys() == fake.accepted.keys()
-
-
-def test_a_change_of_an_outcome_in_the_session_is_other_data(
-    tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
-) -> None:
-    stop_at_outcomes(fake, tmp_path)
-    for other in (
-        MINE.assign(died=np.where(np.arange(80) == 5, 1 - MINE.died.fillna(0), MINE.died)),
-        MINE.assign(stay=np.where(np.arange(80) == 5, 0.01, MINE.stay)),
-    ):
-        with pytest.raises(errors.OtherData):
-            take_part(fake, tmp_path, other)
-    assert draws == []
-    take_part(fake, tmp_path)
 
 
 # --- crafted models -------------------------------------------------------------------------------

@@ -107,11 +107,10 @@ def test_who_sends_or_reads_waits_for_no_lock(both: DirectApi) -> None:
     assert token.last_used_at is not None
 
 
-def test_a_refusal_undoes_itself_alone(both: DirectApi) -> None:
+def test_a_refusal_undoes_itself_alone_and_a_defect_fails_whose_work_it_is(both: DirectApi) -> None:
     both.session(sites=SITES)
     bodies = {name: both.body("heart", name) for name in SITES}
     bodies["b"] = both.body("heart", "b", weight=0.0)
-
     row = both.row("heart")
 
     def half(uow: UnitOfWork) -> None:
@@ -122,26 +121,16 @@ def test_a_refusal_undoes_itself_alone(both: DirectApi) -> None:
     with held(both):
         first, bad = send(both, "a", bodies["a"]), send(both, "b", bodies["b"])
         undone = both.co.submissions.commit("heart", half)
+        broken = both.co.submissions.commit("heart", lambda _: 1 // 0)
         last = send(both, "d", bodies["d"])
     assert (first.result(TIMEOUT_S).created, last.result(TIMEOUT_S).created) == (True, True)
     assert (slug(bad), slug(undone)) == ("disclosure-refused", "wrong-state")
+    with pytest.raises(ZeroDivisionError):
+        broken.result(TIMEOUT_S)
     assert both.stored() == ["a", "d"]
     assert len(both.audit(action="submission.stored")) == 2
     assert len(both.audit(action="submission.refused")) == 1
     assert both.row("heart").version == row.version
-
-
-def test_a_defect_fails_whose_work_it_is_alone(direct: DirectApi) -> None:
-    direct.session(sites=SITES)
-    bodies = {name: direct.body("heart", name) for name in SITES}
-    with held(direct):
-        first = send(direct, "a", bodies["a"])
-        broken = direct.co.submissions.commit("heart", lambda _: 1 // 0)
-        last = send(direct, "d", bodies["d"])
-    with pytest.raises(ZeroDivisionError):
-        broken.result(TIMEOUT_S)
-    assert (first.result(TIMEOUT_S).created, last.result(TIMEOUT_S).created) == (True, True)
-    assert len(direct.audit(action="submission.stored")) == 2
 
 
 def test_the_same_bytes_twice_in_a_batch_are_stored_once(direct: DirectApi) -> None:

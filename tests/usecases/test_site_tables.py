@@ -85,12 +85,18 @@ def test_a_restored_store_is_refused_with_what_to_do(
     assert details == {"table": TABLE, "reason": reason, "number": last, "head": head, **known}
 
 
-def test_heads_after_the_accepted_change_are_not_enough(direct: DirectApi) -> None:
+def test_heads_after_the_accepted_change_are_not_enough_and_a_session_keeps_its_table(
+    direct: DirectApi,
+) -> None:
     join(direct, "one", chain("a"))
     assert refused(direct, "two", chain("bc", first=2)).slug == "table-heads-needed"
     assert direct.audit(action="site.table_refused") == []
     assert accepted(direct) == [(TABLE, 1, "a")]
     join(direct, "two", chain("abc"))
+    assert refusal(direct.join, "one", "north").slug == "table-changed", "nor without one"
+    assert refused(direct, "one", chain("a"), table=OTHER).slug == "table-changed"
+    (*_, (_, _, details)) = direct.audit(action="site.table_refused")
+    assert details["reason"] == "other"
 
 
 def test_an_unknown_table_is_refused_or_brought_as_separate_groups(direct: DirectApi) -> None:
@@ -112,14 +118,6 @@ def test_an_unknown_table_is_refused_or_brought_as_separate_groups(direct: Direc
         assert refused(direct, "four", chain("c"), **{said: True}).slug == "table-changed"
 
 
-def test_a_session_keeps_its_table(direct: DirectApi) -> None:
-    join(direct, "one", chain("a"))
-    assert refusal(direct.join, "one", "north").slug == "table-changed", "nor without one"
-    assert refused(direct, "one", chain("a"), table=OTHER).slug == "table-changed"
-    (*_, (_, _, details)) = direct.audit(action="site.table_refused")
-    assert details["reason"] == "other"
-
-
 @pytest.mark.parametrize("changes", [{"heads": None}, {"table_id": None}])
 def test_heads_go_together_with_a_table(direct: DirectApi, changes: dict[str, Any]) -> None:
     direct.define()
@@ -139,7 +137,7 @@ def accept(
     return site_tables.accept_table(direct.co, OPERATOR, who, table, body)
 
 
-def test_an_operator_accepts_a_restored_chain(direct: DirectApi) -> None:
+def test_an_operator_accepts_a_restored_chain_or_another_table(direct: DirectApi) -> None:
     join(direct, "one", chain("abc"))
     refused(direct, "two", chain("abd"))
     first = accept(direct, 3, "d")
@@ -152,15 +150,12 @@ def test_an_operator_accepts_a_restored_chain(direct: DirectApi) -> None:
     # The newer state was found after all: now it is the one that branched.
     assert refused(direct, "three", chain("abcf")).slug == "table-changed"
     assert accepted(direct) == [(TABLE, 4, "e")]
-
-
-def test_an_operator_accepts_a_table_after_all_state_was_lost(direct: DirectApi) -> None:
-    join(direct, "one", chain("abc"))
-    refused(direct, "two", chain("d"), table=OTHER)
+    # All state was lost.
+    refused(direct, "three", chain("d"), table=OTHER)
     accept(direct, 1, "d", OTHER)
-    ((_, _, details),) = direct.audit(action="site.table_accepted")
+    (*_, (_, _, details)) = direct.audit(action="site.table_accepted")
     assert (details["number_before"], details["head_before"]) == (None, None)
-    join(direct, "two", chain("d"), table=OTHER)
+    join(direct, "three", chain("d"), table=OTHER)
 
 
 def concerns(direct: DirectApi) -> list[list[str | None]]:
