@@ -141,8 +141,9 @@ def test_a_finished_session_keeps_its_numbers_when_its_payloads_are_scrubbed(
 
 
 def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
+    api = watched.api
     _start(watched, "heart")
-    watched.api.define("ada", "liver", list(SITES))
+    api.define("ada", "liver", list(SITES))
     seen = watched.get("overview")
     assert seen["sessions"] == dict.fromkeys(SessionState, 0) | {"recruiting": 1, "running": 1}
     assert seen["rounds"]["collecting"] == 1
@@ -155,16 +156,11 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
     assert list(seen["versions"]["sdk"].values()) == [3]
     watched.local.coordinator.sealer.run_once()
     assert watched.get("overview")["audit_unsealed"] == 0
-
-
-def test_the_sdks_of_sites_are_known_after_their_sessions_have_ended(watched: Watched) -> None:
-    """Each site counts once, with what it said in the newest session that it joined."""
-    api = watched.api
-    _start(watched, "heart")
+    # Each site counts once, with what it said in the newest session that it joined, also of
+    # sessions that have ended.
     api.ok("POST", "/v1/sessions/heart/cancel", "ada")
     assert list(watched.get("overview")["versions"]["sdk"].values()) == [3]
     watched.clock.advance(60)
-    api.define("ada", "liver", list(SITES))
     newer = api.participation("north", "liver") | {"sdk_version": "99.1"}
     api.ok("PUT", "/v1/sessions/liver/participation", "north", json=newer)
     counts = watched.get("overview")["versions"]["sdk"]

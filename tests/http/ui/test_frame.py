@@ -113,12 +113,17 @@ def test_a_link_in_an_email_finds_the_reader_signed_in(place: Place) -> None:
         assert odd.status_code == 404
 
 
-def test_a_form_of_another_site_signs_nobody_in(place: Place) -> None:
+def test_a_form_of_another_site_signs_nobody_in_or_out(place: Place) -> None:
     """What guards the other forms: test_page_access."""
     headers, token = {"Sec-Fetch-Site": "cross-site"}, {"token": place.api.tokens["ada"]}
     refused = place.visitor().post("/ui/sign-in", data=token, headers=headers)
     assert (refused.status_code, "Nothing was done" in refused.text) == (403, True)
     assert "set-cookie" not in refused.headers
+    # The browser sends no cookie with it, but would take an answer that deletes it.
+    for sent in ({}, headers):
+        answer = place.visitor().post("/ui/sign-out", data={"csrf": "x"}, headers=sent)
+        assert (answer.status_code, "not done" in answer.text) == (401, True)
+        assert not {"set-cookie", "refresh"} & set(answer.headers)
 
 
 def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Place) -> None:
@@ -214,15 +219,6 @@ def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> No
     assert visitor.post("/ui/new-session", content=b"\xff").status_code == 401
     answer = reader.post("/ui/new-session", [("/title", "x" * (4 << 20))])
     assert answer.status_code == 413
-
-
-def test_a_form_from_elsewhere_signs_nobody_out(place: Place) -> None:
-    """The browser sends no cookie with it, but would take an answer that deletes it."""
-    for headers in ({}, {"Sec-Fetch-Site": "cross-site"}):
-        answer = place.visitor().post("/ui/sign-out", data={"csrf": "x"}, headers=headers)
-        assert answer.status_code == 401
-        assert "not done" in answer.text
-        assert not {"set-cookie", "refresh"} & set(answer.headers)
 
 
 def test_nothing_below_ui_is_kept_by_a_browser(place: Place) -> None:

@@ -70,7 +70,7 @@ def token_in(page: str) -> str:
 # --- who may open what ----------------------------------------------------------------------------
 
 
-def test_an_analyst_reads_sites_without_addresses_and_tokens(place: Place) -> None:
+def test_an_analyst_reads_sites_without_addresses_tokens_and_tables(place: Place) -> None:
     place.api.ok("PATCH", "/v1/sites/north", "operator", json={"email": "it@north.example"})
     ada = place.readers["ada"]
     for path in ("/ui/sites", "/ui/sites/north"):
@@ -79,7 +79,11 @@ def test_an_analyst_reads_sites_without_addresses_and_tokens(place: Place) -> No
         assert "it@north.example" not in shown
         assert "Register" not in re.sub("Registered", "", shown)
         assert "Tokens" not in shown
-    assert "it@north.example" in place.readers["operator"].open("/ui/sites")
+        assert "Protected tables" not in shown
+    operator = place.readers["operator"]
+    assert "it@north.example" in operator.open("/ui/sites")
+    assert "Protected tables" in operator.open("/ui/sites/south")
+    assert "Protected tables" not in operator.open("/ui/analysts/ada"), "only sites have tables"
 
 
 # --- sites, analysts, operators -------------------------------------------------------------------
@@ -236,12 +240,6 @@ def test_a_chain_that_is_none_is_refused_at_its_field(
     assert re.findall(r'id="(\w+)"[^>]* aria-invalid="true"', refused.text) == [name]
     for text in fields.values():
         assert f'value="{text}"' in refused.text
-
-
-def test_only_sites_have_tables_and_only_operators_see_them(place: Place, operator: Reader) -> None:
-    assert "Protected tables" in operator.open("/ui/sites/south")
-    assert "Protected tables" not in operator.open("/ui/analysts/ada")
-    assert "Protected tables" not in place.readers["ada"].open("/ui/sites/south")
 
 
 def test_a_list_is_searched_and_paged(place: Place, operator: Reader) -> None:

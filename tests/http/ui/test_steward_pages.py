@@ -88,6 +88,10 @@ def test_what_is_unusual_is_said_first_and_in_the_list(api: ApiCaller) -> None:
         assert f"{mark}</span>" in row
         assert "asked by ada" in row
     usual = north.open("/ui/sessions/heart") + north.open("/ui/sessions/heart/consent")
+    exact = north.open("/ui/sessions/exact/consent")
+    assert "Single persons: a number about few rows shows their values." in exact
+    assert "whole groups" not in exact
+    assert "no person." not in exact
     assert "No protection" not in usual
     assert "A session of two sites" not in usual
 
@@ -107,13 +111,6 @@ def test_words_from_the_right_do_not_turn_the_rest_of_a_line(api: ApiCaller) -> 
     page = api.reader("north").open("/ui/sessions/right/consent")
     assert "<bdi>גיל</bdi> (<bdi>שנים</bdi>, bounds 0 to 120)" in page
     assert "approval: <bdi>ועדה 2026/0123-B</bdi>; 3 sites" in page
-
-
-def test_of_exact_rows_nothing_is_said_to_be_protected(api: ApiCaller) -> None:
-    page = api.reader("north").open("/ui/sessions/exact/consent")
-    assert "Single persons: a number about few rows shows their values." in page
-    assert "whole groups" not in page
-    assert "no person." not in page
 
 
 def test_receipts_are_those_of_the_site_alone(api: ApiCaller) -> None:
