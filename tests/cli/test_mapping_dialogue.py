@@ -126,10 +126,11 @@ def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
 ) -> None:
     stay = Feature(name="los", unit="days", lower=0, upper=400)
     table = pd.DataFrame({"los": [*range(60), 99, 99, 99]})
-    found, said = answer("", "", "98", "none", features=[stay], table=table)
+    found, said = answer("", "98", "", features=[stay], table=table)
     assert 'these numbers may mean a missing value: "99" 3' in said
     assert "sentinels" not in found.text
     assert "write some of these numbers, all or none" in said
+    assert found.still_open == ()
     for chosen in ("all", "99"):
         found, _ = answer("", chosen, features=[stay], table=table)
         assert "\nsentinels = [99]\n" in found.text
@@ -138,8 +139,10 @@ def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
     found, _ = answer("", "x", "0,5", features=[unit], table=enzyme)
     assert '\nto = "mg/dl"\nfactor = 0.5\n' in found.text
     np.testing.assert_array_equal(read(tmp_path, [unit])[:, 0], [0.5, 1, 1.5])
+    answer("", "1", features=[unit], table=enzyme)
+    np.testing.assert_array_equal(read(tmp_path, [unit])[:, 0], [1, 2, 3])
     found, _ = answer("", "-", features=[unit], table=enzyme)
-    assert "# to do: how does" in found.text
+    assert "# to do: the header says" in found.text
 
 
 def test_a_doubt_that_no_setting_solves_stays_marked_after_a_no(answer: Any) -> None:
@@ -157,6 +160,9 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
     assert "factor" not in found.text
     found, _ = answer("", "0,5", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
     assert 'to = "years"\nfactor = 0.5\n' in found.text
+    for offset in ("2 - 25", "2 + -25", "2 -25"):
+        found, _ = answer("", offset, features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
+        assert "\nfactor = 2.0\noffset = -25.0\n" in found.text
     table = pd.DataFrame({"age": [*range(400, 900, 10)]})
     found, said = answer("", "1/10", features=[AGE], table=table)
     assert "50 of 50 values lie outside the bounds" in said

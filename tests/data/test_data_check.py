@@ -308,7 +308,7 @@ def test_what_is_still_to_do_is_listed(office: Office) -> None:
     assert written.out == ""  # the file says it all
     suggested = mapping.read_text("utf-8")
     assert 'no column here is called like it; may it be "no"?' in suggested
-    assert '# to do: how does "gal/s" become "l/min"? Give to and factor' in suggested
+    assert '# to do: the header says "gal/s", and the session "l/min"' in suggested
     sex = '# levels = { "w" = 1, "M" = 0, "m" = 0 }  # 1 = female'
     assert f'{sex}\n# levels = {{ "w" = 0, "M" = 1, "m" = 1 }}  # 1 = male\n' in suggested
     asked = office.ran(*check, "--mapping", str(mapping), code=3)

@@ -105,7 +105,8 @@ def _ask_format(found: MappingSuggestion) -> None:
 
 def _factor(answer: str) -> dict[str, float | None]:
     """Return a factor, and an offset if there is one; None for -."""
-    factor, *offset = map(_number, answer.replace("+", " ").split())
+    signed = re.sub(r"[+\s]*([+-])\s*(?=\d)", r" \1", answer)  # 1.25 - 25
+    factor, *offset = map(_number, signed.split())
     if len(offset) > 1:
         raise typer.BadParameter("write a factor such as 0.5 or 1/60, or a factor and an offset")
     return {"factor": factor, **({"offset": offset[0]} if offset else {})}
@@ -248,7 +249,7 @@ def _ask_sentinels(point: Point) -> Point:
         return [number for number in numbers if number in found]
 
     _say(point.why, "  ")
-    kept = _asked("  which are missing values?", chosen, "all" if point.taken else None)
+    kept = _asked("  which are missing values?", chosen, "all" if point.taken else "none")
     return Point(settings={"sentinels": kept}, taken=True) if kept else Point()
 
 
@@ -267,7 +268,8 @@ def _ask_settings(point: Point) -> Point:
     if None in settings.values():
         return point
     if settings.get("factor", settings.get("time_factor")) == 1.0:
-        return Point()
+        # The header's unit, if it was taken, is that of the session.
+        return Point(settings={"unit": settings["to"]} if "to" in settings else {}, taken=True)
     return Point(settings=settings, taken=True)
 
 
@@ -348,7 +350,7 @@ def _ask_texts(point: Point, gone: set[str]) -> Point:
 
     if beyond:
         _say(point.why, "  ")
-    shown, grouped = read, True
+    shown, grouped = {text: of for text, of in read.items() if text not in unread}, True
     while shown:
         _say(f"read as: {_readings_text(shown, point.counts, grouped)}", "  ")
         changed = _asked("  right?", change, "yes")

@@ -303,9 +303,13 @@ class RowCheck:
                 doubts.append(f"you have done what is marked as to do in the mapping file ({n})")
             if n := self.options.count_marked("uncertain"):
                 doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
+            given = f"--mapping {self.options.mapping_name} and " * (
+                self.options.mapping is not None
+            )
             _say(
                 f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}. Next, with "
-                "the same options: fedclust data add NAME, then fedclust review or participate"
+                f"{given}the same options: fedclust data add NAME, then fedclust review or "
+                "participate"
             )
 
     def _edits(self) -> Iterator[str]:
@@ -565,6 +569,7 @@ def _column_row(column: ColumnProfile, rule: ColumnMap) -> list[str]:
     role = " (outcome)" if column.role == "outcome" else ""
     here = column.column or "-"
     here += f" x {rule.factor:.4g}" if rule.factor != 1 else ""
+    here += f" {'+-'[rule.offset < 0]} {abs(rule.offset):.4g}" if rule.offset else ""
     cells = [column.feature + unit + role, here, column.state]
     if column.column is None:
         return cells + [""] * 5

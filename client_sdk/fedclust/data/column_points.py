@@ -80,7 +80,7 @@ _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])
 #: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
 #: A number before other text, such as ``120/80`` or ``85 (4l O2)``; not a date or a range.
 _FIRST_NUMBER: Final = re.compile(
-    r"(?:(?:ca|circa|approx|env|about|cca|ung)\b\.? ?|[~≈] ?)?"
+    r"(?:(?:ca|circa|approx|env|about|cca|ung|n)\b\.? ?|[~≈] ?)?"
     r"(\d+)(?:([.,])(\d+))?(?! ?[\d.,:+*x×–-]|/1[02]$).*",
     re.IGNORECASE,
 )
@@ -484,14 +484,14 @@ def _add_unit(section: Section, column: str) -> tuple[float, float]:
     if not unit or same_measure(unit, feature.unit):
         return 1.0, 0.0
     if not feature.unit or not (is_unit(unit) or "/" in unit):
-        asked = as_toml(feature.unit) if feature.unit else "the session's unit"
+        asked = as_toml(feature.unit) if feature.unit else "no unit"
         settings = {"to": feature.unit, "factor": 1.0} if feature.unit else {}
-        section.note(f"the header says {as_toml(unit)}: is it {asked}?", settings)
+        section.note(f"the header says {as_toml(unit)}, and the session {asked}", settings)
         return 1.0, 0.0
     found = conversion(feature.name, column, unit, feature.unit)
     if found is None:
         section.set(unit=unit)
-        why = f"how does {as_toml(unit)} become {as_toml(feature.unit)}? Give to and factor"
+        why = f"the header says {as_toml(unit)}, and the session {as_toml(feature.unit)}"
         section.note(why, {"to": feature.unit, "factor": None}, mark="to do")
         return np.nan, 0.0  # no number is outside the bounds then
     section.set(unit=unit, **_conversion_settings(feature, *found))

@@ -373,8 +373,10 @@ def _person_text(value: Any) -> str:
 def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     named = [f"{name} ({counted(n, 'person')})" for name, n in found]
     said = f"{ROWS_DIFFER} in {list_names(named)}: the commonest value counts, of equally common "
-    said += "ones the first, of an outcome yes or the highest. If one of a person's rows should "
-    said += "count alone, leave out the others"
+    said += (
+        "ones the first, of an outcome yes or the highest, and of numbers the mean. If one of a "
+    )
+    said += "person's rows should count alone, leave out the others"
     return (said,) if found else ()
 
 
