@@ -46,30 +46,21 @@ def site_late(session: str, number: int, site: str, deadline: datetime | None = 
     )
 
 
-def site_completed(session: str) -> str:
-    """Tell a site that a session has completed."""
-    return join_paragraphs(
-        f"The session {session} has completed",
-        "Your agent, or the command that you took part with, writes the labels of your rows. Read "
-        f"the clusters:\n\n    fedclust session result {session}",
-    )
+#: What to do once a session has ended, by its state.
+_ENDED = {
+    "completed": "Read its result; a site's agent, or the command that the site took part with, "
+    "writes the labels of its rows:\n\n    fedclust session result {}",
+    "failed": "It has no result, and its sites need not do anything. This says why, and what can "
+    "be done:\n\n    fedclust session show {}",
+    "cancelled": "Its sites need not do anything more. See what was done:\n\n"
+    "    fedclust session show {}",
+}
 
 
-def cancelled(session: str) -> str:
-    """Tell everybody that a session was cancelled."""
-    return join_paragraphs(
-        f"The session {session} was cancelled",
-        "Its sites need not do anything more. See what was done:\n\n"
-        f"    fedclust session show {session}",
-    )
-
-
-def site_failed(session: str) -> str:
-    """Tell a site that a session has failed."""
-    return join_paragraphs(
-        f"The session {session} has failed",
-        f"No action is needed. The reason:\n\n    fedclust session show {session}",
-    )
+def ended(session: str, state: str) -> str:
+    """Tell everybody that a session has completed, has failed or was cancelled."""
+    verb = "was" if state == "cancelled" else "has"
+    return join_paragraphs(f"The session {session} {verb} {state}", _ENDED[state].format(session))
 
 
 def own_token_expiring(role: str, name: str, ends: datetime) -> str:
@@ -196,15 +187,6 @@ def _start_again(session: str) -> str:
     )
 
 
-def failed(session: str) -> str:
-    """Tell operators and the analyst that a session has failed."""
-    return join_paragraphs(
-        f"The session {session} has failed",
-        "It has no result. This says why, and what can be done:\n\n"
-        f"    fedclust session show {session}",
-    )
-
-
 def held(session: str, number: int, deaths: int) -> str:
     """Tell operators and the analyst that a session waits for an operator."""
     return join_paragraphs(
@@ -214,14 +196,6 @@ def held(session: str, number: int, deaths: int) -> str:
         "The coordinator's operator should look for the cause, for example too little memory. Then "
         f"have the session try again:\n\n    fedclust session retry {session}",
         f"or end it:\n\n    fedclust session cancel {session}",
-    )
-
-
-def completed(session: str) -> str:
-    """Tell operators and the analyst that a session has completed."""
-    return join_paragraphs(
-        f"The session {session} has completed",
-        f"Read its result:\n\n    fedclust session result {session}",
     )
 
 

@@ -17,7 +17,7 @@ from pydantic import Field
 from fedclust.client import Client
 from fedclust.schema import notification_texts as texts
 from fedclust.schema.model import Model
-from fedclust.schema.states import SessionState
+from fedclust.schema.states import ENDED, SessionState
 from fedclust.schema.times import Timestamp
 from fedclust.site.state import SiteState, StateDocument
 from fedclust.wire.errors import FedclustError, NotFound
@@ -236,15 +236,10 @@ def _ended(client: Client, name: str, me: str, now: datetime) -> SiteNotificatio
     own = next((each for each in entry.sites if each.name == me), None)
     if own is None or own.state not in ("invited", "joined"):
         return None
-    said: dict[str, tuple[Kind, Callable[[str], str]]] = {
-        "failed": ("failed", texts.site_failed),
-        "cancelled": ("finished", texts.cancelled),
-        "completed": ("finished", texts.site_completed),
-    }
-    if entry.state not in said:
+    if entry.state not in ENDED:
         return None  # it was created while this looked
-    kind, text = said[entry.state]
-    return _notification(kind, entry, me, text(name), now)
+    kind: Kind = "failed" if entry.state == "failed" else "finished"
+    return _notification(kind, entry, me, texts.ended(name, entry.state), now)
 
 
 def _of_token(me: WhoAmI, now: datetime) -> Iterator[tuple[str, SiteNotification]]:

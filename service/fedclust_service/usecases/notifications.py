@@ -142,20 +142,15 @@ def session_held(uow: UnitOfWork, session: Session, current: Round) -> None:
 
 def session_ended(uow: UnitOfWork, session: Session, last_round: int | None) -> None:
     """Notify operators, the analyst and the session's sites of its end."""
-    kind, name = NotificationKind.FINISHED, session.name
-    text, own_text = texts.completed(name), texts.site_completed(name)
-    if session.state is SessionState.FAILED:
-        kind = NotificationKind.FAILED
-        text, own_text = texts.failed(name), texts.site_failed(name)
-    elif session.state is SessionState.CANCELLED:
-        text = own_text = texts.cancelled(name)
+    failed = session.state is SessionState.FAILED
+    text = texts.ended(session.name, session.state.value)
     sites = [each.site for each in uow.tx.participations.list(session.id) if not each.state.gone]
     _Event(
-        kind=kind,
+        kind=NotificationKind.FAILED if failed else NotificationKind.FINISHED,
         about=session,
         cause=session.state.value,
         text=text,
-        own_text=lambda _: own_text,
+        own_text=lambda _: text,
         round=last_round,
         sites=sites,
     ).write(uow)
