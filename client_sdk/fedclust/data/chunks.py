@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from array import array
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -154,6 +155,22 @@ class Reader:
 
     def close(self) -> None:
         """Release what is held, if the rows will not be read."""
+
+
+@contextmanager
+def reading(origin: Origin, rule: str, message: str) -> Iterator[None]:
+    """Turn what a library raises while it reads a file into a DataError.
+
+    Its own message is not repeated: it may quote cells. A fault of the operating system is named.
+    """
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise origin.fault("unreadable", error.strerror) from None
+        raise origin.fault(rule, message) from None
 
 
 def is_blank(cell: Any) -> bool:

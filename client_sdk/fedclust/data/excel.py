@@ -18,10 +18,10 @@ from fedclust.data.chunks import (
     batches,
     extra_missing,
     is_blank,
+    reading,
     record_chunk,
 )
 from fedclust.data.mapping import ColumnsFile
-from fedclust.wire.errors import DataError
 
 #: The first bytes of a zip file, which a workbook is, and of the container of .xls files and of
 #: encrypted workbooks.
@@ -32,6 +32,7 @@ _FORMULA: Final = re.compile(rb"<(?:\w+:)?f[\s/>]")
 _PIECE, _OVERLAP = 2**20, 64
 #: Spreadsheets store numbers with 15 digits: longer ones were rounded when they were typed.
 _EXACT: Final = 10**15
+_FAULT: Final = "spreadsheet", "the workbook is damaged"
 #: A formula whose result is not in the file.
 _NO_RESULT: Final = object()
 
@@ -82,7 +83,7 @@ class ExcelReader(Reader):
         self._load: Any = openpyxl.load_workbook
         # These quote values.
         warnings.filterwarnings("ignore", module=r"openpyxl\.")
-        with self._reading():
+        with reading(self.origin, *_FAULT):
             self._check_beginning()
             self._has_formulas = _has_formulas(path)
             with self._open() as book:
@@ -104,7 +105,7 @@ class ExcelReader(Reader):
 
     def first_records(self) -> list[tuple[int, Sequence[Any]]]:
         """Return the number and the cells of the header, and of the first rows below it."""
-        with self._reading():
+        with reading(self.origin, *_FAULT):
             rows = ((number, row) for number, row in self._rows() if number >= self._top)
             return list(itertools.islice(rows, FIRST_ROWS))
 
@@ -112,7 +113,7 @@ class ExcelReader(Reader):
         """Yield chunks of ``rows`` rows; the last may be shorter. Empty rows are skipped."""
         places = self.origin.columns(self.header, columns, text)
         unnamed = self._unnamed_neighbours(places)
-        with self._reading():
+        with reading(self.origin, *_FAULT):
             for records, numbers in batches(self._records(places, unnamed, text), rows):
                 yield record_chunk(records, places, columns, text, numbers)
 
@@ -229,18 +230,6 @@ class ExcelReader(Reader):
                 yield book
             finally:
                 book.close()
-
-    @contextmanager
-    def _reading(self) -> Iterator[None]:
-        try:
-            yield
-        except (DataError, MemoryError):
-            raise
-        except Exception as error:
-            if isinstance(error, OSError) and error.strerror:
-                raise self.origin.fault("unreadable", error.strerror) from None
-            # openpyxl, zipfile and the XML parser raise many kinds; their messages quote cells.
-            raise self.origin.fault("spreadsheet", "the workbook is damaged") from None
 
 
 def _has_formulas(path: Path) -> bool:

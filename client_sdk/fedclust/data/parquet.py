@@ -1,13 +1,14 @@
 """Parquet by pyarrow: a file, or the files of a directory in the order of their names."""
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
-from fedclust.data.chunks import Cells, Chunk, Origin, Reader, as_text, extra_missing
+from fedclust.data.chunks import Cells, Chunk, Origin, Reader, as_text, extra_missing, reading
+
+_FAULT: Final = "parquet", "this is no Parquet file, or it is damaged"
 
 
 class ParquetReader(Reader):
@@ -33,11 +34,12 @@ class ParquetReader(Reader):
             self._paths = sorted(part for part in found if part.name[0] not in "._")
             if not self._paths:
                 raise self.origin.fault("no-rows", "the directory holds no *.parquet files")
-        with self._reading(self._paths[0]), self._open(self._paths[0]) as file:
-            self.header: Sequence[str] = [name.strip() for name in file.schema_arrow.names]
+        self.header: Sequence[str] = []
         self.n_rows = 0
-        for part in self._paths:
-            with self._reading(part), self._open(part) as file:
+        # The header is that of the first file.
+        for part in reversed(self._paths):
+            with reading(Origin(part.name), *_FAULT), self._open(part) as file:
+                self.header = [name.strip() for name in file.schema_arrow.names]
                 self.n_rows += file.metadata.num_rows
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
@@ -45,9 +47,10 @@ class ParquetReader(Reader):
         self.origin.columns(self.header, columns, text)
         wanted = list(dict.fromkeys([*columns, *text]))
         for path in self._paths:
-            with self._reading(path), self._open(path) as file:
+            origin = Origin(path.name)
+            with reading(origin, *_FAULT), self._open(path) as file:
                 names = list(file.schema_arrow.names)
-                places = Origin(path.name).columns([name.strip() for name in names], wanted)
+                places = origin.columns([name.strip() for name in names], wanted)
                 here = {name: names[places[name]] for name in wanted}
                 start, part = 0, path.name if len(self._paths) > 1 else None
                 # One row group at a time: otherwise all would stay in memory until the end.
@@ -69,22 +72,6 @@ class ParquetReader(Reader):
                         }
                         yield Chunk(batch.num_rows, cells, kept, part=part, start=start)
                         start += batch.num_rows
-
-    @contextmanager
-    def _reading(self, path: Path) -> Iterator[None]:
-        import pyarrow
-
-        try:
-            yield
-        except OSError as error:
-            # pyarrow raises OSError without an error number if a file is damaged.
-            if error.strerror:
-                raise Origin(path.name).fault("unreadable", error.strerror) from None
-            raise Origin(path.name).fault("parquet", "the file is damaged") from None
-        except MemoryError:
-            raise
-        except pyarrow.ArrowException:
-            raise Origin(path.name).fault("parquet", "this is no Parquet file") from None
 
 
 def _cells(column: Any) -> Cells:
