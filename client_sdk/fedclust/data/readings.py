@@ -195,13 +195,12 @@ def _released(
             half = abs(reading.factor) * table.step(reading.column) / 2.0
             found = np.maximum(found, (found + half) / 2.0)
         return found[:, None]
-    own, places = _released_codes(released, reading, own_codes, source)
-    meanings = [reading.meaning(code) for code in own]
-    if any(each is None and place in places for place, each in enumerate(meanings)):
+    own, released = _as_codes(released, reading, own_codes, source)
+    met = np.unique(released[~np.isnan(released)]).astype(np.int64).tolist()
+    if any(reading.meaning(own[place]) is None for place in met):
         raise _unknown_code(reading, source)
-    numbers = np.array([math.nan if each is None else each for each in meanings] + [math.nan])
     # A group whose commonest code means "missing" does not release the feature.
-    values = np.asarray(numbers[places])
+    values = values_of_rows(reading, released, own)
     if feature.kind == "categorical":
         shown = (values[:, None] == np.arange(width)).astype(np.float64)
         shown[np.isnan(values)] = np.nan
@@ -226,28 +225,23 @@ def _refuse_other_unit(
         raise DataError(source, "bounds", message, column=reading.column)
 
 
-def _released_codes(
+def _as_codes(
     released: FloatArray, reading: FeatureReading, codes: Sequence[str] | None, source: str
-) -> tuple[Sequence[str], NDArray[np.int64]]:
-    """Return codes, and which of them each group releases (m,): -1 if it releases none."""
-    known = ~np.isnan(released)
+) -> tuple[Sequence[str], FloatArray]:
+    """Return codes, and which of them each group releases (m,): NaN if it releases none."""
     if codes is not None:
-        return codes, np.where(known, released, -1).astype(np.int64)
+        return codes, released
     # Numbers requested as codes: possible if the groups release nothing but codes.
+    known = ~np.isnan(released)
     distinct, places = np.unique(released[known], return_inverse=True)
-    own = [canonical_code(str(value)) for value in distinct.tolist()]
-    if len(own) > 2:
-        raise _kept_as_numbers(reading, source)
-    found = np.full(len(released), -1)
+    if len(distinct) > 2:
+        message = f"the session asks for it as {reading.feature.kind}, and this site keeps it as "
+        message += "numbers; ask the analyst for kind numeric, or give another column in the "
+        message += "mapping file"
+        raise DataError(source, "pinned-kind", message, column=reading.column)
+    found = np.full(len(released), np.nan)
     found[known] = places
-    return own, found
-
-
-def _kept_as_numbers(reading: FeatureReading, source: str) -> DataError:
-    message = f"the session asks for it as {reading.feature.kind}, and this site keeps it as "
-    message += "numbers; ask the analyst for kind numeric, or give another column in the mapping "
-    message += "file"
-    return DataError(source, "pinned-kind", message, column=reading.column)
+    return [canonical_code(str(value)) for value in distinct.tolist()], found
 
 
 def _unknown_code(reading: FeatureReading, source: str) -> DataError:
