@@ -5,7 +5,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,16 +23,14 @@ from fedclust.data.chunks import (
 )
 from fedclust.data.mapping import ColumnsFile
 
-#: The first bytes of a zip file, which a workbook is, and of the container of .xls files and of
-#: encrypted workbooks.
-_ZIP: Final = b"PK\x03\x04"
+#: The first bytes of the container of .xls files and of encrypted workbooks.
 _CONTAINER: Final = b"\xd0\xcf\x11\xe0"
 #: The element of a formula in a sheet, with or without a namespace's prefix.
 _FORMULA: Final = re.compile(rb"<(?:\w+:)?f[\s/>]")
 _PIECE, _OVERLAP = 2**20, 64
 #: Spreadsheets store numbers with 15 digits: longer ones were rounded when they were typed.
 _EXACT: Final = 10**15
-_FAULT: Final = "spreadsheet", "the workbook is damaged"
+_FAULT: Final = "spreadsheet", "this is no Excel workbook, or it is damaged"
 #: A formula whose result is not in the file.
 _NO_RESULT: Final = object()
 
@@ -45,14 +43,21 @@ def filled_sheets(book: Any) -> list[str]:
 
 def sheets_with_rows(path: Path) -> list[str]:
     """Return the names of a workbook's visible sheets that have rows."""
-    import openpyxl
+    with _open_book(path) as book:
+        return filled_sheets(book)
 
+
+@contextmanager
+def _open_book(path: Path, *, stored: bool = True) -> Iterator[Any]:
+    """Open a workbook for the stored values of its formulas, or for the formulas."""
+    try:
+        import openpyxl
+    except ImportError:
+        raise extra_missing(path.name, "Excel", "excel") from None
     with path.open("rb") as file:
-        book = openpyxl.load_workbook(file, read_only=True, data_only=True, keep_links=False)
-        try:
-            return filled_sheets(book)
-        finally:
-            book.close()
+        book = openpyxl.load_workbook(file, read_only=True, data_only=stored, keep_links=False)
+        with closing(book):
+            yield book
 
 
 class ExcelReader(Reader):
@@ -76,18 +81,13 @@ class ExcelReader(Reader):
 
     def __init__(self, path: Path, written: ColumnsFile) -> None:
         self._path, self.origin = path, Origin(path.name)
-        try:
-            import openpyxl
-        except ImportError:
-            raise extra_missing(path.name, "Excel", "excel") from None
-        self._load: Any = openpyxl.load_workbook
         # These quote values.
         warnings.filterwarnings("ignore", module=r"openpyxl\.")
         with reading(self.origin, *_FAULT):
             self._check_beginning()
-            self._has_formulas = _has_formulas(path)
-            with self._open() as book:
+            with _open_book(path) as book:
                 self._sheet = self._choose_sheet(book, written.sheet)
+            self._has_formulas = _has_formulas(path)
             self._top, names = self._find_header(written.header_row)
         self._below, self._named = self._top, bool(written.columns)
         self.header: Sequence[str] = names
@@ -176,8 +176,6 @@ class ExcelReader(Reader):
             message = "it is protected by a password, or an old .xls file; save it as .xlsx "
             message += "without a password"
             raise self.origin.fault("spreadsheet", message)
-        if start != _ZIP:
-            raise self.origin.fault("spreadsheet", "this is no Excel workbook")
 
     def _choose_sheet(self, book: Any, wanted: str | None) -> str:
         names = [sheet.title for sheet in book.worksheets]
@@ -212,24 +210,14 @@ class ExcelReader(Reader):
     def _rows(self) -> Iterator[tuple[int, Sequence[Any]]]:
         """Yield the number and the values of each row that is not empty."""
         with ExitStack() as stack:
-            found = _values(stack.enter_context(self._open())[self._sheet])
+            found = _values(stack.enter_context(_open_book(self._path))[self._sheet])
             if self._has_formulas:
-                results = stack.enter_context(self._open())[self._sheet]
-                formulas = stack.enter_context(self._open(stored=False))[self._sheet]
+                results = stack.enter_context(_open_book(self._path))[self._sheet]
+                formulas = stack.enter_context(_open_book(self._path, stored=False))[self._sheet]
                 found = _values_with_results(results, formulas)
             for number, record in enumerate(found, start=1):
                 if not all(map(is_blank, record)):
                     yield number, record
-
-    @contextmanager
-    def _open(self, *, stored: bool = True) -> Iterator[Any]:
-        """Open the workbook for the stored values of its formulas, or for the formulas."""
-        with self._path.open("rb") as file:
-            book = self._load(file, read_only=True, data_only=stored, keep_links=False)
-            try:
-                yield book
-            finally:
-                book.close()
 
 
 def _has_formulas(path: Path) -> bool:
