@@ -414,7 +414,7 @@ def test_a_query_that_fails(query: str, says: str, tmp_path: Path) -> None:
         ("sqlite:////nowhere/SECRET/x.db", ""),
         ("oracle+oracledb://me:SECRET@host/x", ""),
         # Told from a wrong password.
-        ("postgresql+psycopg://me:SECRET@127.0.0.1:1/x", "check host and port"),
+        ("postgresql+psycopg://me:SECRET@127.0.0.1:1/x", "are host, port"),
     ],
 )
 def test_a_database_that_cannot_be_reached(url: str, says: str) -> None:

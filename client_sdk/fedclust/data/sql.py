@@ -193,11 +193,7 @@ def _why_unreached(error: Exception) -> str:
             "it refuses user or password. In the address, write @ as %40, : as %3A, / as %2F and "
             "% as %25 within them"
         )
-    if "database " in text and "does not exist" in text:
-        return "it has no database of the name in the address"
-    if "refused" in text or "resolve" in text or "translate host" in text or "timeout" in text:
-        return "check host and port in the address, and whether the server is up"
-    return "is the server up; are user, password and database right?"
+    return "is the server up; are host, port, user, password and database in the address right?"
 
 
 def _why_not_run(error: Exception, query: str) -> str:

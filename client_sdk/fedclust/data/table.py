@@ -256,21 +256,18 @@ def read_text_column(source: Source, column: str) -> tuple[str, ...]:
     return tuple(cells)
 
 
-def find_id_columns(source: Source, columns: Sequence[str]) -> tuple[str, ...]:
-    """Return those of a table's columns whose values look like identifiers, by its first rows.
+def likely_ids(source: Source, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
+    """Return the values of those of a table's columns that look like identifiers; DataError.
 
-    Nearly all differ, and each is a whole number or a word with digits; DataError.
+    Their names say so, or their values in the first rows: nearly all differ, and each is a whole
+    number or a word with digits.
     """
+    if not columns:
+        return {}
     dataset = as_dataset(source)
     reader = open_reader(dataset, dataset.options.resolved(), (), columns, columns)
     first = next(iter(reader.chunks((), columns, _ID_ROWS)))
-    return tuple(name for name in columns if _are_ids(first.text[name]))
-
-
-def likely_ids(source: Source, columns: Sequence[str]) -> dict[str, tuple[str, ...]]:
-    """Return the values of those columns that names or values say to be identifiers; DataError."""
-    found = find_id_columns(source, columns) if columns else ()
-    ids = dict.fromkeys((*filter(is_id, columns), *found))
+    ids = [name for name in columns if is_id(name) or _are_ids(first.text[name])]
     cells = {name: read_text_column(source, name) for name in ids}
     # A "case" with few values is no id.
     return {name: each for name, each in cells.items() if len(set(each)) ** 2 >= len(each)}
