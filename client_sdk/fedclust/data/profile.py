@@ -197,7 +197,7 @@ def profile(
     DataError
         The source cannot be read or has no features at all. Faults of its values are in the answer.
     """
-    missing: DataError | None = None
+    refused: DataError | None = None
     wrong: dict[str, DataError] = {}
     given: dict[str, Any] = {"text": text, "outcomes": outcomes, "wrong": wrong}
     try:
@@ -206,33 +206,24 @@ def profile(
         if lacking or error.rule != "missing-column":
             raise
         # The other columns can still be examined.
-        missing = error
+        refused = error
         rows = RowSource(source, features, lacking=True, **given)
-    missing = next(iter(wrong.values()), missing)
+    refused = next(iter(wrong.values()), refused)
     far, absent = FarRows(features), AbsenceCounts(rows.features, rows.n_features)
     columns, cells, n, complete = _read_columns(rows, far, absent)
     faults: dict[str, list[RowFault]] = {name: [] for name in rows.local.values()}
     for fault in rows.faults:
         faults[fault.column].append(fault)
-    profiles = (
-        *(
-            _column_profile(
-                rows,
-                columns[each.name],
-                n,
-                faults[rows.local[each.name]],
-                lacking,
-                wrong.get(each.name),
-            )
-            for each in features
-        ),
-        *(
-            _outcome_profile(rows, outcome, columns, counts, faults)
-            for outcome, counts in zip(outcomes, cells, strict=True)
-        ),
-    )
-    refused = missing
-    shares = np.array([columns[each.name].n / n if n else 0.0 for each in features])
+    names = [feature.name for feature in features]
+    profiles = [
+        _column_profile(rows, columns[name], n, faults[rows.local[name]], lacking, wrong.get(name))
+        for name in names
+    ]
+    profiles += [
+        _outcome_profile(rows, outcome, columns, counts, faults)
+        for outcome, counts in zip(outcomes, cells, strict=True)
+    ]
+    shares = np.array([columns[name].n / n if n else 0.0 for name in names])
     try:
         if refused is None:
             rows.refuse()
@@ -243,7 +234,7 @@ def profile(
         rows.origin.source,
         n,
         complete,
-        profiles,
+        tuple(profiles),
         rows.unused,
         tuple(sorted(set(rows.file.features) - set(columns))),
         refused,
