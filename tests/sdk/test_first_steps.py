@@ -52,7 +52,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLi
         ({"name": "Heart 2026"}, "name in the definition: a name is a-z, 0-9 and hyphens"),
         ({"sites": "north"}, "sites in the definition: "),
         ({"policy": {"min_sites": 2.5}}, "policy.min_sites in the definition: it should be"),
-        ({"config": {"n_clusters": float("nan")}}, "every number must be finite"),
+        ({"config": {"n_clusters": float("nan")}}, "only text, finite numbers"),
     ],
 )
 def test_a_definition_with_a_slip(change: dict[str, Any], said: str) -> None:

@@ -97,11 +97,9 @@ def read_model(model: type[M], body: Mapping[str, Any], names: FieldNames = _PLA
     """Return the definition of a session or a study; UsageError that names all of its faults."""
     try:
         text = codec.canonical_json(dict(body))
-    except ValueError:  # canonical JSON has no NaN
-        raise UsageError(f"{names.source}: every number must be finite") from None
-    except TypeError:
+    except (TypeError, ValueError):
         raise UsageError(
-            f"{names.source}: only text, numbers, lists and mappings can be given"
+            f"{names.source}: only text, finite numbers, lists and mappings can be given"
         ) from None
     try:
         return model.model_validate_json(text)

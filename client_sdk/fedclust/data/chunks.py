@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from array import array
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -64,14 +65,8 @@ class Origin:
     ) -> dict[str, int]:
         """Return the position of each column; DataError for a missing or a repeated name."""
         wanted = [*features, *text]
-        places: dict[str, int] = {}
-        twice: list[str] = []
-        for place, name in enumerate(header):
-            if not name:
-                continue
-            if name in places:
-                twice.append(name)
-            places[name] = place
+        places = {name: place for place, name in enumerate(header) if name}
+        twice = [name for name, count in Counter(header).items() if name and count > 1]
         missing = [name for name in wanted if name not in places]
         if missing:
             others = f" (and {len(missing) - 1} more)" if len(missing) > 1 else ""

@@ -72,13 +72,13 @@ def open_reader(
     if path.name.startswith(_LOCK) and kind in _EXCEL:
         message = "this is the lock file of Excel, which is there while the workbook is open; give "
         raise Origin(path.name).fault("spreadsheet", message + path.name.removeprefix(_LOCK))
-    if path.is_dir() and kind not in _PARQUET and not any(path.glob("*.parquet")):
-        message = "this is a directory without *.parquet files: give a file"
-        raise Origin(path.name).fault("unreadable", message)
-    if kind in _PARQUET or (path.is_dir() and any(path.glob("*.parquet"))):
+    if kind in _PARQUET or any(path.glob("*.parquet")):
         from fedclust.data.parquet import ParquetReader  # most sites have none
 
         return ParquetReader(path)
+    if path.is_dir():
+        message = "this is a directory without *.parquet files: give a file"
+        raise Origin(path.name).fault("unreadable", message)
     if kind == ".sql":
         return SqlReader(SqlQuery.read(path, dataset.options.sql_url_file))
     if kind in _EXCEL:
