@@ -110,7 +110,7 @@ def test_lists_and_what_they_hold_are_shown_in_words(analyst: Client) -> None:
     ("change", "said"),
     [
         ({"features": [{"name": "x", "lower": "0"}]}, r"features\[0\].lower in the definition: it"),
-        ({"config": {"tol": {1}}}, "only text, numbers, lists"),
+        ({"config": {"tol": {1}}}, "only text, finite numbers, lists"),
     ],
 )
 def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
