@@ -121,17 +121,13 @@ def _called(feature: Feature) -> str:
     return said + (f", one of {', '.join(feature.levels)}" if feature.levels else "")
 
 
-def _is_sure(match: Match | None) -> bool:
-    return match is not None and match.score > 1 and not match.others
-
-
 def _ask_columns(found: MappingSuggestion) -> None:
     """Ask for the column of each feature that no single name fits, or that was found wrongly."""
     #: The column of each feature that is settled, None if there is none.
     settled: dict[str, str | None] = {
-        name: column
-        for name, column in found.columns.items()
-        if _is_sure(found.sections[name].match)
+        name: of.match.column
+        for name, of in found.sections.items()
+        if of.match is not None and of.match.score > 1 and not of.match.others
     }
 
     def wrong_names(answer: str) -> list[str]:

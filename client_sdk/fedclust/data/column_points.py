@@ -617,40 +617,25 @@ def _values_of(
 def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
     """Return the settings that read texts without a unit that is known."""
     values, of_cells = _values_of(texts, here)
+    values |= {text: of for text in texts if (of := _duration(text, here)) is not None}
     # In a column without a unit a single one behind its numbers is that of the column.
     units = dict.fromkeys(of_cells, 1.0) if len(of_cells) == 1 and not here.unit else {}
-    if is_time(here.unit):
-        for text in texts:  # as 2 days 17 h
-            pairs = _NUMBER_AND_WORD.findall(text)
-            each = [cell_unit(here.feature, here.name, unit, here.unit)[0] for _, unit in pairs]
-            if len(pairs) > 1 and all(each) and not _NUMBER_AND_WORD.sub("", text).strip():
-                numbers = (float(number.replace(",", ".")) for number, _ in pairs)
-                total = sum(n * factor for n, factor in zip(numbers, each, strict=True))
-                values[text] = float(f"{total:.6g}")
-        minutes, _ = cell_unit(here.feature, here.name, "minutes", here.unit)
-        clock = {text: found for text in texts if (found := _CLOCK.fullmatch(text))}
-        for text, (hours, rest) in ((text, found.groups()) for text, found in clock.items()):
-            values[text] = float(f"{(60 * int(hours) + int(rest)) * minutes:.6g}")
     others = {
         text: n
         for text, n in texts.items()
         if not (text in values or _is_limit(text) or _has_unit(text, units))
         if not looks_like_a_value(text)
     }
-    # Of 30-40 the middle is proposed, of 120/80 the first number; 180 cm has another unit.
-    for text in [*others]:
-        span = _RANGE.fullmatch(text)
-        if span and int(span[1]) < int(span[2]):
-            values[text] = (int(span[1]) + int(span[2])) / 2
-            del others[text]
-            continue
-        first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
-        if is_time(here.unit) and text[:1].isdecimal() and "(" not in text:
-            del others[text]  # as 5 J among months
-            continue
-        if first and first[2] in (None, here.mark) and not (whole and is_unit(whole[5])):
-            values[text] = float(f"{first[1]}.{first[3] or 0}")
-            del others[text]
+    likely = {text: of for text in others if (of := _likely_number(text, here)) is not None}
+    # A word behind a number of days or the like may be a unit, as in 5 J.
+    asked = [
+        text
+        for text in others
+        if is_time(here.unit) and text[:1].isdecimal() and "(" not in text
+        if not _RANGE.fullmatch(text)
+    ]
+    values |= {text: of for text, of in likely.items() if text not in asked}
+    others = {text: n for text, n in others.items() if text not in (*likely, *asked)}
     settings: dict[str, Any] = {}
     # Free text may name persons.
     if others and not is_free_text(Counter(others)):
@@ -660,6 +645,31 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
     if units:
         settings["units"] = units
     return settings
+
+
+def _duration(text: str, here: _Column) -> float | None:
+    """Return a time such as ``2 days 17 h`` or ``00:45:00`` in the unit of a column of times."""
+    if not is_time(here.unit):
+        return None
+    pairs = _NUMBER_AND_WORD.findall(text)
+    if clock := _CLOCK.fullmatch(text):
+        pairs = [(clock[1], "hours"), (clock[2], "minutes")]
+    elif len(pairs) < 2 or _NUMBER_AND_WORD.sub("", text).strip():
+        return None
+    factors = [cell_unit(here.feature, here.name, unit, here.unit)[0] for _, unit in pairs]
+    numbers = [float(number.replace(",", ".")) for number, _ in pairs]
+    return float(f"{np.dot(numbers, factors):.6g}") if all(factors) else None
+
+
+def _likely_number(text: str, here: _Column) -> float | None:
+    """Return the middle of ``30-40``, and the first number of ``120/80``; of 180 cm none."""
+    span = _RANGE.fullmatch(text)
+    if span and int(span[1]) < int(span[2]):
+        return (int(span[1]) + int(span[2])) / 2
+    first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
+    if not first or first[2] not in (None, here.mark) or (whole and is_unit(whole[5])):
+        return None
+    return float(f"{first[1]}.{first[3] or 0}")
 
 
 def _has_unit(text: str, units: Collection[str]) -> bool:

@@ -50,9 +50,6 @@ class MappingSuggestion:
         #: The trajectories with a row for each value.
         self._rows_of = rows_of
 
-    def __repr__(self) -> str:
-        return f"MappingSuggestion({self.source!r})"
-
     def has_column(self, name: str) -> bool:
         """Return whether the table has a column, and read it if a wide table's was not read yet."""
         if name in self.table.header and name not in self.table.columns:
