@@ -131,7 +131,7 @@ def _ask_columns(found: MappingSuggestion) -> None:
     }
 
     def wrong_names(answer: str) -> list[str]:
-        names = answer.replace(",", " ").split()
+        names = [answer] if answer in settled else answer.replace(",", " ").split()
         if answer == "none" or {*names} <= {*settled}:
             return [] if answer == "none" else names
         raise typer.BadParameter("write names of the session's features")
