@@ -211,6 +211,16 @@ def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_pat
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
 
 
+def test_codes_beside_a_missing_one_keep_their_levels(answer: Any, tmp_path: Path) -> None:
+    icu = Feature(name="icu", kind="binary")
+    table = pd.DataFrame({"ICU": ["ja", "nein", "j", "k.A."], "age": [50, 60, 70, 80]})
+    for answers in (("", ""), ("", "n", "-")):
+        found, said = answer(*answers, features=[icu], table=table)
+        assert 'codes, read as missing: "k.A." 1' in said
+        assert found.still_open == ()
+        assert str(read(tmp_path, [icu])[:, 0].tolist()) == "[1.0, 0.0, 1.0, nan]"
+
+
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
     found, said = answer("", "61 (ca.) = -", "", features=[AGE], table=table)

@@ -228,8 +228,9 @@ def _answered(feature: Feature, point: Point, gone: set[str]) -> Point:
         right = _confirmed(point.why, "right?", default=True)
         return Point() if right else dataclasses.replace(point, mark="to do")
     default = True if point.taken else None
-    right = _confirmed(point.why, "right?" if point.taken else "take it?", default=default)
-    return Point(settings=point.settings, taken=True) if right else Point()
+    if _confirmed(point.why, "right?" if point.taken else "take it?", default=default):
+        return dataclasses.replace(point, why="", mark="", taken=True)
+    return _ask_levels(feature, point) if point.counts else Point()
 
 
 def _ask_sentinels(point: Point) -> Point:

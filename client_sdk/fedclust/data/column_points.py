@@ -530,7 +530,7 @@ def _judge_bounds(
     elif others and not said_unit:
         why = f"the header says no unit, and its values would fit in {others[0][0]} too"
     elif total and lower == -np.inf and is_time(feature.unit) and "to" not in section.settings:
-        why = f"is it in {feature.unit}? Its values: {own.min():.15g} to {own.max():.15g}"
+        why = f"the session wants {feature.unit}; here are {own.min():.15g} to {own.max():.15g}"
     else:
         return None
     # No value can be one in the session's unit, and all fit in a single other one.
