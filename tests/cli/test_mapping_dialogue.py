@@ -12,7 +12,7 @@ import pytest
 from fedclust.cli.mapping_dialogue import ask_mapping
 from fedclust.data import Dataset, load
 from fedclust.data.suggest import MappingSuggestion, suggest_mapping
-from fedclust.schema.feature import Feature, Trajectory
+from fedclust.schema.feature import Feature, Outcome, Trajectory
 from support.command_line import CommandLine, Terminal, at_desk
 
 AGE = Feature(name="age", unit="years", lower=18, upper=110)
@@ -219,6 +219,41 @@ def test_codes_beside_a_missing_one_keep_their_levels(answer: Any, tmp_path: Pat
         assert 'codes, read as missing: "k.A." 1' in said
         assert found.still_open == ()
         assert str(read(tmp_path, [icu])[:, 0].tolist()) == "[1.0, 0.0, 1.0, nan]"
+
+
+@pytest.mark.parametrize(
+    ("feature", "header", "cells", "expected"),
+    [
+        (Feature(name="vintage", unit="years"), "vintage (Mon.)", ["24", "6"], [2, 0.5]),
+        (Feature(name="recovery", unit="hours"), "recovery min", ["120", "90"], [2, 1.5]),
+        (Feature(name="urine", unit="L/day"), "urine ml/d", ["1500", "0"], [1.5, 0]),
+        (Feature(name="pth", unit="pmol/L"), "iPTH pg/ml", ["94.25"], [10]),
+        (Feature(name="gain", unit="g between two sessions"), "gain kg", ["2.1"], [2100]),
+        (Feature(name="creatinine", unit="µmol/L"), "creatinine", ["179 H", "84 ?"], [179, 84]),
+        (
+            Feature(name="rass", unit="points", lower=-5, upper=4),
+            "rass",
+            [*map(str, range(5)), "-1", "-2", "-3", "-4", "-9"],
+            [0, 1, 2, 3, 4, -1, -2, -3, -4, np.nan],
+        ),
+    ],
+)
+def test_what_a_table_means_is_taken_after_enter(
+    answer: Any, tmp_path: Path, feature: Feature, header: str, cells: list[str], expected: Any
+) -> None:
+    found, _ = answer("", "", "", "", features=[feature], table=pd.DataFrame({header: cells}))
+    assert found.still_open == ()
+    own = read(tmp_path, [feature])[:, 0]
+    # Two hours in minutes are 2, no less: an outcome may have an edge there.
+    assert own[0] >= expected[0]
+    np.testing.assert_allclose(own, expected, rtol=1e-12)
+
+
+def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
+    died = Outcome(name="died", role="outcome", kind="binary", unit="1 = within 30 days")
+    table = pd.DataFrame({"status": ["a", "b", "c"]})
+    _, said = answer("", "1", "0", "-", features=[died], table=table)
+    assert "what does each code mean? 1 (within 30 days), 0, or - if missing" in said
 
 
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:

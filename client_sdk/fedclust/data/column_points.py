@@ -794,11 +794,11 @@ def _absent(
     gap = np.maximum(others.min() - own, own - others.max())
     far = (gap > np.ptp(others) / 4) | (counts > 2 * np.median(of_others))
     # Where negative numbers are within the bounds they may be values.
-    within = -np.inf < lower < 0
-    negative = (own < 0) & (others.min() >= 0) & (outside | (not within))
+    within = (own < 0) & ~outside & bool(-np.inf < lower < 0)
+    negative = (own < 0) & (others.min() >= 0)
     apart = ((gap > 0) & far) | negative | (counts > 3 * of_others.max())
     step = np.median(np.diff(np.unique(others))) if len(others) > 1 else np.inf
     apart[zero] = others.min() > max(2 * step, np.median(others) / 5)
-    absent = np.asarray(usual & (outside | apart))
+    absent = np.asarray(usual & (outside | apart) & ~within)
     certain = outside | (negative & (negative[usual].sum() == 1))
     return absent, bool(certain[absent].all())
