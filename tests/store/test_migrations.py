@@ -12,7 +12,9 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
-from fedclust_service.store import migrate, tables
+from fedclust_service.store import Store, migrate, tables
+from support.clock import ManualClock
+from support.store_rows import add_sign_in, add_token, open_round, submission
 
 
 def on(url: str, use: Callable[[Engine], Any]) -> Any:
@@ -48,14 +50,37 @@ def _comparable(index: Any) -> dict[str, Any]:
     return {**index, "dialect_options": {name: str(value) for name, value in options.items()}}
 
 
-def test_an_upgrade_makes_all_tables_and_then_nothing(empty_database_url: str) -> None:
+def test_up_down_and_up_again(empty_database_url: str) -> None:
     assert migrate.current(empty_database_url) is None
     migrate.upgrade(empty_database_url)
     assert migrate.current(empty_database_url) == tables.SCHEMA_REVISION
     first = on(empty_database_url, schema)
     assert set(first) == set(tables.metadata.tables)
     migrate.upgrade(empty_database_url)
+
+    migrate.downgrade(empty_database_url, "base")
+    assert migrate.current(empty_database_url) is None
+    assert on(empty_database_url, schema) == {}
+
+    migrate.upgrade(empty_database_url)
     assert on(empty_database_url, schema) == first
+
+
+def test_a_database_with_rows_goes_down_too(store: Store, database_url: str) -> None:
+    _, opened = open_round(store)
+    store.run_tx("insert", lambda tx: tx.submissions.insert(submission(opened, "zurich")))
+    token = store.run_tx("token", lambda tx: add_token(tx, "t1", "ana"))
+    store.run_tx("sign in", lambda tx: add_sign_in(tx, "s1", token.id))
+    store.close()
+    migrate.downgrade(database_url, "base")
+    assert on(database_url, schema) == {}
+
+
+def test_the_program_starts_after_down_and_up(database_url: str, clock: ManualClock) -> None:
+    migrate.downgrade(database_url, "base")
+    store = Store.open(database_url, clock)
+    open_round(store)
+    store.close()
 
 
 def test_the_newest_migration_is_the_one_that_the_program_asks_for() -> None:

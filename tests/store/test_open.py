@@ -276,6 +276,7 @@ def test_a_newer_database_is_refused_and_left_alone(database_url: str, clock: Ma
     for attempt in (
         lambda: Store.open(database_url, clock),
         lambda: migrate.upgrade(database_url),
+        lambda: migrate.downgrade(database_url, "base"),
     ):
         with pytest.raises(SchemaProblem, match="9999, which a later version"):
             attempt()

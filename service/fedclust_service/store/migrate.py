@@ -42,17 +42,17 @@ def current(url: str) -> str | None:
         made.dispose()
 
 
-def upgrade(url: str) -> None:
-    """Upgrade a database to this program's migration, completely or not at all.
+def upgrade(url: str, revision: str = "head") -> None:
+    """Upgrade a database to a migration, completely or not at all.
 
     SchemaProblem if a later version wrote it; StoreLocked while a process serves it.
     """
-    with contextlib.ExitStack() as opened:
-        made = _engines(url)
-        opened.callback(made.dispose)
-        if made.file:
-            opened.callback(serving_lock(made.file).release)
-        migrate_with(made.write)
+    _migrate(url, revision, up=True)
+
+
+def downgrade(url: str, revision: str) -> None:
+    """Downgrade a database to a migration; ``base`` drops every table of fedclust."""
+    _migrate(url, revision, up=False)
 
 
 def revision_of(connection: Connection) -> str | None:
@@ -83,8 +83,17 @@ def check(connection: Connection) -> None:
     )
 
 
-def migrate_with(engine: Engine) -> None:
-    """Upgrade over a write engine and without a lock. Raises as `upgrade`."""
+def _migrate(url: str, revision: str, *, up: bool) -> None:
+    with contextlib.ExitStack() as opened:
+        made = _engines(url)
+        opened.callback(made.dispose)
+        if made.file:
+            opened.callback(serving_lock(made.file).release)
+        migrate_with(made.write, revision, up=up)
+
+
+def migrate_with(engine: Engine, revision: str = "head", *, up: bool = True) -> None:
+    """Upgrade or downgrade over a write engine and without a lock. Raises as `upgrade`."""
     from alembic import command
 
     config = _alembic_config()
@@ -98,7 +107,7 @@ def migrate_with(engine: Engine) -> None:
             if found is not None:
                 _check_known(found)
             config.attributes["connection"] = connection
-            command.upgrade(config, "head")
+            (command.upgrade if up else command.downgrade)(config, revision)
     except DBAPIError as error:
         raise translate(error, "migrate") from None
 

@@ -19,3 +19,7 @@ depends_on = None
 def upgrade() -> None:
     metadata.create_all(op.get_bind(), checkfirst=False)
     op.bulk_insert(audit_chain, [{"id": 1, **vars(Head())}])
+
+
+def downgrade() -> None:
+    metadata.drop_all(op.get_bind(), checkfirst=False)
