@@ -135,7 +135,7 @@ def test_what_a_site_asks_is_read_in_one_statement(store: Store) -> None:
 
     def read(tx: Tx) -> None:
         own = tx.participations.get(session.id, "zurich")
-        (answer,) = tx.submissions.summaries(round_id=opened.id)
+        answer = tx.submissions.summary(opened.id, "zurich")
         part = tx.rounds.addressees(opened.id)[2]
         first, second = tx.rounds.get(session.id, 1), tx.rounds.get(session.id, 2)
         stored = tx.sessions.get(session.name)

@@ -73,7 +73,7 @@ class Round:
 class Addressee:
     """A site that a round addresses, with its part of the task.
 
-    ``released`` is set when the site left, was excluded or refused the task.
+    ``released`` is set when the site left, was excluded or refused the task without an answer.
     """
 
     round_id: int

@@ -43,8 +43,9 @@ _NOT_IN_SUMMARY = {"id", "payload", "payload_sha256"}
 _SUMMARY = [column for column in _S if column.name not in _NOT_IN_SUMMARY]
 #: The columns of an answer without its payload.
 SUMMARY = [*_SUMMARY, literal(None).label("payload")]
-_OF_ROUND = select(*_SUMMARY, _S.payload, _S.payload_sha256).order_by(_S.site)
-_OF_ROUND = _OF_ROUND.where(_S.round_id == bindparam("round_id"))
+_IN_ROUND = _S.round_id == bindparam("round_id")
+_ONE = select(*SUMMARY).where(_IN_ROUND, _S.site == bindparam("site"))
+_OF_ROUND = select(*_SUMMARY, _S.payload, _S.payload_sha256).where(_IN_ROUND).order_by(_S.site)
 _RECEIPTS = (
     select(*SUMMARY, _S.payload.is_not(None).label("kept"), _R.number.label("round"))
     .join(tables.rounds, _R.id == _S.round_id)
@@ -67,6 +68,10 @@ class Submissions(Repository):
     def get(self, round_id: int, site: str) -> Submission | None:
         """Return one site's answer with its payload; DataDamaged if the payload's hash differs."""
         return self._one(_intact, _OF_ROUND.where(_S.site == site), round_id=round_id)
+
+    def summary(self, round_id: int, site: str) -> Submission | None:
+        """Return one site's answer, without its payload."""
+        return self._one(Submission, _ONE, round_id=round_id, site=site)
 
     def list(self, round_id: int) -> Sequence[Submission]:
         """Return a round's answers with their payloads, sorted by site. Raises as `get`."""

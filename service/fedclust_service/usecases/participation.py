@@ -267,7 +267,8 @@ def _depart(
     uow.audit(actor, f"site.{target.value}", session.name, site=own.site, **details)
     current = tx.rounds.latest(session.id)
     if current is not None and current.state is RoundState.COLLECTING:
-        tx.rounds.release(current.id, own.site)
+        if tx.submissions.summary(current.id, own.site) is None:
+            tx.rounds.release(current.id, own.site)
         update_round(uow, session, current)
     # A session with a damaged definition never starts, but its sites may leave.
     with contextlib.suppress(DataDamaged):
