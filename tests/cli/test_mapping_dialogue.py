@@ -61,15 +61,25 @@ def read(place: Path, features: Sequence[Feature]) -> np.ndarray:
 
 def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> None:
     found, said = answer(
-        *("", "1", "Wohnform", "9", "Alter", "3", ""),  # columns; 9 is none, and Alter is taken
-        *("118 (liegend) = -", ""),  # its texts
-        *("x", "0", "1", ""),  # homes: x is no level, and k.A. is missing
-        *("a", "-", "c", "dr"),
+        *("", "1", "Wohnform", "9", "Alter", "3"),  # columns; 9 is none, and Alter is taken
+        *("x", "0", "1"),  # homes: x is no level, and k.A. is missing
+        *("al", "-", "a", "dr"),
+        *("pulse", "systolic_bp consciousness"),  # these are wrong
+        *("", "118 = 1", "118 (liegend) = -", "", ""),  # its column, texts, unit and numbers
+        *("", "", "", "c", ""),  # its column and codes
+        "",
     )
     assert found.still_open == ()
     assert "to do" not in found.text
     assert "3 Vigilanz" in said
-    assert '"n. e." = missing? (1), "118 (liegend)" = 118 (1), "139/80" = 139 (1)' in said
+    assert (
+        'systolic_bp = "AF": "n. e." = missing (1), "118 (liegend)" = 118 (1), "139/80" = 139'
+        in said
+    )
+    assert 'systolic_bp = "AF": "n. e." = missing (1), "118 (liegend)" = missing (1)' in said
+    assert 'known: missing = "k.A."' in said
+    assert "write texts as they are shown" in said
+    assert "write names of the session's features, or none" in said
     assert "Alter is the column of age" in said
     assert "what does each code mean? 1 (lives in a nursing home), 0" in said
     assert "write 0 or 1, or -" in said
@@ -88,9 +98,8 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
 
 
 def test_the_end_of_the_questions_keeps_answers_and_marks_the_rest(answer: Any) -> None:
-    found, _ = answer("", "1", "2", "3", "", "-")
+    found, _ = answer("", "1", "2", "3")
     assert found.columns == {"age": "Alter", **dict(COLUMNS)}
-    assert 'missing = ["n. e.", "139/80", "118 (liegend)"]' not in found.text
     assert [said.partition(":")[0] for said in found.still_open] == [
         "systolic_bp",
         "nursing_home",
@@ -101,11 +110,13 @@ def test_the_end_of_the_questions_keeps_answers_and_marks_the_rest(answer: Any) 
 
 def test_a_column_that_was_found_wrongly_is_asked_for(answer: Any) -> None:
     table = TABLE.rename(columns={"Alter": "age", "AF": "years of life"})
-    found, said = answer("weight", "age", "2", "age", "1", "", features=[AGE], table=table)
+    answers = ("weight", "age", "2", "1", "139", "age", "age")
+    found, said = answer(*answers, features=[AGE], table=table)
     assert 'Found by name: age = "age"' in said
-    assert 'Chosen: age = "years of life"' in said
-    assert found.columns == {"age": "age"}
     assert "Other columns of the table: 1 age" in said
+    assert 'age = "years of life": "n. e." = missing (1), "118 (liegend)" = 118 (1)' in said
+    assert found.columns == {"age": "age"}
+    assert found.still_open == ()
 
 
 def test_a_feature_without_a_column_is_lacking(answer: Any) -> None:
@@ -126,14 +137,13 @@ def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
 ) -> None:
     stay = Feature(name="los", unit="days", lower=0, upper=400)
     table = pd.DataFrame({"los": [*range(60), 99, 99, 99]})
-    found, said = answer("", "98", "", features=[stay], table=table)
-    assert 'these numbers may mean a missing value: "99" 3' in said
+    found, said = answer("", "", features=[stay], table=table)
+    assert 'these numbers may mean a missing value: "99" 3; kept as values' in said
     assert "sentinels" not in found.text
-    assert "write some of these numbers, all or none" in said
     assert found.still_open == ()
-    for chosen in ("all", "99"):
-        found, _ = answer("", chosen, features=[stay], table=table)
-        assert "\nsentinels = [99]\n" in found.text
+    found, said = answer(*("", "los", "", "", "x", "99", ""), features=[stay], table=table)
+    assert "\nsentinels = [99.0]\n" in found.text
+    assert "write a number, or -" in said
     unit = Feature(name="creatinine", unit="mg/dl", lower=0.2, upper=20)
     enzyme = pd.DataFrame({"creatinine (U/l)": [1, 2, 3]})
     found, _ = answer("", "x", "0,5", features=[unit], table=enzyme)
@@ -145,17 +155,20 @@ def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
     assert "# to do: the header says" in found.text
 
 
-def test_a_doubt_that_no_setting_solves_stays_marked_after_a_no(answer: Any) -> None:
+def test_a_doubt_that_no_setting_solves_is_shown(answer: Any) -> None:
     table = pd.DataFrame({"Smoker (former)": [0, 1]})
     smoker = Feature(name="smoker", kind="binary")
-    found, _ = answer("", "n", features=[smoker], table=table)
-    assert '# to do: its header says "former", too' in found.text
-    found, _ = answer("", "", features=[smoker], table=table)
+    found, said = answer("", "", features=[smoker], table=table)
+    assert 'its header says "former", too' in said
     assert found.still_open == ()
+    # Who chooses the column has seen its header.
+    table["smoker now"] = [1, 0]
+    found, said = answer("", "smoker", "Smoker (former)", "", features=[smoker], table=table)
+    assert "too" not in said.partition("Other columns")[2]
 
 
 def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
-    found, said = answer("", "", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
+    found, said = answer("", "1", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
     assert found.still_open == ()
     assert "factor" not in found.text
     found, _ = answer("", "0,5", features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
@@ -166,13 +179,15 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
     table = pd.DataFrame({"age": [*range(400, 900, 10)]})
     found, said = answer("", "1/10", features=[AGE], table=table)
     assert "50 of 50 values lie outside the bounds" in said
-    assert "session's value = value here x FACTOR (+ OFFSET) [1]" in said
+    assert "session's value = value here x FACTOR (+ OFFSET); 1 if they are the same" in said
     assert 'to = "years"\nfactor = 0.1\n' in found.text
 
 
 def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) -> None:
     table = pd.DataFrame({"age": [*range(30, 50), 0.5, 151, 200]})
-    found, said = answer("", "0.5 = 50, 151 = 51", "200 = -", "", features=[AGE], table=table)
+    found, said = answer(
+        *("", "age", "", "0.5 = 50, 151 = 51, 200 = -", "", "", ""), features=[AGE], table=table
+    )
     assert "3 of 23 values lie outside the bounds" in said
     assert found.still_open == ()
     assert read(tmp_path, [AGE])[-3:, 0].tolist()[:2] == [50, 51]
@@ -207,16 +222,16 @@ def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_pat
     wait = Feature(name="wait", unit="hours from admission", lower=0, upper=500)
     table = pd.DataFrame({"wait [h]": ["30", "2 d 17 h", "2 x 9 y", "20"]})
     _, said = answer("", "7", "", features=[wait], table=table)
-    assert '"2 x 9 y" 1: a number, or -' in said
+    assert '"2 x 9 y" (1) is a number, or -' in said
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
 
 
 def test_codes_beside_a_missing_one_keep_their_levels(answer: Any, tmp_path: Path) -> None:
     icu = Feature(name="icu", kind="binary")
     table = pd.DataFrame({"ICU": ["ja", "nein", "j", "k.A."], "age": [50, 60, 70, 80]})
-    for answers in (("", ""), ("", "n", "-")):
+    for answers in (("", ""), ("", "icu", "", "", "", "", "", "")):
         found, said = answer(*answers, features=[icu], table=table)
-        assert 'codes, read as missing: "k.A." 1' in said
+        assert 'icu = "ICU": 1 = "ja", "j"; 0 = "nein"; missing = "k.A."' in said
         assert found.still_open == ()
         assert str(read(tmp_path, [icu])[:, 0].tolist()) == "[1.0, 0.0, 1.0, nan]"
 
@@ -253,15 +268,15 @@ def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
     died = Outcome(name="died", role="outcome", kind="binary", unit="1 = within 30 days")
     table = pd.DataFrame({"status": ["a", "b", "c"]})
     _, said = answer("", "1", "0", "-", features=[died], table=table)
-    assert "what does each code mean? 1 (within 30 days), 0, or - if missing" in said
+    assert "what does each code mean? 1 (within 30 days), 0, or -" in said
 
 
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
-    found, said = answer("", "61 (ca.) = -", "", features=[AGE], table=table)
+    found, said = answer(*("", "age", "", "61 (ca.) = -", "", "", ""), features=[AGE], table=table)
     assert '"60 (ca.)" = 60 and 9 like it (10), "k.A." = missing (1)' in said
-    # After a change each is shown.
-    assert '"61 (ca.)" = missing? (1), "60 (ca.)" = 60 (1), "62 (ca.)" = 62 (1)' in said
+    # Where something is wrong each is shown.
+    assert '"60 (ca.)" = 60 (1), "61 (ca.)" = 61 (1), "62 (ca.)" = 62 (1)' in said
     assert 'missing = ["k.A.", "61 (ca.)"]' in found.text
 
 
@@ -318,8 +333,15 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     write = ("--ask", "--write-mapping", str(mapping))
     assert "needs a terminal" in desk.ran("check", *given, *write, code=2).err
     assert not mapping.exists()
-    monkeypatch.setattr(sys, "stdin", Terminal("\nWohnform\n\n1\n0\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("\nWohnform\n1\n0\n"))
     desk.ran("check", *given, *write)
-    assert 'm.toml: the mapping; 0 lines marked "to do"' in desk.err
-    assert "home: 0 (daheim) 33.3%, 1 (PH) 66.7%" in " ".join(desk.out.split())
-    assert "Nothing is left to do. Next" in desk.out
+    assert "m.toml: the mapping\n" in desk.err
+    home = next(line for line in desk.out.splitlines() if line.startswith("home "))
+    assert home.split() == ["home", "Wohnform", "0.0%"]
+    # Its levels were the answers, and the next commands can be pasted.
+    assert "33.3%" not in desk.out
+    assert "Nothing is left to do. Next:" in desk.out
+    added = f"fedclust data add NAME --data {desk.place / 't.csv'} --mapping {mapping}\n"
+    assert added in desk.out
+    assert "fedclust review heart --data @NAME --out review.html\n" in desk.out
+    assert "fedclust participate heart --data @NAME\n" in desk.out

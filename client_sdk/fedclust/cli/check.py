@@ -126,7 +126,7 @@ def check(
         accepted_plan(session, info)
         with connection.site() as site:
             done = _check_session(site, info, rows_for(info.definition))
-    _conclude(done, asked.full)
+    _conclude(done, asked)
 
 
 def _suggested(
@@ -158,8 +158,8 @@ def _suggested(
     if to_do:
         message = f"{said}: edit them, then check with --mapping in place of --write-mapping"
         raise DataError(str(path), "still-to-do", message)
-    show(err, f"{path}: the mapping; {said}")
-    mapping = {"mapping": str(path.absolute())}
+    show(err, f"{path}: the mapping; {said}" if uncertain else f"{path}: the mapping")
+    mapping = {"mapping": str(path)}
     update: dict[str, Any] = {"reading": source.reading.model_copy(update=mapping)}
     if person is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
@@ -167,13 +167,13 @@ def _suggested(
     return source.model_copy(update=update)
 
 
-def _conclude(done: RowCheck, full: bool) -> None:
+def _conclude(done: RowCheck, asked: _Asked) -> None:
     if o.wants_json():
         print_json(done.facts())
     elif done.read:
-        if full and isinstance(done.table, ConsentRequest) and done.asked:
+        if asked.full and isinstance(done.table, ConsentRequest) and done.asked:
             consent_screen(done.table, full=True)
-        done.show(full=full)
+        done.show(full=asked.full, brief=asked.ask)
         if done.to_edit:
             message = "this site could not take part yet: edit the mapping file"
             raise DataError(done.found.source, "still-to-do", message)

@@ -5,7 +5,7 @@ import dataclasses
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from fractions import Fraction
 from typing import Any, Final
 
@@ -23,6 +23,12 @@ from fedclust.wire.errors import UsageError
 
 #: Values of settings that nobody can guess.
 _ASKED: Final = (None, "NAME HERE", 1.0)
+#: So many texts or codes of one column are asked about.
+_MOST_ASKED: Final = 20
+#: A text that is no usual word for a missing value is asked about if so many rows have it.
+_FREQUENT: Final = 10
+_NUMBER: Final = re.compile(r"\d+([.,]\d+)?")
+_CONVERSION: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
 
 def require_terminal() -> None:
@@ -34,30 +40,21 @@ def require_terminal() -> None:
 def ask_mapping(found: MappingSuggestion) -> None:
     """Ask a person about all that is uncertain in a suggestion, which takes the answers.
 
-    Ctrl-C and Ctrl-D end the questions, and what was not answered keeps its mark.
+    First what nobody can guess, column by column; then what is proposed is shown together, and the
+    features that a person names are asked about. Ctrl-C and Ctrl-D end the questions, and what was
+    not answered keeps its mark.
 
     Raises
     ------
     UsageError
         The file is written in another way, which only options can say.
     """
-    _say("Enter takes the answer in [brackets]; - stands for none, or for a missing value.")
     _say(
-        "Texts in a column of numbers are shown with how they are read. Write - if all of them are "
-        "missing values, or change some: TEXT = NUMBER, TEXT = -. Numbers are in your unit."
+        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column. "
+        "Ctrl-C ends the questions; the mapping file then marks what is still open."
     )
-    _say("Ctrl-C ends the questions: then the mapping file marks what is still open.")
     with contextlib.suppress(typer.Abort):
-        decided = any(map(_is_of_thousands, found.table.notes))
-        _ask_format(found)
-        _ask_columns(found)
-        if not decided:
-            found.judge_decimal_mark()
-            _ask_format(found)
-        gone = set[str]()
-        for section in found.sections.values():
-            if section.marked:
-                _ask_points(section, gone)
+        _Dialogue(found).hold()
 
 
 def _say(text: str, indent: str = "") -> None:
@@ -72,10 +69,9 @@ def _asked(question: str, read: Callable[[str], Any], default: str | None = None
     return typer.prompt(question, default, value_proc=read, prompt_suffix=mark, err=True)
 
 
-def _confirmed(why: str, question: str, *, default: bool | None) -> bool:
+def _confirmed(question: str, default: bool | None) -> bool:
     """Return whether a person says yes; None as the default asks until it is said."""
-    _say(why, "  ")
-    return typer.confirm(f"  {question}", default, err=True)
+    return typer.confirm(f"  {printable(question)}", default, err=True)
 
 
 def _number(answer: str) -> float | None:
@@ -85,22 +81,10 @@ def _number(answer: str) -> float | None:
     raise typer.BadParameter("write a number, or -")
 
 
-def _is_of_thousands(note: str) -> bool:
-    return "separate thousands" in note
-
-
-def _ask_format(found: MappingSuggestion) -> None:
-    """Ask whether the table is written as it seems."""
-    for note in [*found.table.notes]:
-        if not _confirmed(note, "right?", default=True):
-            if not _is_of_thousands(note):
-                raise UsageError(
-                    "say how the table is written (--sheet, --header-row, --encoding, "
-                    "--delimiter, --decimal), and start again"
-                )
-            found.table.written = found.table.written.model_copy(update={"thousands": False})
-            found.judge_again()
-        found.table.notes.remove(note)
+def _numbers(answer: str) -> list[float]:
+    """Return numbers with spaces between them; none for "none"."""
+    parts = answer.replace(", ", " ").split() if answer != "none" else []
+    return [number for part in parts if (number := _number(part)) is not None]
 
 
 def _factor(answer: str) -> dict[str, float | None]:
@@ -108,11 +92,12 @@ def _factor(answer: str) -> dict[str, float | None]:
     signed = re.sub(r"[+\s]*([+-])\s*(?=\d)", r" \1", answer)  # 1.25 - 25
     factor, *offset = map(_number, signed.split())
     if len(offset) > 1:
-        raise typer.BadParameter("write a factor such as 0.5 or 1/60, or a factor and an offset")
+        raise typer.BadParameter("write a factor such as 0.5 or 1/60, or with an offset: 1.8 + 32")
     return {"factor": factor, **({"offset": offset[0]} if offset else {})}
 
 
-# --- columns --------------------------------------------------------------------------------------
+def _is_of_thousands(note: str) -> bool:
+    return "separate thousands" in note
 
 
 def _called(feature: Feature) -> str:
@@ -121,276 +106,392 @@ def _called(feature: Feature) -> str:
     return said + (f", one of {', '.join(feature.levels)}" if feature.levels else "")
 
 
-def _ask_columns(found: MappingSuggestion) -> None:
-    """Ask for the column of each feature that no single name fits, or that was found wrongly."""
-    #: The column of each feature that is settled, None if there is none.
-    settled: dict[str, str | None] = {
-        name: of.match.column
-        for name, of in found.sections.items()
-        if of.match is not None and of.match.score > 1 and not of.match.others
-    }
+def _heading(section: Section) -> str:
+    return f"{section.feature.name} = {as_toml(section.settings.get('column', '-'))}"
 
-    def wrong_names(answer: str) -> list[str]:
-        names = [answer] if answer in settled else answer.replace(",", " ").split()
-        if answer == "none" or {*names} <= {*settled}:
-            return [] if answer == "none" else names
-        raise typer.BadParameter("write names of the session's features")
 
-    said, new = "Found by name", dict(settled)
-    while True:
-        if new:
-            pairs = (f"{a} = {'-' if b is None else as_toml(b)}" for a, b in new.items())
-            _say(f"{said}: {', '.join(pairs)}")
-            for name in _asked("  which of these are wrong?", wrong_names, "none"):
+def _form(text: str) -> str:
+    """Return a text without its first number."""
+    return _NUMBER.sub("#", text, count=1)
+
+
+class _Dialogue:
+    """The questions about one suggestion, in order."""
+
+    def __init__(self, found: MappingSuggestion) -> None:
+        self._found = found
+        #: The columns that were listed with a number.
+        self._listed: list[str] = []
+        #: Texts in numbers, and codes, that a person has read, with their feature.
+        self._seen: set[tuple[str, str]] = set()
+        #: Texts in numbers that are missing values in a column before.
+        self._missing: set[str] = set()
+
+    def hold(self) -> None:
+        """Ask; typer.Abort if a person ends the questions."""
+        found = self._found
+        decided = any(map(_is_of_thousands, found.table.notes))
+        self._ask_format()
+        self._ask_columns()
+        if not decided:
+            found.judge_decimal_mark()
+            self._ask_format()
+        for section in found.sections.values():
+            self._ask_unknown(section)
+        self._review()
+
+    def _ask_format(self) -> None:
+        """Ask whether the table is written as it seems."""
+        table = self._found.table
+        for note in [*table.notes]:
+            _say(note)
+            if not _confirmed("right?", True):
+                if not _is_of_thousands(note):
+                    raise UsageError(
+                        "say how the table is written (--sheet, --header-row, --encoding, "
+                        "--delimiter, --decimal), and start again"
+                    )
+                table.written = table.written.model_copy(update={"thousands": False})
+                self._found.judge_again()
+            table.notes.remove(note)
+
+    # --- columns ----------------------------------------------------------------------------------
+
+    def _ask_columns(self) -> None:
+        """Ask for the column of each feature that no single name fits, or that is found wrongly."""
+        found = self._found
+        #: The column of each feature that is settled, None if there is none.
+        settled: dict[str, str | None] = {
+            name: of.match.column
+            for name, of in found.sections.items()
+            if of.match is not None and of.match.score > 1 and not of.match.others
+        }
+        if settled:
+            pairs = (f"{a} = {as_toml(b)}" for a, b in settled.items())
+            _say(f"Found by name: {', '.join(pairs)}")
+            for name in self._wrong_ones(settled):
                 del settled[name]
-        open_ones = [each for name, each in found.sections.items() if name not in settled]
-        if not open_ones:
+                found.sections[name].match = None  # no answer to be taken by Enter
+        open_ones = [name for name in found.sections if name not in settled]
+        self._listed = [name for name in found.table.columns if name not in settled.values()]
+        if open_ones:
+            show(err, "Other columns of the table:")
+            for number, column in enumerate(self._listed, 1):
+                _say(f"{number:3}  {column}   {found.contents(column)}")
+        for name in open_ones:
+            used = {column: of for of, column in settled.items() if column is not None}
+            settled[name] = self._column_of(found.sections[name], used)
+            self._choose(name, settled)
+
+    def _wrong_ones(self, features: Iterable[str]) -> list[str]:
+        """Ask which features are read wrongly."""
+        known = {*features}
+
+        def names(answer: str) -> list[str]:
+            given = [answer] if answer in known else answer.replace(",", " ").split()
+            if answer == "none" or known >= {*given}:
+                return [] if answer == "none" else given
+            raise typer.BadParameter("write names of the session's features, or none")
+
+        found: list[str] = _asked("  which of these are wrong?", names, "none")
+        return found
+
+    def _column_of(self, section: Section, used: Mapping[str, str]) -> str | None:
+        """Ask which column a feature is; ``used`` are those of others."""
+
+        def column(answer: str) -> str | None:
+            name = answer
+            if answer.isdecimal() and 0 < int(answer) <= len(self._listed):
+                name = self._listed[int(answer) - 1]
+            if name in used:
+                raise typer.BadParameter(f"{name} is the column of {used[name]}")
+            if name != "-" and not self._found.has_column(name):
+                raise typer.BadParameter("give a column's number or name, or - if there is none")
+            return None if name == "-" else name
+
+        match = section.match
+        sure = match is not None and match.score >= 0 and not match.others
+        default = match.column if match and sure and match.column not in used else None
+        name: str | None = _asked(f"{_called(section.feature)}: which column?", column, default)
+        return name
+
+    def _choose(self, name: str, settled: Mapping[str, str | None]) -> None:
+        """Take the column of a feature, None if there is none."""
+        section, column = self._found.sections[name], settled[name]
+        if column is None:
+            section.match, section.points = None, [Point(settings={"lacking": True}, taken=True)]
             return
-        left = [name for name in found.table.columns if name not in settled.values()]
-        show(err, "Other columns of the table:")
-        for number, name in enumerate(left, 1):
-            _say(f"{number:3}  {name}   {found.contents(name)}")
-        for section in open_ones:
-            _ask_column(found, section, left, settled)
-        said, new = "Chosen", {each.feature.name: settled[each.feature.name] for each in open_ones}
+        used = {other for of, other in settled.items() if other is not None and of != name}
+        # A score of 2: the name is right, and its codes may still mean anything.
+        self._found.choose(section.feature, Match(column, 2, chosen=True), used)
+        # Who had it as a guess needs another one.
+        for other in [*self._found.sections.values()]:
+            guessed = other.match is not None and other.match.column == column
+            if guessed and other.feature.name not in settled:
+                self._found.choose(other.feature, None, {*used, column})
+
+    # --- what nobody can guess --------------------------------------------------------------------
+
+    def _ask_unknown(self, section: Section) -> None:
+        """Ask about each marked point of a feature that has no proposal."""
+        for place, point in enumerate(section.points):
+            if not point.mark:
+                continue
+            if point.counts and section.feature.kind == "numeric":
+                section.answer(place, self._texts(section, point))
+            elif point.counts and not point.taken:
+                section.answer(place, self._levels(section, point))
+            elif point.settings and not point.taken and "sentinels" not in point.settings:
+                section.answer(place, self._settings(section, point))
+
+    def _texts(self, section: Section, point: Point) -> Point:
+        """Ask about texts in numbers that may be anything; of those of one form about the first."""
+        read = _readings(point)
+        read |= {text: None for text in point.counts if text in self._missing}
+        forms: dict[str, list[str]] = {}
+        for text, n in point.counts.items():
+            # A frequent text may well mean a number, such as 0.
+            frequent = n >= _FREQUENT and read.get(text, 0) is None and not is_absent_text(text)
+            if text not in self._missing and (text not in read or frequent):
+                forms.setdefault(_form(text), []).append(text)
+        if len(forms) > _MOST_ASKED:
+            _say(f"{_heading(section)}: {point.why}; say in the mapping file what is missing")
+            return point
+        for texts in forms.values():
+            n, first = sum(point.counts[text] for text in texts), texts[0]
+            more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
+            question = f"{_heading(section)}: {as_toml(first)}{more} ({n}) is a number, or -"
+            answer = _asked(question, _number)
+            same = answer is not None and answer == _first_number(first)
+            read |= {text: _first_number(text) if same else answer for text in texts}
+            self._seen |= {(section.feature.name, text) for text in texts}
+        self._missing |= {text for text, number in read.items() if number is None}
+        return _with_readings(point, read)
+
+    def _settings(self, section: Section, point: Point) -> Point:
+        """Ask for settings that nobody can guess, or whether another unit is right."""
+        _say(f"{_heading(section)}: {point.why}")
+        settings = dict(point.settings)
+        if not any(each in _ASKED for each in settings.values()):
+            right = _confirmed("right?", None)
+            return Point(settings=settings if right else {}, taken=True)
+        for name, value in point.settings.items():
+            if value == "NAME HERE":
+                settings[name] = _asked(f"  column of the {name}", str)
+            elif value in _ASKED:
+                settings |= _asked(_CONVERSION, _factor)
+                if name == "time_factor":
+                    settings = {"time_factor": settings["factor"]}
+        if None in settings.values():
+            return point
+        if settings.get("factor", settings.get("time_factor")) == 1.0 and "offset" not in settings:
+            # The header's unit, if it was taken, is that of the session.
+            settings = {"unit": settings["to"]} if "to" in settings else {}
+        return Point(settings=settings, taken=True)
+
+    def _levels(self, section: Section, point: Point, *, every: bool = False) -> Point:
+        """Ask for the level of each code that has none, or of each code."""
+        feature = section.feature
+        names = [*(feature.levels or ("0", "1"))]
+        levels = point.known_levels
+        proposed = point.settings.get("missing", ())
+        of_choices = {code for _, settings in point.choices for code in settings["levels"]}
+        asked = {*point.levels, *of_choices, *proposed} - {*levels}
+        # A minus beside a plus is no missing value.
+        missing = [code for code in proposed if every or looks_missing(code)]
+        if "+" in asked and not every:
+            missing = [code for code in missing if code != "-"]
+        known = {code: levels.get(code, code) for code in point.counts if code not in asked}
+        known |= dict.fromkeys(missing, "-")
+        asked = {*point.counts} if every else asked - {*missing}
+        many = f"it has {len(asked)} codes: is it the right column?"
+        if len(asked) > _MOST_ASKED and not _confirmed(many, True):
+            return point
+        meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
+        if feature.kind != "binary":
+            meant = f"{', '.join(names)} (first letters are enough)"
+        _say(f"{_heading(section)}: what does each code mean? {meant}, or -")
+        if known and not every:
+            _say(f"known: {_levels_text(known)}", "  ")
+        numbers = sorted(filter(str.isdecimal, asked - {"0"}), key=int)
+        are_counts = feature.kind == "binary" and "0" in asked and len(numbers) > 1 and not every
+        if are_counts and _confirmed(f"does 0 mean 0, and each of {', '.join(numbers)} 1?", None):
+            levels |= {"0": 0, **dict.fromkeys(numbers, 1)}
+            asked -= {"0", *numbers}
+
+        def level(answer: str) -> str:
+            exact = [name for name in names if name.casefold() == answer.casefold()]
+            begun = [name for name in names if name.casefold().startswith(answer.casefold())]
+            found = ["-"] if answer == "-" else exact or begun
+            if len(found) != 1:
+                raise typer.BadParameter(f"write {' or '.join(names)}, or -")
+            return found[0]
+
+        for code, n in point.counts.most_common():
+            if code in asked:
+                default = str(known[code]) if code in known else None
+                answer = _asked(f"    {as_toml(code)} {n}", level, default)
+                missing = [other for other in missing if other != code]
+                levels.pop(code, None)
+                if answer == "-":
+                    missing.append(code)
+                else:
+                    levels[code] = int(answer) if feature.kind == "binary" else answer
+        self._seen |= {(feature.name, code) for code in point.counts}
+        settings = {"missing": missing} if missing else {}
+        return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
+
+    # --- what is proposed -------------------------------------------------------------------------
+
+    def _review(self) -> None:
+        """Show how features are read, and ask about those that a person calls wrong."""
+        names = [*self._found.sections]
+        while names:
+            texts = {name: self._reading_text(self._found.sections[name]) for name in names}
+            if any(texts.values()):
+                show(err, "Also read:")
+            for name in filter(texts.get, names):
+                _say(f"{_heading(self._found.sections[name])}: {texts[name]}")
+            if not any(texts.values()):
+                break
+            wrong = self._wrong_ones(self._found.sections)
+            for name in names:
+                if name not in wrong:
+                    self._found.sections[name].settle()
+            for name in wrong:
+                self._correct(name)
+            names = wrong
+
+    def _reading_text(self, section: Section) -> str:
+        """Return how a feature is read where no answer says it."""
+        seen = {text for name, text in self._seen if name == section.feature.name}
+        factor, offset = (section.settings.get(name) for name in ("factor", "offset"))
+        said = [f"x {factor:.6g}{f' + {offset:.6g}' * bool(offset)}"] if factor else []
+        for point in section.points:
+            if point.counts and section.feature.kind != "numeric" and point.mark != "to do":
+                levels = point.known_levels | dict.fromkeys(point.settings.get("missing", ()), "-")
+                said.append(_levels_text({a: b for a, b in levels.items() if a not in seen}))
+            elif point.mark == "uncertain" and point.counts:
+                read = {text: of for text, of in _readings(point).items() if text not in seen}
+                said.append(f"{point.why}: " * point.own + _read_as(read, point.counts))
+            elif point.mark == "uncertain":
+                kept = "sentinels" in point.settings and not point.taken
+                said.append(point.why + "; kept as values" * kept)
+        return "; ".join(filter(None, said))
+
+    def _correct(self, name: str) -> None:
+        """Ask how a feature is read that a person calls wrong."""
+        sections = self._found.sections
+        section = sections[name]
+        settled = {of: each.settings.get("column") for of, each in sections.items()}
+        used = {other: of for of, other in settled.items() if other is not None and of != name}
+        column = self._column_of(section, used)
+        if column != settled[name]:
+            self._choose(name, settled | {name: column})
+            self._ask_unknown(sections[name])
+            return
+        for place, point in enumerate(section.points):
+            if point.counts and section.feature.kind == "numeric":
+                section.answer(place, _changed(point))
+            elif point.counts:
+                section.answer(place, self._levels(section, point, every=True))
+        if section.feature.kind == "numeric" and column is not None:
+            self._convert(section)
+
+    def _convert(self, section: Section) -> None:
+        """Ask how the numbers of a column become the session's, and which are missing values."""
+        given, unit = section.settings, section.feature.unit
+        now = f"x {given.get('factor', 1):.6g} + {given.get('offset', 0):.6g}"
+        found = _asked(_CONVERSION, lambda answer: {} if answer == now else _factor(answer), now)
+        if found:
+            section.drop("unit", "to", "factor", "offset")
+            section.set(**found, **({"to": unit} if unit else {}))
+        numbers = " ".join(f"{number:.15g}" for number in given.get("sentinels", ()))
+        asked = "  numbers that mean a missing value"
+        found = _asked(asked, _numbers, numbers or "none")
+        section.drop("sentinels")
+        section.set(**({"sentinels": found} if found else {}))
 
 
-def _ask_column(
-    found: MappingSuggestion,
-    section: Section,
-    left: list[str],
-    settled: dict[str, str | None],
-) -> None:
-    feature, match = section.feature, section.match
-    used = {name: of for of, name in settled.items() if name is not None}
-
-    def column(answer: str) -> str | None:
-        name = answer
-        if answer.isdecimal() and 0 < int(answer) <= len(left):
-            name = left[int(answer) - 1]
-        if name in used:
-            raise typer.BadParameter(f"{name} is the column of {used[name]}")
-        if name != "-" and not found.has_column(name):
-            raise typer.BadParameter("give a column's number or name, or - if there is none")
-        return None if name == "-" else name
-
-    question, default = f"{_called(feature)}: which column?", None
-    if match is not None and match.column not in used:
-        near = [each for each in (match.column, *match.others[:2]) if each in left]
-        question += f" Maybe {' or '.join(f'{left.index(n) + 1} {as_toml(n)}' for n in near)}"
-        likely = match.score >= 0 and not match.others
-        default = str(left.index(match.column) + 1) if likely else None
-    name = settled[feature.name] = _asked(question, column, default)
-    if name is None:
-        section.match, section.points = None, [Point(settings={"lacking": True}, taken=True)]
-        return
-    # A score of 2: the name is right, and its codes may still mean anything.
-    found.choose(feature, Match(name, 2), used)
-    # Who had it as a guess needs another one.
-    for other in [*found.sections.values()]:
-        guessed = other.match is not None and other.match.column == name
-        if guessed and other.feature.name not in settled:
-            found.choose(other.feature, None, {*used, name})
+def _own_number(text: str) -> float:
+    return float(text.replace(",", "."))
 
 
-# --- how a column is read -------------------------------------------------------------------------
+def _first_number(text: str) -> float | None:
+    found = _NUMBER.search(text)
+    return None if found is None else _own_number(found[0])
 
 
-def _ask_points(section: Section, gone: set[str]) -> None:
-    """Ask about each point of a feature that is marked; later settings replace earlier ones.
-
-    ``gone`` are the texts that are missing values in a column before, and gets those of this one.
-    """
-    show(err, "")
-    given = section.settings
-    said = f"{_called(section.feature)} = {as_toml(given.get('column', ''))}"
-    said += f" x {given.get('factor', 1):.6g}" * ("factor" in given)
-    _say(said + f" + {given.get('offset', 0):.6g}" * ("offset" in given))
-    for place, point in enumerate(section.points):
-        if point.mark:
-            answered = section.points[place] = _answered(section.feature, point, gone)
-            for before, other in enumerate(section.points[:place]):
-                kept = {a: b for a, b in other.settings.items() if a not in answered.settings}
-                section.points[before] = dataclasses.replace(other, settings=kept)
+def _readings(point: Point) -> dict[str, float | None]:
+    """Return the number that each text in a column of numbers means, None for a missing value."""
+    read: dict[str, float | None] = {text: _own_number(text) for text in point.counts if point.own}
+    read |= dict.fromkeys(point.settings.get("missing", ()))
+    read |= point.settings.get("values", {})
+    return read
 
 
-def _answered(feature: Feature, point: Point, gone: set[str]) -> Point:
-    """Return a point as a person answers it: without a mark, unless it stays open."""
-    if point.counts and feature.kind == "numeric":
-        return _ask_texts(point, gone)
-    if point.counts and point.mark == "to do":
-        return _ask_levels(feature, point)
-    if not point.taken and any(each in _ASKED for each in point.settings.values()):
-        return _ask_settings(point)
-    if "sentinels" in point.settings:
-        return _ask_sentinels(point)
-    if not point.settings:  # only the file can say more
-        right = _confirmed(point.why, "right?", default=True)
-        return Point() if right else dataclasses.replace(point, mark="to do")
-    default = True if point.taken else None
-    if _confirmed(point.why, "right?" if point.taken else "take it?", default=default):
-        return dataclasses.replace(point, why="", mark="", taken=True)
-    return _ask_levels(feature, point) if point.counts else Point()
-
-
-def _ask_sentinels(point: Point) -> Point:
-    """Ask which numbers mean a missing value."""
-    numbers = point.settings["sentinels"]
-
-    def chosen(answer: str) -> list[float]:
-        if answer in ("all", "none"):
-            return numbers if answer == "all" else []
-        found = {*map(_number, answer.replace(", ", " ").split())}
-        if not found <= {*numbers}:
-            raise typer.BadParameter("write some of these numbers, all or none")
-        return [number for number in numbers if number in found]
-
-    _say(point.why, "  ")
-    kept = _asked("  which are missing values?", chosen, "all" if point.taken else "none")
-    return Point(settings={"sentinels": kept}, taken=True) if kept else Point()
-
-
-def _ask_settings(point: Point) -> Point:
-    """Ask for the values of settings that nobody can guess."""
-    _say(point.why, "  ")
+def _with_readings(point: Point, read: Mapping[str, float | None]) -> Point:
+    """Return a point with what its texts mean, which counts until it is changed."""
+    own = {_own_number(text): text for text in point.counts if point.own}
+    gone = [text for text, number in read.items() if number is None]
     settings = dict(point.settings)
-    for name, value in point.settings.items():
-        if value == "NAME HERE":
-            settings[name] = _asked(f"  column of the {name}", str)
-        elif value in _ASKED:
-            question = "  session's value = value here x FACTOR (+ OFFSET)"
-            settings |= _asked(question, _factor, value and "1")
-            if name == "time_factor":
-                settings = {"time_factor": settings["factor"]}
-    if None in settings.values():
-        return point
-    if settings.get("factor", settings.get("time_factor")) == 1.0:
-        # The header's unit, if it was taken, is that of the session.
-        return Point(settings={"unit": settings["to"]} if "to" in settings else {}, taken=True)
-    return Point(settings=settings, taken=True)
+    settings["sentinels"] = [number for number, text in own.items() if text in gone]
+    settings["missing"] = [text for text in gone if text not in own.values()]
+    settings["values"] = {
+        text: number
+        for text, number in read.items()
+        if number is not None and own.get(number) != text
+    }
+    kept = {name: value for name, value in settings.items() if value}
+    return dataclasses.replace(point, settings=kept, mark="uncertain", taken=True)
 
 
-def _ask_levels(feature: Feature, point: Point) -> Point:
-    """Ask for the level of each code that has none."""
-    names = [*(feature.levels or ("0", "1"))]
-    levels = {code: level for code, level in point.levels.items() if level is not None}
-    of_choices = {code for _, settings in point.choices for code in settings["levels"]}
-    asked = {*point.levels, *of_choices, *point.settings.get("missing", ())} - {*levels}
-    known = {code: levels.get(code, code) for code in point.counts if code not in asked}
-    if known:
-        pairs = (f"{as_toml(code)} = {level}" for code, level in known.items())
-        _say(f"known: {', '.join(pairs)}", "  ")
-    meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
-    if feature.kind != "binary":
-        meant = f"{', '.join(names)} (first letters are enough)"
-    _say(f"what does each code mean? {meant}, or - if missing", "  ")
-
-    def level(answer: str) -> str:
-        exact = [name for name in names if name.casefold() == answer.casefold()]
-        begun = [name for name in names if name.casefold().startswith(answer.casefold())]
-        found = ["-"] if answer == "-" else exact or begun
-        if len(found) != 1:
-            raise typer.BadParameter(f"write {' or '.join(names)}, or -")
-        return found[0]
-
-    many = f"it has {len(asked)} codes"
-    if len(asked) > 20 and not _confirmed(many, "is it the right column?", default=True):
-        return point
-    missing = []
-    for code, n in sorted(point.counts.most_common(), key=lambda each: looks_missing(each[0])):
-        if code in asked:
-            # With a plus it is a minus.
-            default = "-" if looks_missing(code) and not (code == "-" and "+" in asked) else None
-            answer = _asked(f"    {as_toml(code)} {n}", level, default)
-            if answer == "-":
-                missing.append(code)
-            else:
-                levels[code] = int(answer) if feature.kind == "binary" else answer
-    settings = {"missing": missing} if missing else {}
-    return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
-
-
-def _ask_texts(point: Point, gone: set[str]) -> Point:
-    """Ask whether texts in a column of numbers, or numbers beyond the bounds, are read rightly.
-
-    ``gone`` are texts that were missing values in a column before.
-    """
-    # Of numbers beyond the bounds nothing is proposed.
-    beyond = point.mark == "uncertain" and not point.settings
-    own = {text: float(text.replace(",", ".")) for text in point.counts if beyond}
-    #: The number of each text, None for a missing value.
-    read: dict[str, float | None] = dict.fromkeys(point.settings.get("missing", ()))
-    read |= own | point.settings.get("values", {})
-    # A frequent text may well mean a number, such as 0.
-    unread = [
-        text
-        for text, n in point.counts.items()
-        if text not in gone
-        if text not in read or (read[text] is None and n >= 10 and not is_absent_text(text))
-    ]
-    if len(unread) > 20:
-        _say(f"{point.why}; say in the mapping file what means a missing value", "  ")
-        return point
-    for text in unread:
-        read[text] = _asked(f"  {as_toml(text)} {point.counts[text]}: a number, or -", _number)
+def _changed(point: Point) -> Point:
+    """Ask which texts in a column of numbers mean something else."""
+    read = _readings(point)
 
     def change(answer: str) -> dict[str, float | None]:
-        if answer in ("yes", "y", "-"):
+        if answer in ("none", "-"):
             return dict.fromkeys(read if answer == "-" else ())
-        changed = {}
+        changed: dict[str, float | None] = {}
         for each in re.split(r"[,;] ", answer):
             text, _, value = (part.strip().strip('"') for part in each.rpartition("="))
             if text not in read:
-                raise typer.BadParameter('write texts as they are shown: "<5" = 2.5, "no" = -')
+                raise typer.BadParameter('write texts as they are shown: "<5" = 2.5, no = -')
             changed[text] = _number(value)
         return changed
 
-    if beyond:
-        _say(point.why, "  ")
-    shown, grouped = {text: of for text, of in read.items() if text not in unread}, True
-    while shown:
-        _say(f"read as: {_readings_text(shown, point.counts, grouped)}", "  ")
-        changed = _asked("  right?", change, "yes")
-        read = read | changed
-        # What was shown as similar to a text that changed is shown by itself.
-        kinds = {_kind(text) for text in changed}
-        shown = {text: of for text, of in read.items() if changed and _kind(text) in kinds}
-        grouped = False
-    values = {text: number for text, number in read.items() if number is not None}
-    missing = [text for text, number in read.items() if number is None]
-    gone |= {*missing}
-    settings = dict(point.settings)
-    settings["values"] = {text: of for text, of in values.items() if own.get(text) != of}
-    settings["missing"] = [text for text in missing if text not in own]
-    settings["sentinels"] = [own[text] for text in missing if text in own]
-    return Point(settings={name: of for name, of in settings.items() if of}, taken=True)
+    _say(_read_as(read, point.counts, each=True), "  ")
+    how = "  which mean something else? TEXT = NUMBER, TEXT = -, or - if all are missing"
+    read |= dict(_asked(how, change, "none"))
+    return _with_readings(point, read)
 
 
-def _kind(text: str) -> str:
-    """Return a text without its first number."""
-    return re.sub(r"\d+([.,]\d+)?", "#", text, count=1)
-
-
-def _readings_text(
-    read: Mapping[str, float | None], counts: Mapping[str, int], grouped: bool
+def _read_as(
+    read: Mapping[str, float | None], counts: Mapping[str, int], *, each: bool = False
 ) -> str:
-    """Return texts with what is read and their counts; of those of one kind only the first.
-
-    What is missing and not known as such comes first, with a question mark.
-    """
-    similar: dict[tuple[bool, str], list[str]] = {}
+    """Return texts with their numbers and counts: of those of one form the first, or each."""
+    forms: dict[tuple[bool, str], list[str]] = {}
     for text, number in read.items():
-        unsure = number is None and not is_absent_text(text)
-        first = re.search(r"\d+([.,]\d+)?", text)
-        same = first is not None and number == float(first[0].replace(",", "."))
-        kind = _kind(text) if grouped and same else text
-        similar.setdefault((not unsure, kind), []).append(text)
+        alone = each or number is None or number != _first_number(text)
+        forms.setdefault((number is None, text if alone else _form(text)), []).append(text)
     said = []
-    for (sure, _), texts in sorted(
-        similar.items(), key=lambda each: (each[0][0], read[each[1][0]] is None)
-    ):
+    # What is missing and not known as such comes first.
+    for texts in sorted(forms.values(), key=lambda texts: is_absent_text(texts[0])):
         number = read[texts[0]]
-        value = f"missing{'' if sure else '?'}" if number is None else f"{number:.15g}"
+        value = "missing" if number is None else f"{number:.15g}"
         value += f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
         said.append(f"{as_toml(texts[0])} = {value} ({sum(counts[text] for text in texts)})")
     return ", ".join(said)
+
+
+def _levels_text(levels: Mapping[str, str | int]) -> str:
+    """Return the codes of each level, - for missing values; not those that are a level's name."""
+    codes: dict[str, list[str]] = {}
+    for code, level in levels.items():
+        if code != str(level):
+            codes.setdefault(str(level), []).append(code)
+    return "; ".join(
+        f"{'missing' if level == '-' else level} = {', '.join(map(as_toml, names))}"
+        for level, names in codes.items()
+    )

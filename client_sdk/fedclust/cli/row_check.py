@@ -31,7 +31,7 @@ from fedclust.data.known_names import (
     meanings_of,
     never_changes,
 )
-from fedclust.data.mapping import ColumnMap, ReadOptions, canonical_code
+from fedclust.data.mapping import ColumnMap, canonical_code
 from fedclust.data.outcome_rows import Staying, with_outcomes
 from fedclust.data.persons import ROWS_DIFFER
 from fedclust.data.profile import (
@@ -53,7 +53,7 @@ from fedclust.schema.display import counted
 from fedclust.schema.feature import Feature, Outcome, TrajectoryColumn, clustered, outcomes_of
 from fedclust.schema.size_bands import size_band
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.data_sources import DataSource
+from fedclust.site.data_sources import MARK, DataSource
 from fedclust.site.prepare import RowOptions
 from fedclust.site.settings import read_settings
 from fedclust.site.state import state_directory
@@ -115,7 +115,7 @@ class RowCheck:
     """How rows match one definition; ``read`` is False if the source could not be read.
 
     ``open_points`` says in words what is charged to the site's points and not answered.
-    ``person`` is the column of persons that was given, ``options`` say how the rows are read.
+    ``source`` says how the rows are read.
     """
 
     body: SessionCreate
@@ -125,8 +125,7 @@ class RowCheck:
     read: bool = True
     open_points: tuple[str, ...] = ()
     repeated: dict[str, RepeatedIds] = field(default_factory=dict)
-    person: str | None = None
-    options: ReadOptions = field(default_factory=ReadOptions, repr=False)
+    source: DataSource = field(default_factory=lambda: DataSource(data=""), repr=False)
 
     @property
     def asked(self) -> bool:
@@ -220,16 +219,21 @@ class RowCheck:
             "unused_mappings": found.unused,
         }
 
-    def show(self, *, full: bool = False) -> None:
-        """Show columns, persons and the table to a person; ``full``: the table column by column."""
+    def show(self, *, full: bool = False, brief: bool = False) -> None:
+        """Show columns, persons and the table to a person; ``full``: the table column by column.
+
+        ``brief`` leaves out what questions about the mapping have shown.
+        """
         found, usable, figures = self.found, self.table.persons, self.table.figures
         # Without a column for each feature no row was read.
         read = f", {found.rows} rows" if found.rows or found.refused is None else ""
         show(out, f"{found.source}: {self.matched}{read}", "bold")
         # While the mapping file is edited, only what is open: the last check shows every column.
         columns = [each for each in found.columns if not self.to_edit or each.state != "ok"]
-        headings = ["feature", "column here", "", "missing", "least", "mean", "sd", "most"]
-        rules = self.options.resolved().features
+        if brief:
+            columns = [dataclasses.replace(each, unit="", levels={}) for each in columns]
+        headings = ["feature", "column here", "", "missing", "least", "mean", "most"]
+        rules = self.source.reading.resolved().features
         rows = (_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns)
         show_table(headings, rows, right=3)
         for column in columns:
@@ -244,10 +248,11 @@ class RowCheck:
             show(
                 out, f"features of the mapping that this session has not: {', '.join(found.unused)}"
             )
-        if found.ignored:
+        if found.ignored and not brief:
             n_ignored = len(found.ignored)
             show(out, f"columns that are not used ({n_ignored}): {list_names(found.ignored)}")
-        show(out, "These figures are of rows and stay here; check sends nothing about the rows.")
+        if not brief:
+            _say("These figures are of rows and stay here; check sends nothing about the rows.")
         if found.refused is None:
             show(out, f"persons who take part: {usable}")
         if found.complete_rows < found.rows and self.body.policy.missing == "drop":
@@ -259,7 +264,7 @@ class RowCheck:
         for text in self._points_texts(full=full):
             _say(text)
         if figures is not None:
-            _show_table_figures(figures, full=full)
+            _show_table_figures(figures, full=full, brief=brief)
         if self.features_unreleased:
             said = f"takes part without {', '.join(self.features_unreleased)}: "
             said += "too few persons are in groups that release a value"
@@ -275,7 +280,7 @@ class RowCheck:
         """Show what is to be changed in the mapping file, in order."""
         todo = list(self._edits())
         said = f"{'Still to do' if self.refused else 'Better, but not needed'} in the mapping file"
-        if self.options.mapping is None:
+        if self.source.reading.mapping is None:
             said += " (--mapping): fedclust check --write-mapping FILE --ask makes one"
         if todo:
             show(out, f"{said}:", "bold")
@@ -299,22 +304,22 @@ class RowCheck:
             warned = [each.feature for each in self.found.columns if each.state == "warning"]
             if warned:
                 doubts.append(f"what is said above of {list_names(warned)} is right")
-            if n := self.options.count_marked("to do"):
+            if n := self.source.reading.count_marked("to do"):
                 doubts.append(f"you have done what is marked as to do in the mapping file ({n})")
-            if n := self.options.count_marked("uncertain"):
+            if n := self.source.reading.count_marked("uncertain"):
                 doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
-            given = f"--mapping {self.options.mapping_name} and " * (
-                self.options.mapping is not None
-            )
-            _say(
-                f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}. Next, with "
-                f"{given}the same options: fedclust data add NAME, then fedclust review or "
-                "participate"
-            )
+            _say(f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}. Next:")
+            data = self.source.given or self.source.data
+            if not data.startswith(MARK):
+                show(out, f"  fedclust data add NAME {_as_options(self.source)}")
+                data = f"{MARK}NAME"
+            show(out, f"  fedclust review {self.body.name} --data {data} --out review.html")
+            show(out, f"  or, if you decide: fedclust participate {self.body.name} --data {data}")
 
     def _edits(self) -> Iterator[str]:
         """Yield each edit of the mapping file that is needed; further lines are to be pasted."""
         features = {each.name: each for each in with_outcomes(*_declared(self.body))}
+        reading = self.source.reading
         for column in self.found.columns:
             name, says = column.feature, list(column.says)
             if column.unknown_codes:
@@ -330,7 +335,7 @@ class RowCheck:
                     says.append(f"ask {self.body.contact or 'the analyst'} what 1 means")
             elif column.state != "refused":
                 continue
-            elif says == [LACKING] or (says == [NO_COLUMN] and self.options.mapping is not None):
+            elif says == [LACKING] or (says == [NO_COLUMN] and reading.mapping is not None):
                 who = self.body.contact or "the analyst"
                 says.append(f"if this hospital has none, ask {who} for a session without it")
             yield f"{name}: {'; '.join(says)}"
@@ -361,7 +366,7 @@ class RowCheck:
         for name, of in self.repeated.items():
             option = shlex.join(["--person-column", name])
             unused = name in self.found.ignored
-            said = f"with {option} " * (self.person is None) + "each id is one person"
+            said = f"with {option} " * (self.source.person_column is None) + "each id is one person"
             if of.differing:
                 said = f"of {of.differing} of them the rows differ in {list_names(of.compared)}, "
                 said += f"so they are not one person each: {option} would mix persons"
@@ -446,9 +451,23 @@ def examine(
     return RowCheck(
         *(body, found, p, table),
         repeated=repeated,
-        person=source.person_column,
-        options=rows.data.options,
+        source=source,
     )
+
+
+def _as_options(source: DataSource) -> str:
+    """Return the options of a command that reads these rows."""
+    given = source.reading.model_dump(exclude_defaults=True)
+    of_rows = source.model_dump(include={"id_column", "person_column", "id_map"}, exclude_none=True)
+    sentinels = given.pop("sentinels", {})
+    words = ["--data", source.given or source.data]
+    for name, value in (of_rows | given).items():
+        values = [",".join(value)] if name == "columns" else value
+        for each in values if isinstance(values, list | tuple) else [values]:
+            words += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]
+    for name, numbers in sentinels.items():
+        words += [word for number in numbers for word in ("--sentinel", f"{name}={number:.15g}")]
+    return shlex.join(words)
 
 
 def _declared(body: SessionCreate) -> tuple[tuple[Feature, ...], tuple[Outcome, ...]]:
@@ -550,10 +569,11 @@ def _say(text: str) -> None:
     show(out, textwrap.fill(text, 98, subsequent_indent="  "))
 
 
-def _show_table_figures(figures: TableFigures, *, full: bool) -> None:
+def _show_table_figures(figures: TableFigures, *, full: bool, brief: bool) -> None:
     """Show how close the protected table is to the persons behind it."""
     smallest, largest = figures.group_sizes
-    show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
+    if not brief:
+        show(out, f"table: {figures.n_groups} groups of {smallest} to {largest} persons")
     if full and figures.distance_sd is not None:
         near = f"{figures.distance_sd:.2f} sd of their group's record"
         show(out, f"half of the persons are within {near}")
@@ -570,12 +590,12 @@ def _column_row(column: ColumnProfile, rule: ColumnMap) -> list[str]:
     here = column.column or "-"
     here += f" x {rule.factor:.4g}" if rule.factor != 1 else ""
     here += f" {'+-'[rule.offset < 0]} {abs(rule.offset):.4g}" if rule.offset else ""
-    cells = [column.feature + unit + role, here, column.state]
+    cells = [column.feature + unit + role, here, column.state.removeprefix("ok")]
     if column.column is None:
-        return cells + [""] * 5
-    numbers = (column.minimum, column.mean, column.sd, column.maximum)
+        return cells + [""] * 4
+    numbers = (column.minimum, column.mean, column.maximum)
     if column.kind == "binary":  # its levels say it
-        numbers = (None,) * 4
+        numbers = (None,) * 3
     shown = ["" if value is None else f"{value:.5g}" for value in numbers]
     is_open = f" + {1 - column.present - column.missing:.1%} open" * (column.unknown > 0)
     return [*cells, f"{column.missing:.1%}{is_open}", *shown]

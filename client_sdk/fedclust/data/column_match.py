@@ -270,11 +270,13 @@ class Match:
     """The column of a feature: how well its name fits, and others that fit as well.
 
     A score of 0: only its values fit; -1: so little that the column is proposed, not taken.
+    ``chosen``: a person named the column.
     """
 
     column: str
     score: int
     others: tuple[str, ...] = ()
+    chosen: bool = False
 
 
 def match_by_name(features: Sequence[Feature], table: CountedTable) -> dict[str, Match | None]:
@@ -458,7 +460,10 @@ def level_of(feature: Feature, code: str, codes: Collection[str], match: Match) 
         vague = vague or not ({"no", "yes"} <= meant or code.isdecimal())
         return None if what is None or vague else int(what == "yes")
     levels = feature.levels or ()
-    same = [level for level in levels if folded(level) == folded(code)]
+    # As GOLD B in a column GOLD.
+    said = {*folded(match.column).split(), *folded(feature.name).replace("_", " ").split()}
+    plain = " ".join(word for word in folded(code).split() if word not in said)
+    same = [level for level in levels if folded(level) in (folded(code), plain)]
     if not same and what is not None:
         stand = meanings_of([level for level in levels if not level.isdecimal()])
         pair = {"no", "yes"} if what in ("no", "yes") else {"male", "female"}

@@ -110,6 +110,8 @@ class Point:
         The level of each code; None if it is to be said.
     counts : Counter of str
         How many rows have each code, or each text in a column of numbers.
+    own : bool
+        Whether these texts are numbers, which are read as they are.
     """
 
     why: str = ""
@@ -119,6 +121,11 @@ class Point:
     choices: Sequence[tuple[str, Mapping[str, Any]]] = ()
     levels: Mapping[str, str | int | None] = field(default_factory=dict)
     counts: Counter[str] = field(default_factory=Counter, repr=False)
+    own: bool = False
+
+    @property
+    def known_levels(self) -> dict[str, str | int]:
+        return {code: level for code, level in self.levels.items() if level is not None}
 
     def lines(self) -> list[str]:
         """Return the point's lines in a mapping file, without those of codes."""
@@ -155,6 +162,29 @@ class Section:
     def set(self, **settings: Any) -> None:
         """Add settings that need no look."""
         self.points.append(Point(settings=settings, taken=True))
+
+    def drop(self, *names: str) -> None:
+        """Take back settings of all points."""
+        self.points = [
+            dataclasses.replace(
+                each, settings={a: b for a, b in each.settings.items() if a not in names}
+            )
+            for each in self.points
+        ]
+
+    def answer(self, place: int, point: Point) -> None:
+        """Replace a point by what a person says, which counts in place of all others."""
+        self.drop(*point.settings)
+        self.points[place] = point
+
+    def settle(self) -> None:
+        """Take what is uncertain as it is proposed; what is to do stays."""
+        self.points = [
+            dataclasses.replace(each, why="", mark="", settings=each.settings if each.taken else {})
+            if each.mark == "uncertain"
+            else each
+            for each in self.points
+        ]
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -270,7 +300,7 @@ class ColumnJudge:
         if name in table.cut:
             section.note(f"only its first {MOST_CELLS:,} different cells are judged")
         right = table.header.index(name) + 1
-        if "".join(table.header[right : right + 1]).startswith(UNNAMED):
+        if not match.chosen and "".join(table.header[right : right + 1]).startswith(UNNAMED):
             section.note("the column to its right has no name: is this the right one?")
         unit = split_unit(name)[1] if numeric else ""
         also = {
@@ -279,7 +309,7 @@ class ColumnJudge:
             if each not in ("", unit) and not all(meanings_of(each.split("/")).values())
             if likeness(feature.name, each) < 2
         }
-        if also and match.score < 4:
+        if also and match.score < 4 and not match.chosen:
             said = list_names([*map(as_toml, sorted(also))])
             section.note(f"its header says {said}, too: is it the right measurement?")
 
@@ -549,7 +579,7 @@ def _judge_bounds(
     if beyond.sum() <= _MOST_BEYOND and not settings:
         texts = [f"{value:.15g}".replace(".", mark) for value in own[beyond].tolist()]
         asked.update(dict(zip(texts, counts[beyond].tolist(), strict=True)))
-    section.points.append(Point(why, "uncertain", settings, taken, counts=asked))
+    section.points.append(Point(why, "uncertain", settings, taken, counts=asked, own=bool(asked)))
     return others[0][0] if taken else None
 
 

@@ -62,6 +62,7 @@ _LAST_UNIT: Final = re.compile(
     r"(?:(?:\s+in)?[\s_,;:-]+|(?=%))"
     r"([^\s_,;:-]*/[^\s_,;:-]+|(?:[^\W\d_]+|°[FCK])(?:(?:_?per_?|_)(?i:[dm]?l))?|%)$"
 )
+_COUNT: Final = re.compile(r"(number|count|times)\b")
 _UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
 _ALONE: Final = {unit: {unit: 1.0} for unit in _WORDS["alone"]["units"].split()}
 _SCALES: Final[dict[str, dict[str, float]]] = _WORDS["scales"] | _ALONE
@@ -409,8 +410,13 @@ def may_become(unit: str, other: str) -> bool:
 
 
 def same_measure(unit: str, other: str) -> bool:
-    """Return whether a unit is that of a session, however they are written."""
-    return _unit(unit) in (_unit(other), _unit(_of_session(other)))
+    """Return whether a unit is that of a session, however they are written.
+
+    Of a number in 12 months the header may say the months.
+    """
+    if is_time(unit) and _COUNT.match(other):
+        return True
+    return bool({_unit(unit), _unit(_of_session(unit))} & {_unit(other), _unit(_of_session(other))})
 
 
 def _group(feature: str, header: str) -> str | None:
