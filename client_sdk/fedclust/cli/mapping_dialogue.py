@@ -12,7 +12,7 @@ from typing import Any, Final
 import typer
 
 from fedclust.cli.console import err, show
-from fedclust.data.advice import as_toml
+from fedclust.data.advice import as_toml, conversion_text
 from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
 from fedclust.data.known_names import is_absent_text, looks_missing
@@ -28,7 +28,7 @@ _MOST_ASKED: Final = 20
 #: A text that is no usual word for a missing value is asked about if so many rows have it.
 _FREQUENT: Final = 10
 _NUMBER: Final = re.compile(r"\d+([.,]\d+)?")
-_CONVERSION: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
+_HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
 
 def require_terminal() -> None:
@@ -108,6 +108,11 @@ def _called(feature: Feature) -> str:
 
 def _heading(section: Section) -> str:
     return f"{section.feature.name} = {as_toml(section.settings.get('column', '-'))}"
+
+
+def _conversion(section: Section) -> str:
+    given = section.settings
+    return conversion_text(given.get("factor", 1), given.get("offset", 0))
 
 
 def _form(text: str) -> str:
@@ -279,7 +284,7 @@ class _Dialogue:
             if value == "NAME HERE":
                 settings[name] = _asked(f"  column of the {name}", str)
             elif value in _ASKED:
-                settings |= _asked(_CONVERSION, _factor)
+                settings |= _asked(_HOW, _factor)
                 if name == "time_factor":
                     settings = {"time_factor": settings["factor"]}
         if None in settings.values():
@@ -365,8 +370,7 @@ class _Dialogue:
     def _reading_text(self, section: Section) -> str:
         """Return how a feature is read where no answer says it."""
         seen = {text for name, text in self._seen if name == section.feature.name}
-        factor, offset = (section.settings.get(name) for name in ("factor", "offset"))
-        said = [f"x {factor:.6g}{f' + {offset:.6g}' * bool(offset)}"] if factor else []
+        said = [_conversion(section).strip()]
         for point in section.points:
             if point.counts and section.feature.kind != "numeric" and point.mark != "to do":
                 levels = point.known_levels | dict.fromkeys(point.settings.get("missing", ()), "-")
@@ -401,8 +405,8 @@ class _Dialogue:
     def _convert(self, section: Section) -> None:
         """Ask how the numbers of a column become the session's, and which are missing values."""
         given, unit = section.settings, section.feature.unit
-        now = f"x {given.get('factor', 1):.6g} + {given.get('offset', 0):.6g}"
-        found = _asked(_CONVERSION, lambda answer: {} if answer == now else _factor(answer), now)
+        now = _conversion(section).strip() or "1"
+        found = _asked(_HOW, lambda answer: {} if answer == now else _factor(answer), now)
         if found:
             section.drop("unit", "to", "factor", "offset")
             section.set(**found, **({"to": unit} if unit else {}))

@@ -15,6 +15,7 @@ from fedclust.cli.console import ProgressLine, out, show, show_table
 from fedclust.data import Dataset, DataWarning
 from fedclust.data.advice import (
     CODES_ADVICE,
+    conversion_text,
     count_repeated,
     list_names,
     mapping_key,
@@ -587,9 +588,7 @@ def _column_row(column: ColumnProfile, rule: ColumnMap) -> list[str]:
     """Return what is shown of a feature; ``rule`` is its section of the mapping."""
     unit = f" [{column.unit[:32]}{'...' * (len(column.unit) > 32)}]" if column.unit else ""
     role = " (outcome)" if column.role == "outcome" else ""
-    here = column.column or "-"
-    here += f" x {rule.factor:.4g}" if rule.factor != 1 else ""
-    here += f" {'+-'[rule.offset < 0]} {abs(rule.offset):.4g}" if rule.offset else ""
+    here = (column.column or "-") + conversion_text(rule.factor, rule.offset)
     cells = [column.feature + unit + role, here, column.state.removeprefix("ok")]
     if column.column is None:
         return cells + [""] * 4

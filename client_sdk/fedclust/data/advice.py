@@ -52,6 +52,12 @@ def mapping_key(feature: str) -> str:
     return feature if re.fullmatch(r"[A-Za-z0-9_-]+", feature) else json.dumps(feature)
 
 
+def conversion_text(factor: float, offset: float) -> str:
+    """Return how a value becomes the session's, as `` x 1.25 - 25``; "" if it is the same."""
+    said = f" x {factor:.4g}" if factor != 1 else ""
+    return said + (f" {'+-'[offset < 0]} {abs(offset):.4g}" if offset else "")
+
+
 def sentinel_advice(feature: str, number: str) -> str:
     """Return how to say that a number of a feature stands for a missing value."""
     option = shlex.join(["--sentinel", f"{feature}={number}"])

@@ -446,7 +446,7 @@ class ColumnJudge:
         """Mark numbers whose marks may separate thousands."""
         mark = self._table.written.decimal
         if apart := next(filter(are_thousands_apart, map(str, cells)), ""):
-            section.note(f"is {as_toml(apart)} one number, with separated thousands?")
+            section.note(f"{as_toml(apart)} is read as one number, with separated thousands")
         spelled = [cell for cell in cells if isinstance(cell, str) and POINTED.fullmatch(cell)]
         threes = [*filter(THREE_DIGITS.fullmatch, spelled)]
         read, _ = count_numbers(Counter(threes), mark, textual=True)
