@@ -264,7 +264,15 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     assert "all 2 features, 60 rows" in office.out
     assert office.run("check", "heart", *office.data, "--mapping", str(mapping)) == 0
     assert "columns that are not used (1): id" in office.out
-    assert "Nothing is left to do. Next" in office.out
+    assert "Nothing is left to do." in office.out
+    added = " ".join(office.data[:2])
+    assert f"next: fedclust data add NAME {added} " in office.out
+    assert "\nthen: fedclust review heart --data @NAME --out review.html\n" in office.out
+    assert "\nor:   fedclust participate heart --data @NAME\n" in office.out
+    office.ran("data", "add", "hearts", *office.data, "--mapping", str(mapping))
+    office.ran("check", "heart", "--data", "@hearts")
+    assert "next:" not in office.out
+    assert "then: fedclust review heart --data @hearts --out review.html" in office.out
     with mapping.open("a", encoding="utf-8") as file:
         file.write("# uncertain: a\n# uncertain: b\n")
     office.ran("check", "heart", *office.data, "--mapping", str(mapping))
@@ -483,11 +491,11 @@ def test_repeated_ids_are_decided_on_before_nothing_is_left_to_do(office: Office
     given = ("check", "--definition", str(file), *office.data)
     said = " ".join(office.ran(*given).out.split())
     assert "if each id is one person, give --person-column 'patient id'" in said
-    assert "Nothing is left to do if each row is a person (patient id). Next" in said
+    assert "Nothing is left to do if each row is a person (patient id)." in said
     said = " ".join(office.ran(*given, "--person-column", "patient id").out.split())
     # The rows of 0 and 1 have other smokers; those of 2 are two of 1 and one of 0.
     assert "the rows of a person differ in smoker (2 persons): the commonest value counts" in said
-    assert "Nothing is left to do. Next" in " ".join(office.out.split())
+    assert "Nothing is left to do." in " ".join(office.out.split())
     # Other spellings of one level are no difference.
     rows["smoker"] = ["ja", "Ja"] * 30
     rows.to_csv(office.place / "cohort.csv", index=False)
@@ -508,7 +516,7 @@ def test_a_column_named_by_hand_is_compared_with_the_unit_of_its_header(office: 
     said = " ".join(office.ran(*check).out.split())
     assert "the header says mg/dL, and the session's unit is mmol/L. The values would fit" in said
     assert "factor = 0.0555062" in said
-    assert "if what is said above of glucose is right. Next" in said
+    assert "if what is said above of glucose is right." in said
     with own.open("a", encoding="utf-8") as toml:
         toml.write('unit = "mg/dL"\nto = "mmol/L"\nfactor = 0.0555\n')
     assert "the header says" not in office.ran(*check).out
@@ -527,7 +535,7 @@ def test_an_outcome_without_a_column_is_left_to_decide(office: Office) -> None:
     died = {"name": "died", "kind": "binary", "role": "outcome"}
     file = session_file(office.place / "heart.json", *FEATURES, died)
     check = ("check", "--definition", file, *office.data, *office.mapping)
-    assert "Nothing is left to do if this site has no died. Next" in " ".join(
+    assert "Nothing is left to do if this site has no died." in " ".join(
         office.ran(*check).out.split()
     )
 

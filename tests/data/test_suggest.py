@@ -590,7 +590,7 @@ def test_single_cells_with_the_other_decimal_mark_are_read_and_marked(tmp_path: 
     found = suggest_mapping(glucose, path)
     assert 'values = { "9.3" = 9.3, "<0.5" = 0.25 }' in found.text
     assert [note.partition(",")[0] for note in found.still_open] == [
-        'glucose: is "1 250',
+        'glucose: "1 250',
         "glucose: text in a number column",
     ]
     read = read_with(found, path, glucose)[:, 0]

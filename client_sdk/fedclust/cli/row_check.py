@@ -1,12 +1,14 @@
 """How a site's rows match one definition, and what ``fedclust check`` shows of that."""
 
 import dataclasses
+import os
 import shlex
 import textwrap
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, TypeAlias
 
 from rich.console import Console
@@ -309,13 +311,18 @@ class RowCheck:
                 doubts.append(f"you have done what is marked as to do in the mapping file ({n})")
             if n := self.source.reading.count_marked("uncertain"):
                 doubts.append(f"you have looked at what is uncertain in the mapping file ({n})")
-            _say(f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}. Next:")
-            data = self.source.given or self.source.data
-            if not data.startswith(MARK):
-                show(out, f"  fedclust data add NAME {_as_options(self.source)}")
-                data = f"{MARK}NAME"
-            show(out, f"  fedclust review {self.body.name} --data {data} --out review.html")
-            show(out, f"  or, if you decide: fedclust participate {self.body.name} --data {data}")
+            _say(f"Nothing is left to do{' if ' * bool(doubts)}{' and '.join(doubts)}.")
+            self._show_next()
+
+    def _show_next(self) -> None:
+        """Show the commands that come next."""
+        data = self.source.given or self.source.data
+        if not data.startswith(MARK):
+            show(out, f"next: fedclust data add NAME {_as_options(self.source)}")
+            data = f"{MARK}NAME"
+        if self.asked:
+            show(out, f"then: fedclust review {self.body.name} --data {data} --out review.html")
+            show(out, f"or:   fedclust participate {self.body.name} --data {data}")
 
     def _edits(self) -> Iterator[str]:
         """Yield each edit of the mapping file that is needed; further lines are to be pasted."""
@@ -468,7 +475,8 @@ def _as_options(source: DataSource) -> str:
             words += [f"--{name.replace('_', '-')}", *([] if each is True else [str(each)])]
     for name, numbers in sentinels.items():
         words += [word for number in numbers for word in ("--sentinel", f"{name}={number:.15g}")]
-    return shlex.join(words)
+    here = f"{Path.cwd()}{os.sep}"
+    return shlex.join([word.removeprefix(here) for word in words])
 
 
 def _declared(body: SessionCreate) -> tuple[tuple[Feature, ...], tuple[Outcome, ...]]:
