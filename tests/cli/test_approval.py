@@ -131,7 +131,7 @@ def test_other_data_than_the_approved_ones_are_refused(desk: Desk) -> None:
     mapped = ("--mapping", str(mapping))
     assert desk.approve("--code", desk.reviewed(*mapped)) == 0
     page = desk.page.read_text("utf-8")
-    assert "cohort.csv (60 rows)" in page
+    assert "60 persons of cohort.csv" in page
     assert "x: from column x; -9 = missing" in page
     assert "y: each from the column of the same name" in page
     mapping.write_text("[features.x]\nsentinels = [-8]\n", "utf-8")

@@ -53,7 +53,7 @@ DATA = data_terms(
     [f"x{j}" for j in range(7)],
     person="mrn",
 )
-DATA = dataclasses.replace(DATA, n_rows=310, n_persons=305)
+DATA = dataclasses.replace(DATA, n_rows=310)
 
 #: The analyst, and who runs the coordinator.
 WHO = "ada", OperatorInfo(name="Heart registry, it@registry.example", retention_days=30)
@@ -203,8 +203,11 @@ def test_the_definition_alone_gives_all_lines_but_those_of_the_site(changes: Any
 def test_a_steward_signs_one_page_of_350_words(several: bool) -> None:
     config = {"n_clusters": [2, 3, 4], "stability": 100} if several else {"n_clusters": 4}
     asked = request(config=config, purpose="Which types of patients do four hospitals share?")
+    asked = dataclasses.replace(asked, warnings=("a " * 60, "b"))
     page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
-    body = page.split("<body>")[1].split('<h1 class="annex">')[0]
+    body, annex = page.split("<body>")[1].split('<h1 class="annex">')
+    assert "2 warnings about these rows: see the annex" in body
+    assert "a a a" in annex
     assert len(re.sub(r"<[^>]*>", " ", body).split()) <= 350
     for phase in asked.phases:
         for line in phase.discloses:

@@ -40,7 +40,6 @@ SHORT = (
     "operated by",
     "terms",
     "this site",
-    "warning",
     "leaves",
     "points",
     "protection",
@@ -279,8 +278,7 @@ class SessionTerms:
         days = counted(operator.retention_days, "day")
         return (
             f"{who}. Coordinator: {self.coordinator}. It deletes what was sent {days} after the "
-            "session ends. Results (with sizes and outcomes by site) and audit trail stay; the "
-            "operator decides on backups."
+            "session ends. Results and audit trail stay; the operator decides on backups."
         )
 
     @property

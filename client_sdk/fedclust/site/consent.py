@@ -230,9 +230,10 @@ class ConsentRequest(SessionTerms):
         )
 
     def _own_sections(self, *, full: bool) -> dict[str, Sequence[str]]:
-        persons = f"{self.persons} persons"
+        source, rows = self.data.source, self.data.n_rows
+        of = f"{source}, {rows} rows" if rows not in (None, self.persons) else source
         found: dict[str, Sequence[str]] = {
-            "this site": [f"{self.site}, {persons} of {self.data.text}"],
+            "this site": [f"{self.site}: {self.persons} persons of {of}"],
             "warning": self.warnings,
             "points": tuple(self._points_lines()),
         }

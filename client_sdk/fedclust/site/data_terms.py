@@ -32,7 +32,7 @@ class DataTerms:
     digest : str
         SHA-256 of how the rows are read: columns, units, codes, markers, the query, the columns
         that name rows and persons. It does not depend on the rows.
-    n_rows, n_persons : int or None
+    n_rows : int or None
         Of the source; None if unknown.
     """
 
@@ -41,15 +41,6 @@ class DataTerms:
     lines: tuple[str, ...]
     digest: str
     n_rows: int | None = None
-    n_persons: int | None = None
-
-    @property
-    def text(self) -> str:
-        """The source with its numbers of rows and persons."""
-        if self.n_rows is None:
-            return self.source
-        persons = "" if self.n_persons in (None, self.n_rows) else f" of {self.n_persons} persons"
-        return f"{self.source} ({self.n_rows} rows{persons})"
 
 
 def data_terms(

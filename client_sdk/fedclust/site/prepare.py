@@ -152,7 +152,7 @@ class Prepared:
     figures : TableFigures or None
     warnings : tuple of str
         As in :class:`fedclust.data.persons.SitePersons`.
-    n_rows, n_persons : int or None
+    n_rows : int or None
         Of the source; None if unknown.
     counted : callable
         Reads the source again, and yields the persons whose outcomes are counted.
@@ -169,7 +169,6 @@ class Prepared:
     figures: TableFigures | None = None
     warnings: tuple[str, ...] = ()
     n_rows: int | None = None
-    n_persons: int | None = None
     counted: Callable[[], Iterator[OutcomeBlock]] = field(default=lambda: iter(()), repr=False)
     outcome_columns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     also_features: tuple[str, ...] = ()
@@ -250,7 +249,6 @@ def prepare(
             *_id_warnings(given, persons.rows),
         ),
         persons.n_rows,
-        persons.n_persons,
         partial(_person_outcomes, store, plan, given, cohort, p_used, takes_part),
         {name: columns[name] for name in held if name in columns},
         tuple(name for name in held if released.intersection(columns.get(name, ()))),
@@ -325,7 +323,7 @@ def consent_request(
         size_band=size_band(persons),
         persons_declared=given.person is not None,
         features=prepared.features,
-        data=dataclasses.replace(terms, n_rows=prepared.n_rows, n_persons=prepared.n_persons),
+        data=dataclasses.replace(terms, n_rows=prepared.n_rows),
         figures=prepared.figures,
         staying=measure_staying(plan, prepared.data),
         recognition=prepared.recognition,

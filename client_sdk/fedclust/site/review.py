@@ -14,6 +14,7 @@ from fedclust.data.table_figures import HEADINGS
 from fedclust.durable_files import write_file
 from fedclust.result.markup import html_document, html_facts, html_table
 from fedclust.result.session_terms import SHORT, TECHNICAL, feature_text
+from fedclust.schema.display import counted
 from fedclust.schema.feature import asked_of
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
@@ -93,7 +94,9 @@ def _consent_lines(request: ConsentRequest, *, short: bool) -> str:
     warned, deep = ' class="warning"', ' class="deep"'
     parts = []
     for heading, lines in request.sections():
-        if heading in TECHNICAL or (heading in SHORT) is not short:
+        if short and heading == "warning":
+            lines = (f"{counted(len(lines), 'warning')} about these rows: see the annex",)
+        elif heading in TECHNICAL or (heading in SHORT) is not short:
             continue
         shown = "".join(
             f"<p{deep * line.startswith(' ')}>{escape(line.strip())}</p>" for line in lines
