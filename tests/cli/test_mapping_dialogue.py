@@ -177,7 +177,8 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
         found, _ = answer("", offset, features=[AGE], table=pd.DataFrame({"Âge (j)": [40, 50]}))
         assert "\nfactor = 2.0\noffset = -25.0\n" in found.text
     table = pd.DataFrame({"age": [*range(400, 900, 10)]})
-    found, said = answer("", "1/10", features=[AGE], table=table)
+    found, said = answer("", "0", "1/10", "age", "", "-", "", "", features=[AGE], table=table)
+    assert "write a factor such as 0.5 or 1/60" in said
     assert "50 of 50 values lie outside the bounds" in said
     assert "session's value = value here x FACTOR (+ OFFSET); 1 if they are the same" in said
     assert 'to = "years"\nfactor = 0.1\n' in found.text

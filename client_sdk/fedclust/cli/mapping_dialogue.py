@@ -91,7 +91,7 @@ def _factor(answer: str) -> dict[str, float | None]:
     """Return a factor, and an offset if there is one; None for -."""
     signed = re.sub(r"[+\s]*([+-])\s*(?=\d)", r" \1", answer)  # 1.25 - 25
     factor, *offset = map(_number, signed.split())
-    if len(offset) > 1:
+    if factor == 0 or len(offset) > 1:
         raise typer.BadParameter("write a factor such as 0.5 or 1/60, or with an offset: 1.8 + 32")
     return {"factor": factor, **({"offset": offset[0]} if offset else {})}
 
@@ -407,7 +407,7 @@ class _Dialogue:
         given, unit = section.settings, section.feature.unit
         now = _conversion(section).strip() or "1"
         found = _asked(_HOW, lambda answer: {} if answer == now else _factor(answer), now)
-        if found:
+        if None not in found.values() and found:
             section.drop("unit", "to", "factor", "offset")
             section.set(**found, **({"to": unit} if unit else {}))
         numbers = " ".join(f"{number:.15g}" for number in given.get("sentinels", ()))
