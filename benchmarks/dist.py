@@ -109,6 +109,7 @@ def _image(place: Path) -> list[dict[str, object]]:
                 if (ROOT / each).is_dir():
                     shutil.copytree(ROOT / each, source / into, dirs_exist_ok=True)
                 else:
+                    (source / into).parent.mkdir(parents=True, exist_ok=True)
                     shutil.copy(ROOT / each, source / into)
         elif name == "RUN":
             for step in rest.replace("/opt/fedclust", str(target)).split(" && "):

@@ -82,7 +82,8 @@ def test_the_example_runs_from_raw_files_to_reports(tmp_path: Path) -> None:
         assert each["labelled"] == each["rows"] == 320
         assert each["accuracy"] > 0.95
         report = (out / f"{each['session']}.html").read_text("utf-8")
-        assert report.count("<svg") >= 3
+        assert "<title>Profile of the clusters" in report
+        assert 'aria-label="Mix of the clusters by site.' in report
     assert len(list(out.glob("*/state/state.sqlite3"))) == 4
     zurich = (out / "zurich" / "log").read_text("utf-8")
     assert "chol" in zurich
