@@ -71,30 +71,19 @@ def bibtex(facts: Facts) -> str:
 
 def fedclust_version(facts: Facts) -> str:
     """Return the version of fedclust that computed the result."""
-    if facts.provenance is None:
-        return version("fedclust")
-    # A simulation that was saved says "none, simulated by fedclust VERSION".
-    return facts.provenance.server_version.split()[-1]
+    return version("fedclust") if facts.provenance is None else facts.provenance.server_version
 
 
 # --- the study ------------------------------------------------------------------------------------
 
 
-def _simulated(facts: Facts) -> bool:
-    return facts.provenance is None or not facts.provenance.platform
-
-
-def _answered(facts: Facts) -> tuple[str, ...]:
-    return facts.definition.sites if facts.provenance is None else facts.provenance.sites
-
-
 def _design(facts: Facts) -> str:
-    definition, sites = facts.definition, _answered(facts)
+    definition, sites = facts.definition, facts.sites
     count = sum(facts.result.sizes or ())
     persons = f"{count} persons" if count else "the persons"
     where = f"{counted(len(sites), 'site')} ({', '.join(sites)})"
     tool = f"fedclust {cite('fedclust')}"
-    if _simulated(facts):
+    if facts.provenance is None:
         found = f"We clustered {persons} of {where} in a simulation, in one process, with {tool}."
     else:
         what = (
@@ -120,7 +109,7 @@ def _design(facts: Facts) -> str:
 def _site_persons(facts: Facts) -> str:
     """Return how many persons the sites had, to readers who see all sites."""
     sizes = facts.result.site_sizes
-    if len(sizes) < 2 or set(sizes) != set(_answered(facts)):
+    if len(sizes) < 2 or set(sizes) != set(facts.sites):
         return ""
     persons = [sum(each) for each in sizes.values()]
     if len(set(persons)) == 1:
@@ -545,10 +534,9 @@ LIBRARIES = {
 
 def _software(facts: Facts) -> str:
     number = in_markdown(fedclust_version(facts))
-    if _simulated(facts):
+    if facts.provenance is None:
         return f"The simulation ran with fedclust {number}."
-    platform = {} if facts.provenance is None else facts.provenance.platform
-    platform = {key: in_markdown(value) for key, value in platform.items()}
+    platform = {key: in_markdown(value) for key, value in facts.provenance.platform.items()}
     used = [f"{name} {platform[key]}" for key, (name, _) in LIBRARIES.items() if key in platform]
     under = " ".join(platform[key] for key in ("system", "machine") if key in platform)
     return (
