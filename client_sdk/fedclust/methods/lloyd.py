@@ -21,13 +21,13 @@ from fedclust.methods.common.kmeans_rounds import (
     collect_cells,
     combine_steps,
     judge,
-    local_starts,
 )
 from fedclust.methods.common.options import (
     StartOptions,
     Tolerance,
     check_given_centroids,
     given_centroids,
+    start_text,
 )
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
@@ -120,24 +120,11 @@ def finish(state: State, config: RunConfig) -> Result:
 
 def describe(options: Config) -> str:
     """Return what a methods section of a paper says of these options."""
-    if options.centroids is not None:
-        rows = (", ".join(f"{value:g}" for value in row) for row in options.centroids.tolist())
-        start = (
-            "The first centroids were given in the session's definition: "
-            f"({'); ('.join(rows)}), in the order and units of the variables."
-        )
-    else:
-        start = (
-            "For the first centroids, each site divided its own points into at most K cells by "
-            f"weighted k-means from {local_starts(options.n_init)}, and the coordinator clustered "
-            "the cells' means, weighted by their persons, from several starts (farthest first, "
-            "k-means++, Ward's agglomeration)."
-        )
     return (
-        f"{start} In each round the sites assigned their points to the nearest centroid, and the "
-        "coordinator moved each centroid to the mean of its points at all sites. The rounds ended "
-        f"when the inertia improved by at most {options.tol:g}, relative, in two successive "
-        "rounds; the best centroids of all rounds were the result."
+        f"{start_text(options)} In each round the sites assigned their points to the nearest "
+        "centroid, and the coordinator moved each centroid to the mean of its points at all sites. "
+        f"The rounds ended when the inertia improved by at most {options.tol:g}, relative, in two "
+        "successive rounds; the best centroids of all rounds were the result."
     )
 
 

@@ -18,6 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
+from fedclust.methods.common.kmeans_rounds import local_starts
 from fedclust.numeric.array_types import FloatArray
 from fedclust.numeric.arrays import FloatMatrix
 from fedclust.protection.message_checks import check_means, check_shapes
@@ -254,3 +255,19 @@ def given_centroids(config: RunConfig[StartOptions]) -> FloatArray | None:
         return None
     scaled = config.space.to_scaled(transformed(config.columns, given))
     return centroid_rule(config)(scaled)
+
+
+def start_text(options: StartOptions) -> str:
+    """Return where the first centroids come from, for a method's description."""
+    if options.centroids is not None:
+        rows = (", ".join(f"{value:g}" for value in row) for row in options.centroids.tolist())
+        return (
+            "The first centroids were given in the session's definition: "
+            f"({'); ('.join(rows)}), in the order and units of the variables."
+        )
+    return (
+        "For the first centroids, each site divided its own points into at most K cells by "
+        f"weighted k-means from {local_starts(options.n_init)}, and the coordinator clustered "
+        "the cells' means, weighted by their persons, from several starts (farthest first, "
+        "k-means++, Ward's agglomeration)."
+    )

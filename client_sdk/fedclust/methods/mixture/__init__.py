@@ -24,9 +24,8 @@ from fedclust.methods.common.kmeans_rounds import (
     collect_cells,
     disclosures,
     judge,
-    local_starts,
 )
-from fedclust.methods.common.options import check_given_centroids, given_centroids
+from fedclust.methods.common.options import check_given_centroids, given_centroids, start_text
 from fedclust.methods.mixture.model import (
     NUMBER,
     YES_NO,
@@ -379,19 +378,6 @@ _WEIGHTS = (
 
 def describe(options: Config) -> str:
     """Return what a methods section of a paper says of these options."""
-    if options.centroids is not None:
-        rows = (", ".join(f"{value:g}" for value in row) for row in options.centroids.tolist())
-        start = (
-            "The first classes were the points nearest to each of the centroids given in the "
-            f"session's definition: ({'); ('.join(rows)}), in the order and units of the variables."
-        )
-    else:
-        start = (
-            "For the first classes, each site divided its own points into at most K cells by "
-            f"weighted k-means from {local_starts(options.n_init)}, the coordinator clustered the "
-            "cells' means, weighted by their persons, and the sites assigned their points to the "
-            "nearest of these centroids."
-        )
     proportions = (
         "Each site had its own proportions of the classes."
         if options.proportions == "by_site"
@@ -400,7 +386,8 @@ def describe(options: Config) -> str:
     return (
         "Within a class, all variables were independent: numbers normal with the class's mean and "
         "variance, yes/no variables Bernoulli, and categorical variables with a probability of "
-        f"each level. {proportions} {start} In each round of the expectation-maximisation "
+        f"each level. {proportions} {start_text(options)} The first classes were the points "
+        "nearest to each of these centroids. In each round of the expectation-maximisation "
         "algorithm, the sites weighed persons by the probabilities of the classes and sent "
         "weighted sums, from which the coordinator computed the new classes. Where sites have "
         "groups, these persons were artificial: five for each person, normal around the group's "
