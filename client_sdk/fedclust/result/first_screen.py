@@ -44,7 +44,7 @@ def html_first_screen(facts: Facts) -> str:
     question = f'<p class="lead">{escape(purpose)}</p>' if purpose else ""
     first, *others = answer(facts)
     # Where no separate clusters were found, their words are not bold.
-    parts = " parts" if (_cloud_p(facts.result) or 0.0) > CLEAR else ""
+    parts = " parts" if (facts.result.cloud_p or 0.0) > CLEAR else ""
     return (
         f'{question}<p class="lead answer"><b>{escape(first)}</b></p>{html_paragraphs(others)}'
         f'{_warnings(facts)}<div class="cards found{parts}">{cards}</div>{more}{_figures(facts)}'
@@ -54,7 +54,7 @@ def html_first_screen(facts: Facts) -> str:
 def answer(facts: Facts) -> list[str]:
     """Return the answer in a sentence or two, made from the numbers; then how K was chosen."""
     result, apart = facts.result, n_apart(facts.result)
-    p, outcomes = _cloud_p(result), result.outcomes
+    p, outcomes = result.cloud_p, result.outcomes
     persons = "" if result.quality is None else f"{counted_persons(result.quality.n_rows)} at "
     who = f"{persons}{counted(len(facts.sites), 'site')}"
     if p is not None and p > CLEAR:
@@ -86,10 +86,6 @@ def answer(facts: Facts) -> list[str]:
         chosen, why = shown_text(result), " because outcomes were counted there"
         lines.append(f"{chosen[0].upper()}{chosen[1:]}{why * (outcomes is not None)}.")
     return lines if outcomes is not None else [*lines, *outcome_sentences(facts)]
-
-
-def _cloud_p(result: Result) -> float | None:
-    return None if result.one_cloud is None else result.one_cloud.p
 
 
 def counted_persons(number: int) -> str:

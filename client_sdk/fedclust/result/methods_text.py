@@ -18,7 +18,7 @@ from fedclust.result.outcomes import missing_texts, outcome_sentences
 from fedclust.result.privacy_loss import DELTA, epsilon
 from fedclust.result.wording import and_text, in_markdown, named_values, time_text, variable_text
 from fedclust.rounds import Plan
-from fedclust.rounds.model_selection import CLEAR, p_text
+from fedclust.rounds.model_selection import CLEAR, p_text, ps_text
 from fedclust.schema.display import counted
 from fedclust.schema.feature import POINTS_TIMES_VARIANCE, Outcome, outcomes_of
 from fedclust.schema.outcomes import Outcomes
@@ -271,11 +271,7 @@ def _chosen(facts: Facts) -> str:
     """Return how the comparison came to its K; nothing of what a reader should do."""
     result = facts.result
     best = (*result.tied, result.n_clusters)[0]
-    ps = ", ".join(
-        f"K = {entry.n_clusters}: {p_text(entry.result.one_cloud.p)}"
-        for entry in result.sweep or ()
-        if entry.result.one_cloud is not None and entry.result.one_cloud.p is not None
-    )
+    ps = ps_text(result.sweep or ())
     why = {
         "apart": f"K = {best} was the largest whose clusters were clearer than one "
         f"cloud and all stood apart ({ps}).",

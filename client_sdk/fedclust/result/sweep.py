@@ -18,10 +18,10 @@ def sweep_table(entries: Sequence[SweepEntry]) -> tuple[list[str], list[list[obj
         for e in entries
     ]
     results = [entry.result for entry in entries]
-    if any(each.one_cloud is not None and each.one_cloud.p is not None for each in results):
+    if any(each.cloud_p is not None for each in results):
         titles += ["against one cloud", "stand apart"]
         for row, each in zip(rows, results, strict=True):
-            p, apart = None if each.one_cloud is None else each.one_cloud.p, n_apart(each)
+            p, apart = each.cloud_p, n_apart(each)
             row.append("not judged" if p is None else p_text(p))
             row.append("not judged" if apart is None else f"{apart} of {len(each.centroids)}")
     if any(each.likelihood for each in results):

@@ -147,7 +147,7 @@ def _best(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
     known = [fit for fit in fits if fit is not None]
     if len(known) == len(entries):
         return _lowest_bic(entries, known)
-    if any(_p(entry) is not None for entry in entries):
+    if any(entry.result.cloud_p is not None for entry in entries):
         return _beside_cloud(entries, binary=binary)
     judged = [entry for entry in entries if entry.simplified_silhouette is not None]
     if not judged:
@@ -188,7 +188,7 @@ def _beside_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> Choice:
         says.append(f"Those of K = {_listed(more)} stand apart, too, but add no more than chance.")
     if tied:
         other, score = by_silhouette[0], _or_lowest(by_silhouette[0].simplified_silhouette)
-        p = _p(other)
+        p = other.result.cloud_p
         line = f"K = {tied[1]} has the highest simplified silhouette, {score:.3f}"
         unclear = p is not None and p > CLEAR
         but = f", but is no clearer than one cloud ({p_text(p)})" if unclear and p else ""
@@ -229,6 +229,12 @@ def p_text(p: float) -> str:
     return f"p = {p:.2g}" if p >= _LEAST_P else f"p < {_LEAST_P}"
 
 
+def ps_text(entries: Sequence[SweepEntry]) -> str:
+    """Return the p-value of each K that was compared with one cloud."""
+    ps = ((entry.n_clusters, entry.result.cloud_p) for entry in entries)
+    return ", ".join(f"K = {k}: {p_text(p)}" for k, p in ps if p is not None)
+
+
 def _clusters(numbers: Sequence[int]) -> str:
     if len(numbers) == 1:
         return f"Cluster {numbers[0]} does"
@@ -237,13 +243,10 @@ def _clusters(numbers: Sequence[int]) -> str:
 
 def _one_cloud(entries: Sequence[SweepEntry], *, binary: bool) -> list[str]:
     """Return what is said where no K is clearer than one cloud."""
-    every = ", ".join(
-        f"K = {entry.n_clusters}: {p_text(p)}" for entry in entries if (p := _p(entry)) is not None
-    )
     text = (
         f"One cloud: no separate clusters were found. {_ARTIFICIAL.capitalize()} give "
-        f"clusters as clear as these for every K tried ({every}). Do not report clusters "
-        "as a finding. No K is recommended."
+        f"clusters as clear as these for every K tried ({ps_text(entries)}). Do not report "
+        "clusters as a finding. No K is recommended."
     )
     says = [text]
     if binary:
@@ -282,7 +285,7 @@ def _largest_gain(entries: Sequence[SweepEntry], best: SweepEntry) -> list[str]:
 
 def _step(entries: Sequence[SweepEntry], entry: SweepEntry) -> float:
     """Return by how much the gap grows for each cluster more than with the next smaller K."""
-    gaps = {1: 0.0} | {e.n_clusters: _gap(e) for e in entries if _p(e) is not None}
+    gaps = {1: 0.0} | {e.n_clusters: _gap(e) for e in entries if e.result.cloud_p is not None}
     k = entry.n_clusters
     if k not in gaps:
         return -np.inf
@@ -296,12 +299,8 @@ def _gap(entry: SweepEntry, errors: float = 0.0) -> float:
     return -np.inf if found is None else (found.gap or 0.0) - errors * (found.gap_error or 0.0)
 
 
-def _p(entry: SweepEntry) -> float | None:
-    return None if entry.result.one_cloud is None else entry.result.one_cloud.p
-
-
 def _is_clear(entry: SweepEntry) -> bool:
-    p = _p(entry)
+    p = entry.result.cloud_p
     return p is not None and p <= CLEAR
 
 

@@ -445,6 +445,11 @@ class Result(FinalModel):
         """The map from own units to the scaled space."""
         return Space(**{name: getattr(self, name) for name in Space.model_fields})
 
+    @property
+    def cloud_p(self) -> float | None:
+        """How often one cloud gives clusters as clear; None where they were not compared."""
+        return None if self.one_cloud is None else self.one_cloud.p
+
     def at(self, n_clusters: int) -> Result:
         """Return the clustering of one K of a sweep.
 

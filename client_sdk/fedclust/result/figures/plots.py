@@ -118,11 +118,7 @@ class Plots:
         values = [value for points in lines.values() for _, value in points if value is not None]
         if len(sweep) < 2 or not values:
             raise UsageError("one number of clusters was tried: there is nothing to compare")
-        ps = {
-            each.n_clusters: each.result.one_cloud.p
-            for each in sweep
-            if each.result.one_cloud is not None and each.result.one_cloud.p is not None
-        }
+        ps = {e.n_clusters: p for e in sweep if (p := e.result.cloud_p) is not None}
         words = joined(
             f"{e.n_clusters} clusters: silhouette {short(e.simplified_silhouette)}, agreement of "
             f"starts {short(e.start_agreement)}"
