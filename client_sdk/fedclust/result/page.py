@@ -21,7 +21,6 @@ from fedclust.result.markup import (
     html_paragraphs,
     html_records,
     html_table,
-    html_warning,
 )
 from fedclust.result.methods_text import bibtex, methods_text
 from fedclust.result.one_cloud import NOT_MEASURED, apart_text, measured_again, verdict
@@ -291,9 +290,8 @@ def _bounds(facts: Facts) -> str:
         f"bound; in {found.limited} of them a site's search ended at its node limit. The region "
         f"was cut {found.splits} times."
     )
-    if not found.certified:
-        return html_warning(found.statement) + html_paragraphs([said])
-    return html_paragraphs([found.statement, said])
+    # The first screen warns where the bounds prove nothing.
+    return html_paragraphs([found.statement, said] if found.certified else [said])
 
 
 def _likelihood(facts: Facts) -> str:
@@ -310,10 +308,8 @@ def _likelihood(facts: Facts) -> str:
 
 
 def _quality(facts: Facts) -> str:
-    """Return the figures of quality; those that the table of a sweep has are not repeated."""
-    if facts.result.quality is None:
-        return "<p>Without a closing evaluation, quality and profile are not known.</p>"
-    if facts.result.sweep:
+    """Return the figures of quality, but those of a sweep, which has a table of them."""
+    if facts.result.quality is None or facts.result.sweep:
         return ""
     said = (
         f"{_sentence(facts, 'quality')} Measured over {facts.measured_on}. A simplified silhouette "
