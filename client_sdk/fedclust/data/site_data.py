@@ -133,10 +133,7 @@ def form_once(persons: SitePersons, p: int) -> tuple[ProtectedTable, NDArray[np.
 
 def point_of_group(table: ProtectedTable) -> IntArray:
     """Return the place (m,) of each group of a table among its points: see :func:`table_points`."""
-    order = table.order()
-    places = np.empty(len(order), dtype=np.int64)
-    places[order] = np.arange(len(order))
-    return places
+    return np.argsort(table.order())
 
 
 def table_points(persons: SitePersons, table: ProtectedTable) -> Points:

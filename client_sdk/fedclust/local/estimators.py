@@ -32,6 +32,7 @@ from fedclust.definition import LEAST_GROUP
 from fedclust.local.simulate import as_declared, simulate
 from fedclust.methods.common.assign import as_distances, dissimilarities_to_centroids
 from fedclust.methods.registry import KMEANS, METHODS, SPECTRAL
+from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.result.predictions import Predictions
 from fedclust.result.session_result import SessionResult
 from fedclust.schema.feature import clustered
@@ -41,7 +42,6 @@ from fedclust.site.consent import ConsentRequest
 from fedclust.wire.errors import DataError
 from fedclust.wire.models import Definition
 
-FloatArray: TypeAlias = NDArray[np.float64]
 _ALONE = "site"
 _Consent: TypeAlias = Callable[[ConsentRequest], bool] | bool | None
 
@@ -191,7 +191,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             "random_state": definition.seed,
         }
 
-    def predict(self, X: Any) -> NDArray[np.int64]:
+    def predict(self, X: Any) -> IntArray:
         """Return the cluster of each new row.
 
         Parameters
@@ -254,7 +254,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = len(names)
         self.feature_names_in_ = np.array(names, dtype=object)
 
-    def _keep(self, result: SessionResult, labels: NDArray[np.int64] | None) -> None:
+    def _keep(self, result: SessionResult, labels: IntArray | None) -> None:
         self.result_ = result
         if labels is not None:
             self.labels_ = labels
@@ -426,7 +426,7 @@ class FederatedKMeans(
             )
         return {**super()._defined(definition), "method": definition.algorithm}
 
-    def _keep(self, result: SessionResult, labels: NDArray[np.int64] | None) -> None:
+    def _keep(self, result: SessionResult, labels: IntArray | None) -> None:
         super()._keep(result, labels)
         self.cluster_centers_ = result.cluster_centers_
         self._n_features_out = len(self.cluster_centers_)

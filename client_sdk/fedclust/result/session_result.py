@@ -26,6 +26,7 @@ from fedclust.definition import DefinitionError, plan_of
 from fedclust.durable_files import write_file
 from fedclust.methods.common.assign import keep_columns, label_by_centroid
 from fedclust.methods.registry import METHODS
+from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.threads import one_thread
 from fedclust.result.facts import Facts
 from fedclust.result.predictions import Predictions, place
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
     from fedclust.result.table_one import TableOne
 
 Rows: TypeAlias = Table | LabelRows
-FloatArray: TypeAlias = NDArray[np.float64]
-IntArray: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, repr=False)
@@ -561,7 +560,7 @@ class SessionResult(Facts):
         return place(self.result, self.columns, X, labels, mask, soft, by_distance=by_distance)
 
     def _label_new(
-        self, X: FloatArray, memory: Memory | None, site: str | None, mask: NDArray[np.bool_]
+        self, X: FloatArray, memory: Memory | None, site: str | None, mask: BoolArray
     ) -> IntArray:
         if self.rule != "method":
             with one_thread():
@@ -595,13 +594,13 @@ class SessionResult(Facts):
     def _plan(self) -> rounds.Plan:
         return plan_of(self.definition)
 
-    def _has(self, features: Sequence[str]) -> NDArray[np.bool_]:
+    def _has(self, features: Sequence[str]) -> BoolArray:
         """Return which columns (d,) belong to these features."""
         return np.array([column.feature in features for column in self.columns], dtype=np.bool_)
 
     def _reader(
         self, held: Sequence[str], site: str | None
-    ) -> tuple[Memory | None, str | None, NDArray[np.bool_]]:
+    ) -> tuple[Memory | None, str | None, BoolArray]:
         """Return what new rows are labelled with: a memory, its site, and the rows' columns."""
         if site is not None:
             if site not in self._sites:

@@ -30,8 +30,6 @@ from fedclust.protection.table import form_table
 from fedclust.rounds.record_cells import MOST_VALUES, N_CELLS, RecordCells, cluster_records
 from fedclust.schema.result import CloudComparison
 
-__all__ = ["compare_with_cloud"]
-
 #: Clouds drawn for the comparison,
 _DRAWS = 20
 #: and to find what grouping takes away: in each of so many passes.
