@@ -200,7 +200,6 @@ def as_text(values: Iterable[Any]) -> list[str]:
     return ["" if value is None else str(value).strip() for value in values]
 
 
-def extra_missing(source: str, what: str, extra: str) -> DataError:
-    """Return the error for a source whose libraries are not installed."""
-    message = f'reading {what} needs more packages: pip install "fedclust[{extra}]"'
-    return DataError(source, "extra-missing", message)
+def extra_missing(what: str, extra: str) -> tuple[str, str]:
+    """Return rule and message for :func:`reading` where libraries are not installed."""
+    return "extra-missing", f'reading {what} needs more packages: pip install "fedclust[{extra}]"'

@@ -50,10 +50,8 @@ def sheets_with_rows(path: Path) -> list[str]:
 @contextmanager
 def _open_book(path: Path, *, stored: bool = True) -> Iterator[Any]:
     """Open a workbook for the stored values of its formulas, or for the formulas."""
-    try:
+    with reading(Origin(path.name), *extra_missing("Excel", "excel")):
         import openpyxl
-    except ImportError:
-        raise extra_missing(path.name, "Excel", "excel") from None
     with path.open("rb") as file:
         book = openpyxl.load_workbook(file, read_only=True, data_only=stored, keep_links=False)
         with closing(book):

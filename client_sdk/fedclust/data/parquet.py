@@ -22,10 +22,8 @@ class ParquetReader(Reader):
 
     def __init__(self, path: Path) -> None:
         self.origin = Origin(path.name)
-        try:
+        with reading(self.origin, *extra_missing("Parquet", "data")):
             import pyarrow.parquet
-        except ImportError:
-            raise extra_missing(path.name, "Parquet", "data") from None
         self._open: Any = pyarrow.parquet.ParquetFile
         self._paths = [path]
         if path.is_dir():

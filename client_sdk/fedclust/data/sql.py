@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
-from fedclust.data.chunks import Chunk, Origin, Reader, extra_missing, record_chunk
+from fedclust.data.chunks import Chunk, Origin, Reader, extra_missing, reading, record_chunk
 from fedclust.data.secret_files import URL_VARIABLE, read_address
 from fedclust.wire.errors import DataError
 
@@ -81,10 +81,8 @@ class SqlReader(Reader):
 
     def __init__(self, source: SqlQuery) -> None:
         self.origin, self._query = Origin(source.name), source.query.strip().rstrip(";")
-        try:
+        with reading(self.origin, *extra_missing("a query", "sql")):
             import sqlalchemy
-        except ImportError:
-            raise extra_missing(source.name, "a query", "sql") from None
         self._sql: Any = sqlalchemy
         self._engine = source.engine
         if not self._query:
