@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterator, Mapping
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
@@ -16,7 +17,6 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
 
-from fedclust.result.provenance import server_version
 from fedclust_service.connections import Connections
 from fedclust_service.domain.round import RoundState
 from fedclust_service.store import StoreError, Tx
@@ -79,7 +79,7 @@ class Metrics(Observer):
         )
         Info("fedclust_build", "What runs here; always 1.", registry=self._registry).info(
             {
-                "version": server_version(),
+                "version": version("fedclust"),
                 "python": platform.python_version(),
                 "database": "sqlite" if co.store.single_process else "postgresql",
             }

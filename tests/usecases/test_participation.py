@@ -2,13 +2,13 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from importlib.metadata import version
 from typing import Any
 
 import pytest
 
 from fedclust import rounds
 from fedclust.methods.registry import METHODS
-from fedclust.result.provenance import server_version
 from fedclust.schema.display import session_fields
 from fedclust.wire.models import Consents, ParticipationInfo, SessionPatch, TaskRefusal
 from fedclust_service.domain.access import Refusal
@@ -99,7 +99,7 @@ def test_an_sdk_without_a_version_is_told_which_one_to_install(
     direct.define()
     problem = refused(direct, **spoken)
     assert problem.slug == "version-unsupported"
-    assert f'pip install "fedclust=={server_version()}"' in problem.detail
+    assert f'pip install "fedclust=={version("fedclust")}"' in problem.detail
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import json
 import platform
 from collections.abc import Iterable
 from datetime import datetime
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import version
 
 from fedclust.definition import read_definition
 from fedclust.methods.registry import METHODS
@@ -14,14 +14,6 @@ from fedclust.wire.codec import canonical_json, sha256, to_tree
 from fedclust.wire.models import Provenance, ProvenanceEntry, ResultDocument
 
 _LIBRARIES = ("numpy", "scipy", "scikit-learn")
-
-
-def server_version(distribution: str = "fedclust") -> str:
-    """Return the installed version of fedclust, or of the distribution of a method."""
-    try:
-        return version(distribution)
-    except PackageNotFoundError:  # a source tree that was never installed
-        return "unknown"
 
 
 @functools.cache
@@ -35,7 +27,7 @@ def platform_of(algorithm: str) -> bytes:
     # threadpoolctl comes with scikit-learn, whose numerical libraries it then finds loaded.
     import threadpoolctl
 
-    found = {name: server_version(name) for name in ("fedclust", METHODS.distribution(algorithm))}
+    found = {name: version(name) for name in ("fedclust", METHODS.distribution(algorithm))}
     found["python"] = platform.python_version()
     found |= {name: version(name) for name in _LIBRARIES}
     found |= {"system": platform.system(), "machine": platform.machine()}

@@ -8,10 +8,10 @@ import platform
 import shutil
 import threading
 from collections.abc import Mapping
+from importlib.metadata import version
 from pathlib import Path
 from typing import Literal
 
-from fedclust.result.provenance import server_version
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
@@ -113,7 +113,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
             clock=show(ClockSkew, co.clock.skew, limit_s=co.clock.limit_s, fault=co.clock.fault),
             listening=co.listening,
             versions=Versions(
-                server=server_version(),
+                server=version("fedclust"),
                 python=platform.python_version(),
                 database="sqlite" if co.store.single_process else "postgresql",
                 migration=co.store.expected_migration(),

@@ -3,11 +3,11 @@
 import contextlib
 import dataclasses
 from datetime import datetime
+from importlib.metadata import version as installed_version
 from typing import Any
 
 from fedclust.definition import check_own_features
 from fedclust.methods.registry import METHODS
-from fedclust.result.provenance import server_version
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.size_bands import band_limits
 from fedclust.wire.errors import FieldError
@@ -186,7 +186,7 @@ def _check_versions(session: Session, body: JoinRequest) -> None:
     for what, version, spoken, distribution in pinned:
         if version in spoken:
             continue
-        wanted = f"{distribution}=={server_version(distribution)}"
+        wanted = f"{distribution}=={installed_version(distribution)}"
         raise Refusal(
             "version-unsupported",
             f"The session runs version {version} of {what}, which this SDK does not support. "

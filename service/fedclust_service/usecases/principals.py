@@ -3,9 +3,9 @@
 import dataclasses
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from importlib.metadata import version
 from typing import TypeVar
 
-from fedclust.result.provenance import server_version
 from fedclust.wire.models import (
     PROTOCOL_VERSION,
     Page,
@@ -170,7 +170,7 @@ def whoami(co: Coordinator, actor: Actor) -> WhoAmI:
         WhoAmI,
         actor,
         email=None if known is None else known.email,
-        server_version=server_version(),
+        server_version=version("fedclust"),
         protocol_version=PROTOCOL_VERSION,
     )
 
