@@ -182,7 +182,7 @@ class DirectApi:
         """Return what a site is told."""
 
         def work(tx: Any) -> submissions.TaskView:
-            return submissions.task_view(tx, site(who), submissions.site_view(tx, site(who), name))
+            return submissions.task_view(tx, site(who), tx.site_views.by_name(name, who))
 
         return self.store.read("test.view", work)
 

@@ -22,7 +22,7 @@ from fedclust_service.domain.access import Refusal
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import ParticipationState
 from fedclust_service.usecases import participation, rounds, sessions
-from fedclust_service.usecases.submissions import TaskView, site_view, task_view
+from fedclust_service.usecases.submissions import TaskView, task_view
 from fedclust_service.usecases.sweeper import sweep
 from support.clock import ManualClock
 from support.store_rows import latest_state
@@ -188,7 +188,10 @@ class Trial:
                 latest_state(tx, row.id),
                 tx.participations.list(row.id),
                 tx.results.get(row.id),
-                {who: task_view(tx, site(who), site_view(tx, site(who), "heart")) for who in NAMES},
+                {
+                    who: task_view(tx, site(who), tx.site_views.by_name("heart", who))
+                    for who in NAMES
+                },
             )
 
         found, stored, state, parts, result, views = self.direct.store.read("t.check", read)

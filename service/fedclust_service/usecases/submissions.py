@@ -30,7 +30,6 @@ from fedclust_service.domain.round import (
 from fedclust_service.domain.session import Participation, Session, SessionState
 from fedclust_service.store import RoundView, SiteView, Tx
 from fedclust_service.usecases.access_queries import (
-    is_slug,
     own_session,
     page_of,
     read_cursor,
@@ -97,15 +96,6 @@ def task_view(tx: Tx, actor: Actor, seen: SiteView | None, known: Collection[str
     else:
         more = {"progress": _progress(tx, current)}
     return replace(view, response=view.response.model_copy(update=more))
-
-
-def site_view(
-    tx: Tx, actor: Actor, session: str, number: int | None = None, *, lock: bool = False
-) -> SiteView | None:
-    """Return what a site sees of a session and one of its rounds, the latest by default."""
-    if not is_slug(session):
-        return None
-    return tx.site_views.by_name(session, actor.name, number, lock=lock)
 
 
 def own_view(seen: SiteView | None) -> tuple[Session, Participation]:
@@ -248,7 +238,8 @@ def submit(
     digest = codec.sha256(body.content)
     if seen is None:
         found = co.store.read(
-            "submission.look", lambda tx: _admit(tx, site_view(tx, actor, session, number), digest)
+            "submission.look",
+            lambda tx: _admit(tx, tx.site_views.by_name(session, actor.name, number), digest),
         )
         if isinstance(found, Submitted):
             done: Future[Submitted] = Future()
@@ -267,7 +258,8 @@ def submit(
     def write(uow: UnitOfWork) -> Submitted | Refusal:
         # Checks (1) to (4) again: the round may have stopped collecting since.
         try:
-            admitted = _admit(uow.tx, site_view(uow.tx, actor, session, number, lock=True), digest)
+            view = uow.tx.site_views.by_name(session, actor.name, number, lock=True)
+            admitted = _admit(uow.tx, view, digest)
         except Refusal as refusal:
             # Nothing is to be undone, so the rest of the batch is stored with it.
             return refusal
