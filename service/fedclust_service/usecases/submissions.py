@@ -153,13 +153,7 @@ def _progress(tx: Tx, current: Round) -> RoundProgress | None:
 
 def _digest(response: TaskResponse, digest: str | None) -> str:
     """Return a SHA-256 of all but the progress; the digest stands for the task."""
-    shown = {
-        "session_state": response.session_state,
-        "status": response.status,
-        "round": response.round,
-        "deadline": None if response.deadline is None else response.deadline.isoformat(),
-        "task": digest,
-    }
+    shown = {**response.model_dump(mode="json", exclude={"progress"}), "task": digest}
     return codec.sha256(codec.canonical_json(shown))
 
 
