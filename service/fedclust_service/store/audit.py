@@ -67,6 +67,11 @@ class Audit(Repository):
             query = query.where(*_conditions(search))
         return self._list(AuditEntry, query)
 
+    def last(self, subject: str, action: str) -> AuditEntry | None:
+        """Return the last entry about a subject with this action."""
+        found = self.list(1, search=AuditSearch(subject=subject, action=action))
+        return found[0] if found else None
+
     def began(self) -> datetime | None:
         """Return the time of the first entry, with which a coordinator begins."""
         return self._all(select(_A.at).order_by(_A.id).limit(1)).scalar()

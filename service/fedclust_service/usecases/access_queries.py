@@ -7,15 +7,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel
 
 from fedclust.wire.models import Page
-from fedclust_service.domain.access import (
-    SLUG,
-    Actor,
-    AuditSearch,
-    Role,
-    absent,
-    sees_session,
-    wrong_field,
-)
+from fedclust_service.domain.access import SLUG, Actor, Role, absent, sees_session, wrong_field
 from fedclust_service.domain.session import Participation, ParticipationState, Session, Study
 from fedclust_service.store import Tx
 
@@ -72,8 +64,8 @@ def study_for(tx: Tx, actor: Actor, name: str, *, lock: bool = False) -> Study:
 
 def deleted_before(tx: Tx, actor: Actor, action: str, subject: str) -> bool:
     """Whether the last one of a name was deleted by this actor, who may ask for it again."""
-    last = tx.audit.list(1, search=AuditSearch(subject=subject, action=action))
-    return bool(last) and last[0].actor == actor.key
+    last = tx.audit.last(subject, action)
+    return last is not None and last.actor == actor.key
 
 
 def joined(participations: Iterable[Participation]) -> tuple[Participation, ...]:

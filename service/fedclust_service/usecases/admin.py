@@ -20,7 +20,7 @@ from fedclust_service.domain.overview import Attention
 from fedclust_service.store import StoreError, Tx
 from fedclust_service.store import backup as copies
 from fedclust_service.usecases.access_queries import page_of, read_cursor, row_number, show
-from fedclust_service.usecases.attention import BACKED_UP, find_attention, last_about_database
+from fedclust_service.usecases.attention import BACKED_UP, find_attention
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.unit_of_work import UnitOfWork, commit, reads
 
@@ -96,7 +96,7 @@ def overview(co: Coordinator, actor: Actor, place: Path) -> Overview:
 
     def work(tx: Tx) -> Overview:
         sessions, rounds = tx.sessions.counts(), tx.rounds.counts(now)
-        backups, backup = co.store.single_process, last_about_database(tx, BACKED_UP)
+        backups, backup = co.store.single_process, tx.audit.last("database", BACKED_UP)
         return Overview(
             at=now,
             sessions={state.value: count for state, count in sessions.items()},

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 
 from fedclust.definition import DefinitionError
-from fedclust_service.domain.access import AuditEntry, AuditSearch, Refusal
+from fedclust_service.domain.access import Refusal
 from fedclust_service.domain.overview import Attention
 from fedclust_service.store import DataDamaged, Tx
 from fedclust_service.usecases.round_lifecycle import unsuitable
@@ -47,29 +47,23 @@ def find_attention(
     return tuple(found)
 
 
-def last_about_database(tx: Tx, action: str) -> AuditEntry | None:
-    """Return the last entry about the database with this action."""
-    found = tx.audit.list(1, search=AuditSearch(subject="database", action=action))
-    return found[0] if found else None
-
-
 def _backup_old(tx: Tx, now: datetime) -> Iterator[Attention]:
-    last = last_about_database(tx, BACKED_UP)
+    last = tx.audit.last("database", BACKED_UP)
     since = tx.audit.began() if last is None else last.at + BACKUP_EVERY
     if since is not None and now > since:
         why = f"the last one is of {last.at:%Y-%m-%d}" if last else "no backup was made"
-        why += " since the restore" if last is None and last_about_database(tx, RESTORED) else ""
+        why += " since the restore" if last is None and tx.audit.last("database", RESTORED) else ""
         yield Attention.to("backup-old", "database", since, detail=why)
 
 
 def _audit_changed(tx: Tx) -> Iterator[Attention]:
-    last = last_about_database(tx, VERIFIED)
+    last = tx.audit.last("database", VERIFIED)
     if last is not None and last.details.get("faults"):
         yield Attention.to("audit-changed", "database", last.at, detail=f"found by {last.actor}")
 
 
 def _restored(tx: Tx, now: datetime) -> Iterator[Attention]:
-    last = last_about_database(tx, RESTORED)
+    last = tx.audit.last("database", RESTORED)
     if last is not None and now - last.at <= RESTORED_FOR:
         (before,) = tx.audit.list(1, last.id) or (last,)
         lost = f"what happened after {before.at:%Y-%m-%d %H:%M} UTC, the backup's last entry"

@@ -18,7 +18,7 @@ from fedclust_service.background import BackgroundThread
 from fedclust_service.domain.access import Actor, AuditEntry, absent
 from fedclust_service.domain.audit_chain import Head, Verification, is_start
 from fedclust_service.store import Store, Tx
-from fedclust_service.usecases.attention import VERIFIED, last_about_database
+from fedclust_service.usecases.attention import VERIFIED
 from fedclust_service.usecases.core import CoordinatorCore, Notifier, survived
 from fedclust_service.usecases.unit_of_work import (
     COORDINATOR,
@@ -196,7 +196,7 @@ def record_verification(uow: UnitOfWork, actor: Actor, last: VerificationStep) -
 @reads("admin.read", "audit.verified")
 def last_verification(tx: Tx, _: Actor) -> AuditEntry | None:
     """Return the entry about the last verification (operators)."""
-    return last_about_database(tx, VERIFIED)
+    return tx.audit.last("database", VERIFIED)
 
 
 def record(co: CoordinatorCore, name: str, action: str, **details: Detail) -> None:

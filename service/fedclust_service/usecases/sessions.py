@@ -36,7 +36,6 @@ from fedclust.wire.models import (
 )
 from fedclust_service.domain.access import (
     Actor,
-    AuditSearch,
     Refusal,
     Role,
     require,
@@ -232,8 +231,8 @@ def _check_workload(limits: Limits, plan: Plan, n_sites: int, pointer: str | Non
 
 
 def _first_version(tx: Tx, name: str) -> int:
-    deleted = tx.audit.list(1, search=AuditSearch(subject=name, action=DELETED))
-    return 1 + int(deleted[0].details["version"] or 0) if deleted else 1
+    deleted = tx.audit.last(name, DELETED)
+    return 1 if deleted is None else 1 + int(deleted.details["version"] or 0)
 
 
 @reads("session.read", "session.list")
