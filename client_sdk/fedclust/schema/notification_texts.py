@@ -9,6 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
+#: A token's owner is warned this long before its end, each time once.
+TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
+
 
 def time_text(at: datetime) -> str:
     """Return a time as texts say it."""

@@ -9,7 +9,7 @@ import secrets
 import subprocess
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Literal
 
 from pydantic import Field
@@ -29,8 +29,6 @@ _LOOK_S = 60.0
 COMMAND_TIMEOUT_S = 60.0
 #: A command that fails is run again at the next look, so many times in all.
 ATTEMPTS = 3
-#: A token's site is warned this long before its end, each time once.
-TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
 _PREFIX = "FEDCLUST_"
 
 Kind = Literal["invited", "overdue", "finished", "failed", "token-expiring"]
@@ -244,7 +242,7 @@ def _ended(client: Client, name: str, me: str, now: datetime) -> SiteNotificatio
 
 def _of_token(me: WhoAmI, now: datetime) -> Iterator[tuple[str, SiteNotification]]:
     left = me.expires_at - now
-    reached = next((each for each in TOKEN_WARNINGS if left <= each), None)
+    reached = next((each for each in texts.TOKEN_WARNINGS if left <= each), None)
     if reached is not None:
         found = SiteNotification(
             kind="token-expiring",

@@ -62,10 +62,6 @@ def broken_rule(violation: RuleViolation, detail: str, at: str = "") -> Refusal:
     return Refusal(slug, detail, [broken])
 
 
-#: The form of every name.
-SLUG = r"[a-z0-9][a-z0-9-]{0,62}"
-
-
 class Role(StrEnum):
     OPERATOR = "operator"
     ANALYST = "analyst"

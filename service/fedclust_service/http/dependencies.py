@@ -13,7 +13,8 @@ from fastapi.security import HTTPBearer
 from starlette.datastructures import Headers
 from starlette.requests import HTTPConnection
 
-from fedclust_service.domain.access import PERMISSIONS, SLUG, Actor, Refusal, require
+from fedclust.schema.model import SLUG
+from fedclust_service.domain.access import PERMISSIONS, Actor, Refusal, require
 from fedclust_service.domain.session import SessionState
 from fedclust_service.metrics import Metrics
 from fedclust_service.settings import Settings

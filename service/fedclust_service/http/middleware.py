@@ -21,7 +21,8 @@ from starlette.requests import ClientDisconnect, HTTPConnection, Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedclust_service.domain.access import SLUG, Refusal
+from fedclust.schema.model import SLUG
+from fedclust_service.domain.access import Refusal
 from fedclust_service.http import problems
 from fedclust_service.http.dependencies import CONTEXT, RequestContext, token_of
 from fedclust_service.http.sign_in import cookie_of

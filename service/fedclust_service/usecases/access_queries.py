@@ -6,8 +6,9 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel
 
+from fedclust.schema.model import SLUG
 from fedclust.wire.models import Page
-from fedclust_service.domain.access import SLUG, Actor, Role, absent, sees_session, wrong_field
+from fedclust_service.domain.access import Actor, Role, absent, sees_session, wrong_field
 from fedclust_service.domain.session import Participation, ParticipationState, Session, Study
 from fedclust_service.store import Tx
 

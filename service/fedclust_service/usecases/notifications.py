@@ -12,7 +12,7 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import cast
 
 import structlog
@@ -40,9 +40,6 @@ from fedclust_service.domain.session import ParticipationState, Session, Session
 from fedclust_service.store import Tx
 from fedclust_service.usecases.core import CoordinatorCore, survived
 from fedclust_service.usecases.unit_of_work import UnitOfWork
-
-#: A token's owner is warned this long before its end, each time once.
-TOKEN_WARNINGS = (timedelta(days=2), timedelta(days=14))
 
 
 @dataclass(frozen=True)
@@ -161,7 +158,7 @@ def token_expiring(uow: UnitOfWork, owner: Principal, token: Token) -> None:
     lifetime = token.expires_at - token.created_at
     left = token.expires_at - uow.now
     # A token that never was valid for that long is warned of when half of its life is left.
-    warnings = [each for each in TOKEN_WARNINGS if each < lifetime] or [lifetime / 2]
+    warnings = [each for each in texts.TOKEN_WARNINGS if each < lifetime] or [lifetime / 2]
     reached = [each for each in warnings if left <= each]
     if not reached:
         return

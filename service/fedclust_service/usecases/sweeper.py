@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from fedclust.definition import DefinitionError
+from fedclust.schema.notification_texts import TOKEN_WARNINGS
 from fedclust_service.background import BackgroundThread
 from fedclust_service.clock import ClockFault
 from fedclust_service.domain.notification import KEPT_FOR, NotificationKind
@@ -146,7 +147,7 @@ def tidy(co: CoordinatorCore) -> None:
     if co.clock.fault is ClockFault.DATABASE:
         return
     if co.outgoing.senders and NotificationKind.TOKEN_EXPIRING in co.outgoing.kinds:
-        by = now + max(notifications.TOKEN_WARNINGS)
+        by = now + max(TOKEN_WARNINGS)
         for token, owner in co.store.read("sweep.tokens", lambda tx: tx.tokens.expiring(now, by)):
             warn = functools.partial(notifications.token_expiring, owner=owner, token=token)
             commit(co, "sweep.token", warn)

@@ -4,9 +4,10 @@ from typing import Annotated
 
 from fastapi import Query, Request
 
+from fedclust.schema.model import SLUG
 from fedclust.schema.times import Timestamp
 from fedclust.wire.models import Page
-from fedclust_service.domain.access import SLUG, AuditSearch
+from fedclust_service.domain.access import AuditSearch
 from fedclust_service.http.api_route import api_router, refusals
 from fedclust_service.http.dependencies import NAME, CallerOf, CursorOf, LimitOf, service_of
 from fedclust_service.usecases import admin

@@ -8,6 +8,7 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import Route
 
+from fedclust.schema.model import SLUG
 from fedclust.wire.models import (
     PrincipalCreate,
     PrincipalInfo,
@@ -17,14 +18,7 @@ from fedclust.wire.models import (
     TokenCreate,
     TokenInfo,
 )
-from fedclust_service.domain.access import (
-    SLUG,
-    Refusal,
-    Role,
-    absent,
-    require,
-    sees_account_details,
-)
+from fedclust_service.domain.access import Refusal, Role, absent, require, sees_account_details
 from fedclust_service.http.ui.page_request import (
     Action,
     FilledForm,
