@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, bindparam, exists, select, tuple_, update
+from sqlalchemy import ColumnElement, bindparam, delete, exists, select, tuple_, update
 
 from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.site_table import SiteTable
@@ -270,10 +270,6 @@ class SiteTables(Repository):
 
     def put(self, table: SiteTable) -> None:
         """Write what was accepted of a table, in place of what was accepted before."""
-        if self._insert_unless_there(tables.site_tables, vars(table), ("site", "table_id")):
-            return
-        one = update(tables.site_tables).where(
-            _ST.site == table.site, _ST.table_id == table.table_id
-        )
-        values = {"number": table.number, "head": table.head, "accepted_at": table.accepted_at}
-        self._all(one.values(**values))
+        before = _ST.site == table.site, _ST.table_id == table.table_id
+        self._all(delete(tables.site_tables).where(*before))
+        self._insert(tables.site_tables, vars(table))
