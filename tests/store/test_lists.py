@@ -81,7 +81,7 @@ def test_sessions_are_filtered(store: Store) -> None:
             add_study(tx, study)
         for number in range(40):
             added = add_session(tx, f"s-{number}", draw.choice(people), draw.choice(studies))
-            session = replace(added, state=draw.choice(states))
+            session = replace(added, state=draw.choice(states), version=added.version + 1)
             tx.sessions.update(session)
             sites = draw.sample(SITES, draw.randint(0, len(SITES)))
             for site in sites:

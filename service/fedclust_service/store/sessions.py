@@ -87,16 +87,11 @@ _BY_NAME = select(tables.sessions).where(_S.name == bindparam("name"))
 _BY_ID = select(tables.sessions).where(_S.id == bindparam("id"))
 _LOCK_BY_NAME = _BY_NAME.with_for_update(key_share=True)
 _LOCK_BY_ID = _BY_ID.with_for_update(key_share=True)
-_UPDATE = update(tables.sessions).where(_S.id == bindparam("session_id"))
 _CHANGING = ("state", "started_at", "held_at", "deaths", "ended_at", "stopped_because", "failure")
-_TOUCH = _UPDATE.values(version=_S.version + 1).returning(_S.name, _S.version)
+_TOUCHED = update(tables.sessions).values(version=_S.version + 1).returning(_S.name, _S.version)
+_TOUCH = _TOUCHED.where(_S.id == bindparam("session_id"))
 _OF_SITE = select(_P.session_id).where(_P.site == bindparam("of_site"))
-_TOUCH_OPEN = (
-    update(tables.sessions)
-    .where(_S.ended_at.is_(None), _S.id.in_(_OF_SITE))
-    .values(version=_S.version + 1)
-    .returning(_S.name, _S.version)
-)
+_TOUCH_OPEN = _TOUCHED.where(_S.ended_at.is_(None), _S.id.in_(_OF_SITE))
 _OF_SESSION = select(tables.participations).where(_P.session_id == bindparam("session_id"))
 _PARTICIPATIONS = _OF_SESSION.order_by(_P.site)
 _PARTICIPATION = _OF_SESSION.where(_P.site == bindparam("site"))
@@ -128,9 +123,9 @@ class Sessions(Repository):
         return self._one(Session, _LOCK_BY_ID if lock else _BY_ID, id=session_id)
 
     def update(self, session: Session) -> None:
-        """Write state, times and reasons. ``version`` is not written: `touch` raises it."""
+        """Write state, times and reasons, and touch the session."""
         values = {name: getattr(session, name) for name in _CHANGING}
-        self._all(_UPDATE.values(values), session_id=session.id)
+        self._touch(_TOUCH.values(values), session_id=session.id)
 
     def touch(self, session_id: int) -> None:
         """Increase the session's version by one; waiters wake after the commit."""

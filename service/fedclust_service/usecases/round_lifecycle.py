@@ -206,7 +206,6 @@ def hold_session(uow: UnitOfWork, session: Session, current: Round) -> None:
     failure = _HELD.format(number=current.number, deaths=session.deaths)
     held = session.to(SessionState.HELD, held_at=uow.now, failure=failure)
     uow.tx.sessions.update(held)
-    uow.tx.sessions.touch(session.id)
     uow.audit(COORDINATOR, "session.held", session.name, round=current.number)
     notifications.session_held(uow, held, current)
 
@@ -216,7 +215,6 @@ def resume_session(uow: UnitOfWork, session: Session, actor: Actor) -> Session:
     tx = uow.tx
     running = session.to(SessionState.RUNNING, held_at=None, deaths=0, failure=None)
     tx.sessions.update(running)
-    tx.sessions.touch(session.id)
     uow.audit(actor, "session.retried", session.name)
     uow.wake_driver()
     return running
@@ -239,7 +237,6 @@ def end_session(
         uow.audit(actor, "round.failed", session.name, round=current.number, reason=reason)
     ended = session.to(target, ended_at=now, stopped_because=reason, failure=failure)
     tx.sessions.update(ended)
-    tx.sessions.touch(session.id)
     uow.audit(actor, f"session.{target.value}", session.name, reason=reason)
     notifications.session_ended(uow, ended, None if current is None else current.number)
     return ended
