@@ -135,6 +135,11 @@ def test_one_patient_as_json(run: Run) -> None:
     assert (found["why"], found["missing"]) == (["age"], ["pain"])
 
 
+def test_a_level_may_have_the_name_of_a_missing_value(run: Run) -> None:
+    _, out, _ = run("impute.fc", *typed("age=70", "crp=n/a", "male=NA", "pain=none"), "--json")
+    assert json.loads(out)["missing"] == ["crp", "male"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -18,6 +18,7 @@ from fedclust.cli.output_files import check_outputs, is_labels, write_prediction
 from fedclust.cli.result_output import warn_unlabelled
 from fedclust.cli.session_options import OneK
 from fedclust.data.advice import count_repeated, repeated_text
+from fedclust.data.chunks import MISSING
 from fedclust.result.drawing import short
 from fedclust.result.facts import Cluster, ClusterColumn
 from fedclust.result.figures.profile import gaps_of
@@ -29,7 +30,6 @@ from fedclust.schema.feature import Feature
 from fedclust.wire.errors import UsageError
 
 _TRUTH = {"0": 0.0, "1": 1.0, "no": 0.0, "yes": 1.0, "false": 0.0, "true": 1.0}
-_MISSING = ("", "na", "nan", "null", "none", ".")
 
 
 @dataclass(frozen=True)
@@ -195,7 +195,9 @@ def _read_values(features: Sequence[Feature], texts: Sequence[str]) -> dict[str,
             raise UsageError(f"the model has no feature {name!r}: it has {', '.join(known)}")
         if values[name] is not None:
             raise UsageError(f"--value gives {name} twice")
-        values[name] = None if typed.lower() in _MISSING else _value(known[name], typed)
+        # As in a table, a level may have the name of a missing value, such as "none".
+        missing = typed.casefold() in MISSING and typed not in (known[name].levels or ())
+        values[name] = None if missing else _value(known[name], typed)
     return values
 
 
