@@ -20,7 +20,7 @@ from fedclust.wire.models import SessionCreate
 
 #: What `fedclust study show --json` prints in addition to what creates a study.
 _OF_STORED_STUDY = frozenset({"sessions", "created_by", "created_at"})
-_FIELDS = ("title", "purpose", "contact", "approval", "expires", "sites")
+_FIELDS = ("title", "purpose", "contact", "approval", "expires", "features", "sites")
 
 
 #: As text; :func:`read_clusters` reads it.
@@ -74,12 +74,13 @@ class _Shared(o.OptionGroup):
 
     def given(self, *names: str) -> dict[str, Any]:
         """Return those of these options that were given, as fields of a definition."""
-        said: dict[str, Any] = {name: getattr(self, name) for name in names}
-        if said.get("expires") is not None:
+        said = {name: getattr(self, name) for name in names}
+        said = {name: value for name, value in said.items() if value is not None}
+        if "expires" in said:
             said["expires"] = read_time(said["expires"], "--expires").isoformat()
-        if said.get("sites") is not None:
-            said["sites"] = o.split_names(said["sites"])
-        return {name: value for name, value in said.items() if value is not None}
+        for name in said.keys() & {"features", "sites"}:
+            said[name] = o.split_names(said[name])
+        return said
 
     def parts(self, body: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
         """Return the method's options and the policy of ``body``, with what was given."""
@@ -118,8 +119,6 @@ class SessionOptions(_Shared):
         """Return the definition of a session of this name; UsageError that says what is wrong."""
         body = {} if self.file is None else read_object(self.file)
         body |= {"name": session, **self.given(*_FIELDS, "study", "algorithm", "seed", "start")}
-        if self.features is not None:
-            body["features"] = o.split_names(self.features)
         body |= self.parts(body)
         # Clusters may be left to a method that chooses; the coordinator says where they may not.
         body.setdefault("config", {})
@@ -188,8 +187,6 @@ class StudyOptions(_Shared):
         body = {} if self.file is None else read_object(self.file)
         body = {key: value for key, value in body.items() if key not in _OF_STORED_STUDY}
         body |= {"name": name, **self.given(*_FIELDS)}
-        if self.features is not None:
-            body["features"] = o.split_names(self.features)
         defaults = {**_object_at(body, "defaults"), **self.given("algorithm", "start")}
         defaults |= self.parts(defaults)
         if defaults:
