@@ -23,11 +23,9 @@ def test_each_end_of_a_band_belongs_to_it() -> None:
         assert (lowest, highest or 10**9) == ends
 
 
-def test_an_unknown_band_and_a_negative_size_are_refused() -> None:
+def test_an_unknown_band_is_refused() -> None:
     with pytest.raises(RuleViolation, match="one of <50, 50-199"):
         band_limits("10-20")
-    with pytest.raises(ValueError, match="not negative"):
-        size_band(-1)
 
 
 def test_part_of_the_rows_is_at_most_what_the_band_holds() -> None:

@@ -17,9 +17,7 @@ BANDS: Final[tuple[tuple[int, str], ...]] = (
 
 
 def size_band(n: int) -> str:
-    """Return the label of the band of ``n`` persons; ValueError if ``n`` is negative."""
-    if n < 0:
-        raise ValueError("a number of persons is not negative")
+    """Return the label of the band of ``n`` persons, which is at least 0."""
     return next(label for lowest, label in reversed(BANDS) if n >= lowest)
 
 

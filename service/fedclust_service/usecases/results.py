@@ -55,10 +55,7 @@ def get_result(co: Coordinator, actor: Actor, session: str, k: int | None = None
         except ValueError as error:
             raise other_k(str(error)) from None
 
-    def record(uow: UnitOfWork) -> None:
-        uow.audit(actor, "result.read", found.name)
-
-    commit(co, "result.audit", record)
+    commit(co, "result.audit", lambda uow: uow.audit(actor, "result.read", found.name))
     at, platform = stored.completed_at, stored.provenance
     document = result_document(found.definition, shown, at, platform, sent)
     readable = tuple(
