@@ -59,6 +59,12 @@ def test_columns_of_numbers_are_features_and_a_warning_names_the_others(tmp_path
     assert names(found) == ["age", "beds", "bmi index", "only here"]
 
 
+def test_names_that_identify_persons_are_those_of_the_form(tmp_path: Path) -> None:
+    rows = write(tmp_path / "a.csv", {"nr_of_children": [0, 2], "zip": [8001, 8002], "u": [1, 1.5]})
+    with pytest.warns(DataWarning, match=r"left out: zip \(looks like an identifier\);"):
+        assert names(numeric_features({"a": rows})) == ["nr_of_children", "u"]
+
+
 def test_a_column_counts_as_numeric_only_if_it_is_in_every_file(tmp_path: Path) -> None:
     first = write(tmp_path / "a.csv", {"u": [0.5, 1.5], "v": [1.5, 2.5]})
     second = write(tmp_path / "b.csv", {"u": [0.5, 1.5], "v": ["low", 2]})

@@ -17,7 +17,7 @@ from fedclust.data.sources import open_reader
 from fedclust.data.sql import SqlQuery
 from fedclust.numeric.array_types import FloatArray
 from fedclust.schema.feature import Feature
-from fedclust.schema.identifiers import names_an_id
+from fedclust.schema.identifiers import identifies
 from fedclust.wire.errors import DataError
 
 #: Fewer rows may have different whole numbers by chance.
@@ -109,7 +109,7 @@ def _judge_columns(source: Any, leave_out: frozenset[str]) -> dict[str, tuple[st
             continue
         if rule is not None and rule.levels:
             found[name] = "", "the mapping says that it holds codes"
-        elif names_an_id(column.strip()):
+        elif identifies(column):
             found[name] = "", "looks like an identifier"
         else:
             unit = "" if rule is None else rule.to or rule.unit or ""

@@ -23,13 +23,6 @@ _PERSONAL: Final = {
 }
 
 
-def names_an_id(column: str) -> bool:
-    """Return whether a column's name says that it numbers rows or persons."""
-    return column.casefold() in _ID_NAMES or any(
-        word.casefold() in _ID_WORDS for word in _WORDS.findall(column)
-    )
-
-
 def identifies(column: str) -> str | None:
     """Return what a column holds by its name, if that identifies persons; None otherwise.
 
