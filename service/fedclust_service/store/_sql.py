@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar, Generic, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 from sqlalchemy import (
     Column,
@@ -27,8 +27,6 @@ from sqlalchemy.sql.elements import NamedColumn
 
 S = TypeVar("S", bound=StrEnum)
 T = TypeVar("T")
-#: One table's columns of a row, by name.
-Row: TypeAlias = Mapping[Any, Any]
 
 
 @dataclass
@@ -70,20 +68,14 @@ class Repository:
     def _all(self, query: Executable, **asked: Any) -> CursorResult[*tuple[Any, ...]]:
         return self._connection.execute(query, asked or None)
 
-    def _row(self, query: Executable, **asked: Any) -> Row | None:
-        return self._all(query, **asked).mappings().one_or_none()
-
-    def _rows(self, query: Executable, **asked: Any) -> Sequence[Row]:
-        # All at once: a cursor that an error leaves half read keeps its snapshot in SQLite's pool.
-        return self._all(query, **asked).mappings().all()
-
     def _one(self, make: Callable[..., T], query: Executable, **asked: Any) -> T | None:
         """Return what ``make`` makes of the columns of a row; None if there is none."""
-        row = self._row(query, **asked)
+        row = self._all(query, **asked).mappings().one_or_none()
         return None if row is None else make(**row)
 
     def _list(self, make: Callable[..., T], query: Executable, **asked: Any) -> list[T]:
-        return [make(**row) for row in self._rows(query, **asked)]
+        # All at once: a cursor that an error leaves half read keeps its snapshot in SQLite's pool.
+        return [make(**row) for row in self._all(query, **asked).mappings().all()]
 
     def _changed(self, statement: Executable, **asked: Any) -> bool:
         """Run an UPDATE and return whether it changed one row."""

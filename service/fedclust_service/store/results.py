@@ -46,10 +46,13 @@ class States(Repository):
 
     def get(self, session_id: int, round_number: int) -> bytes | None:
         """Return the state after one round; None once scrubbed. DataDamaged if its hash differs."""
-        row = self._row(_NUMBERED, session_id=session_id, round_number=round_number)
-        if row is not None and row["sha256"] != codec.sha256(row["state"]):
-            raise DataDamaged("state")
-        return None if row is None else row["state"]
+        return self._one(_intact_state, _NUMBERED, session_id=session_id, round_number=round_number)
+
+
+def _intact_state(*, state: bytes, sha256: str | None) -> bytes:
+    if sha256 != codec.sha256(state):
+        raise DataDamaged("state")
+    return state
 
 
 class Results(Repository):

@@ -1,15 +1,12 @@
 """A session's events: sealed audit entries, limited to what the reader may see."""
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 from fedclust_service.domain.access import Actor, AuditEntry, Role
 from fedclust_service.store import Tx
 from fedclust_service.usecases.access_queries import session_for
 from fedclust_service.usecases.coordinator import Coordinator
-from fedclust_service.usecases.unit_of_work import reads
-
-Value: TypeAlias = str | int | float | bool | None
+from fedclust_service.usecases.unit_of_work import Detail, reads
 
 PAGE = 100
 #: Entries before it are about an earlier session of the same name.
@@ -50,7 +47,7 @@ class Event:
 
     number: int
     action: str
-    data: dict[str, Value]
+    data: dict[str, Detail]
 
 
 @dataclass(frozen=True)
@@ -102,7 +99,7 @@ def _event_of(actor: Actor, entry: AuditEntry) -> Event | None:
         return None
     role, _, name = entry.actor.partition(":")
     site = name if role == Role.SITE.value else None
-    data: dict[str, Value] = {"at": entry.at.isoformat().replace("+00:00", "Z")}
+    data: dict[str, Detail] = {"at": entry.at.isoformat().replace("+00:00", "Z")}
     if actor.role is not Role.SITE:
         data["by"] = entry.actor
         data |= {key: value for key, value in entry.details.items() if key != "via"}

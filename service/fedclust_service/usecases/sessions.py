@@ -20,7 +20,6 @@ from fedclust.definition.study import StudyCreate, StudyInfo, check_study, compl
 from fedclust.rounds import Plan
 from fedclust.rounds.workload import check_workload
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.states import ENDED
 from fedclust.wire import codec
 from fedclust.wire.errors import FieldError
 from fedclust.wire.models import (
@@ -470,7 +469,7 @@ def _session_entry(
 ) -> SessionEntry:
     """Return a session as lists show it."""
     current = known.round
-    past = current is not None and session.state not in ENDED and now >= current.deadline
+    past = current is not None and not session.state.ended and now >= current.deadline
     definition: Definition | None = None
     with contextlib.suppress(DataDamaged, DefinitionError):
         definition = definition_of(session)
