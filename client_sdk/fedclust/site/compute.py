@@ -26,14 +26,7 @@ from fedclust.schema.result import Result
 from fedclust.schema.task import Count, Points
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.journal import ComputedAnswer
-from fedclust.wire import codec
-from fedclust.wire.errors import (
-    DisclosureError,
-    ProtocolError,
-    TaskRefused,
-    VersionUnsupported,
-    problem,
-)
+from fedclust.wire import codec, errors
 from fedclust.wire.models import SessionInfo, TaskDocument
 from fedclust.wire.submissions import write_submission
 
@@ -49,15 +42,15 @@ def accepted_plan(session: str, info: SessionInfo) -> Plan:
     """
     definition = info.definition
     if definition.name != session or codec.sha256(canonical(definition)) != info.definition_sha256:
-        raise ProtocolError("the session's definition does not have the hash it claims")
+        raise errors.ProtocolError("the session's definition does not have the hash it claims")
     try:
         plan = plan_of(definition)
     except DefinitionError as error:
-        raise VersionUnsupported(problem("version-unsupported", str(error))) from None
+        raise errors.VersionUnsupported(errors.problem("version-unsupported", str(error))) from None
     try:
         check_definition(definition)
     except DefinitionError as error:
-        raise ProtocolError(f"the definition breaks the protocol's rules: {error}") from None
+        raise errors.ProtocolError(f"the definition breaks the protocol's rules: {error}") from None
     return plan
 
 
@@ -67,13 +60,13 @@ def refuse_foreign(plan: Plan, session: str, number: int, document: TaskDocument
     named = (common.get("session"), common.get("round"), common.get("phase"))
     if codec.task_digest(common, document.site) != document.digest:
         message = f"that of round {number} does not have the digest it claims"
-        raise TaskRefused(session, "task-digest", message)
+        raise errors.TaskRefused(session, "task-digest", message)
     if named != (session, number, document.phase):
         message = f"that of round {number} belongs to another round or session"
-        raise TaskRefused(session, "task-place", message)
+        raise errors.TaskRefused(session, "task-place", message)
     if not 1 <= number <= rounds.most_rounds(plan):
         message = f"round {number} is beyond what was consented to"
-        raise TaskRefused(session, "task-rounds", message)
+        raise errors.TaskRefused(session, "task-rounds", message)
 
 
 def first_task(request: ConsentRequest, roster: Sequence[str]) -> TaskDocument:
@@ -123,8 +116,8 @@ def compute_answer(
     except RuleViolation as error:
         rule = broken_task_rule(error)
         if rule is not None:
-            raise TaskRefused(request.session, rule, error.message) from None
-        raise DisclosureError(error.rule, error.message) from None
+            raise errors.TaskRefused(request.session, rule, error.message) from None
+        raise errors.DisclosureError(error.rule, error.message) from None
     body = write_submission(task.phase, document.digest, payload, media)
     fields, smallest = summary(payload)
     if task.phase == outcomes.NAME and not request.protection_none:

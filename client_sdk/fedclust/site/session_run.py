@@ -44,14 +44,6 @@ from fedclust.site.state import SiteState
 from fedclust.site.terminal import decide_consent
 from fedclust.wire import errors, models
 from fedclust.wire.codec import sha256
-from fedclust.wire.models import (
-    Definition,
-    Participation,
-    Receipt,
-    SessionInfo,
-    TaskDocument,
-    TaskResponse,
-)
 from fedclust.wire.submissions import BINARY
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -114,7 +106,7 @@ class SessionAnswers:
         state: SiteState,
         place: Place,
         session: str,
-        info: SessionInfo,
+        info: models.SessionInfo,
         given: SiteRows,
         now: Clock = lambda: datetime.now(UTC),
     ) -> None:
@@ -166,7 +158,7 @@ class SessionAnswers:
 
     def enter(
         self, consent: Callable[[ConsentRequest], bool] | bool | None, *, invited: bool
-    ) -> tuple[Participation, bool]:
+    ) -> tuple[models.Participation, bool]:
         """Consent, and store the groups, the charge and the record, unless an earlier run has.
 
         Parameters
@@ -228,7 +220,7 @@ class SessionAnswers:
     # --- one round --------------------------------------------------------------------------------
 
     def answer_to(
-        self, number: int, document: TaskDocument, answered: Callable[[], Iterable[int]]
+        self, number: int, document: models.TaskDocument, answered: Callable[[], Iterable[int]]
     ) -> WrittenAnswer:
         """Return the stored answer to a task, computed now or before.
 
@@ -267,7 +259,7 @@ class SessionAnswers:
                     "leave the session (fedclust leave)"
                 )
 
-    def write(self, number: int, document: TaskDocument) -> WrittenAnswer:
+    def write(self, number: int, document: models.TaskDocument) -> WrittenAnswer:
         """Compute an answer, ask about it, and store it; ConsentDeclined if it may not be sent."""
         if document.phase == outcomes.NAME:
             return self.draw(number, document)
@@ -278,7 +270,7 @@ class SessionAnswers:
         self.journal.commit(answer)
         return answer
 
-    def draw(self, number: int, document: TaskDocument) -> WrittenAnswer:
+    def draw(self, number: int, document: models.TaskDocument) -> WrittenAnswer:
         """Count outcomes with noise, store the answer, and ask about it.
 
         In this order: whoever saw the counts before they are stored could stop, and choose among
@@ -319,7 +311,7 @@ class SessionAnswers:
                 )
 
     def compute(
-        self, number: int, document: TaskDocument, count: Count | None = None
+        self, number: int, document: models.TaskDocument, count: Count | None = None
     ) -> WrittenAnswer:
         """Compute and check an answer; nothing is written or sent."""
         memory = dict(self.journal.memory)
@@ -359,9 +351,9 @@ class SessionAnswers:
         return result.with_rows({request.site: self.rows}, {request.site: own})
 
 
-def info_of(definition: Definition, created_by: str = "") -> SessionInfo:
+def info_of(definition: models.Definition, created_by: str = "") -> models.SessionInfo:
     """Return a session that no coordinator describes: it runs, and its definition is known."""
-    return SessionInfo(
+    return models.SessionInfo(
         name=definition.name,
         state="running",
         created_by=created_by,
@@ -431,7 +423,7 @@ class SessionRun(SessionAnswers):
             # If nothing changed, the next request is answered at once, with the progress.
             etag = None if task is None else known
 
-    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> Participation:
+    def join(self, consent: Callable[[ConsentRequest], bool] | bool | None) -> models.Participation:
         """Consent, record it and join, except for steps that an earlier run has done.
 
         Returns what was declared.
@@ -455,7 +447,7 @@ class SessionRun(SessionAnswers):
             self.report(Progress("joined"))
         return declared
 
-    def send_join(self, declared: Participation) -> None:
+    def send_join(self, declared: models.Participation) -> None:
         """Join with the table's heads; again with all of them if the coordinator needs them.
 
         Another process of this site may store a change and join with it at the same time: then the
@@ -496,7 +488,7 @@ class SessionRun(SessionAnswers):
             message = f"this site refused a task ({own.refused_task})"
         return errors.SiteLeft(self.session, message, state)
 
-    def result(self, task: TaskResponse) -> SessionResult:
+    def result(self, task: models.TaskResponse) -> SessionResult:
         if task.session_state != "completed":
             info = self.client.session(self.session)
             if task.session_state == "cancelled":
@@ -509,7 +501,7 @@ class SessionRun(SessionAnswers):
 
     # --- one round --------------------------------------------------------------------------------
 
-    def answer(self, task: TaskResponse) -> tuple[TaskResponse | None, str | None]:
+    def answer(self, task: models.TaskResponse) -> tuple[models.TaskResponse | None, str | None]:
         """Answer a task, or refuse it; return the next task, if it is there, and the ETag."""
         if task.round is None:
             raise errors.ProtocolError("the coordinator asks for work without a round")
@@ -523,8 +515,8 @@ class SessionRun(SessionAnswers):
             raise
 
     def answer_round(
-        self, number: int, document: TaskDocument | None
-    ) -> tuple[TaskResponse | None, str | None]:
+        self, number: int, document: models.TaskDocument | None
+    ) -> tuple[models.TaskResponse | None, str | None]:
         """Answer the task of a round; TaskRefused where it breaks a rule."""
         if document is None:
             raise errors.TaskRefused(self.session, "task", f"round {number} has none")
@@ -533,7 +525,9 @@ class SessionRun(SessionAnswers):
             raise errors.TaskRefused(self.session, "task-answered", f"round {number} asks again")
         return self.send(answer, again=number in self.journal.outcomes)
 
-    def send(self, answer: WrittenAnswer, *, again: bool) -> tuple[TaskResponse | None, str | None]:
+    def send(
+        self, answer: WrittenAnswer, *, again: bool
+    ) -> tuple[models.TaskResponse | None, str | None]:
         """Send a written answer, and store the outcome with its line in the ledger.
 
         Returns the next task, if it came with the receipt, and the ETag to wait with.
@@ -585,7 +579,7 @@ class SessionRun(SessionAnswers):
         answer = self.compute(1, document)
         return as_preview(answer, "if all the sites invited so far take part")
 
-    def preview_outcomes(self, number: int, document: TaskDocument) -> Preview:
+    def preview_outcomes(self, number: int, document: models.TaskDocument) -> Preview:
         """Return the shapes of the counts that would be sent: their noise is drawn only once."""
         if not self.may_draw():
             return as_preview(self.compute(number, document))
@@ -593,7 +587,7 @@ class SessionRun(SessionAnswers):
         return without_counts(answer, self.request)
 
 
-def _acknowledges(receipt: Receipt, answer: WrittenAnswer) -> bool:
+def _acknowledges(receipt: models.Receipt, answer: WrittenAnswer) -> bool:
     named = (receipt.session, receipt.site, receipt.round, receipt.sha256, receipt.size)
     asked = (answer.session, answer.site, answer.round, answer.sha256, len(answer.body))
     return named == asked
