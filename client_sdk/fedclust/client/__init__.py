@@ -24,7 +24,7 @@ from fedclust.schema.model import Model
 from fedclust.schema.states import SessionState
 from fedclust.wire import codec, models
 from fedclust.wire.errors import ProtocolError
-from fedclust.wire.submissions import BINARY, JSON
+from fedclust.wire.submissions import BINARY
 
 M = TypeVar("M", bound=Model)
 Kind = Literal["sites", "analysts", "operators"]
@@ -512,13 +512,13 @@ class Client:
         return _read_reply(model, reply)
 
     def _pages(self, model: type[M], path: str, **query: str | None) -> Iterator[M]:
+        page_of: Any = models.Page.__class_getitem__(model)
         # The most that the coordinator puts on a page.
         params: dict[str, str | int] = {"limit": 200}
         params |= {k: v for k, v in query.items() if v is not None}
         while True:
-            page = _read_reply(models.Page[Any], self._http.request("GET", path, params=params))
-            for item in page.items:
-                yield _parse_body(model, codec.to_json(item), JSON)
+            page = _read_reply(page_of, self._http.request("GET", path, params=params))
+            yield from page.items
             if page.next is None:
                 return
             params["cursor"] = page.next
@@ -530,12 +530,8 @@ def _path(*parts: str) -> str:
 
 def _read_reply(model: type[M], reply: Reply) -> M:
     media = reply.headers.get("Content-Type", "").split(";")[0].strip()
-    return _parse_body(model, reply.body, media)
-
-
-def _parse_body(model: type[M], body: bytes, media: str) -> M:
     try:
-        return models.read_reply(model, body, media)
+        return models.read_reply(model, reply.body, media)
     except (ValidationError, codec.CodecError):
         # Not chained: pydantic repeats the input.
         raise ProtocolError(
