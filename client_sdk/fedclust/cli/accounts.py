@@ -7,7 +7,7 @@ import typer
 
 from fedclust.cli import options as o
 from fedclust.cli.console import conclude, err, print_json, show, show_list, write_out
-from fedclust.cli.output_files import check_outputs, is_token
+from fedclust.cli.output_files import check_outputs
 from fedclust.cli.session_file import checked, slug
 from fedclust.client import Kind
 from fedclust.client.session_request import FieldNames
@@ -152,9 +152,9 @@ def _account_row(account: PrincipalInfo) -> dict[str, str | None]:
 
 def _check_new(path: Path | None) -> None:
     """Refuse a file that exists: it may be the only copy of another token."""
-    check_outputs(((path, is_token),), ())
     if path is not None and path.exists():
         raise UsageError(f"--token-out: {path} exists: give another name, or move the file away")
+    check_outputs(((path, lambda _: False),), ())
 
 
 def _give(name: str, issued: TokenIssued, path: Path | None) -> None:

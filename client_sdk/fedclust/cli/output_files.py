@@ -3,7 +3,6 @@
 import csv
 import io
 import os
-import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -25,7 +24,6 @@ from fedclust.wire.errors import UsageError, writing
 Known = Callable[[bytes], bool]
 Output = tuple[Path | None, Known]
 _BEGINNING = 2**20
-_TOKEN = re.compile(rb"fc[aos]_\S+\s*")
 
 
 def is_labels(begin: bytes) -> bool:
@@ -67,11 +65,6 @@ def is_review(begin: bytes) -> bool:
 def is_submission(begin: bytes) -> bool:
     """Whether a file begins like a submission."""
     return b"task_digest" in begin
-
-
-def is_token(begin: bytes) -> bool:
-    """Whether a file is one with a token."""
-    return _TOKEN.fullmatch(begin) is not None
 
 
 #: Of files whose form follows from their names: what messages call them, and how names end.
