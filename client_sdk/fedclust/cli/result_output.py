@@ -22,7 +22,7 @@ from fedclust.result.tables import common_fields
 from fedclust.result.wording import equal_text, listed
 from fedclust.schema.feature import outcomes_of
 from fedclust.schema.outcomes import Outcomes
-from fedclust.schema.result import Result, SweepEntry
+from fedclust.schema.result import Result
 
 
 def show_result(shown: Facts) -> None:
@@ -41,7 +41,8 @@ def show_result(shown: Facts) -> None:
     )
     show_facts(result_facts(shown))
     if result.sweep is not None:
-        show_sweep(result.sweep)
+        titles, rows = sweep_table(result.sweep)
+        show_table(titles, [[short(x) if isinstance(x, float) else x for x in row] for row in rows])
     show_conclusions(result)
     if result.outcomes is not None:
         show_outcomes(result.outcomes, shown.labels)
@@ -89,12 +90,6 @@ def _clusters_text(result: Result) -> str:
         return count
     tried = listed(entry.n_clusters for entry in result.sweep)
     return f"{count} (tried K = {tried}; {shown_text(result)})"
-
-
-def show_sweep(entries: Sequence[SweepEntry]) -> None:
-    """Print the measures of every K of a sweep."""
-    titles, rows = sweep_table(entries)
-    show_table(titles, [[short(x) if isinstance(x, float) else x for x in row] for row in rows])
 
 
 def show_outcomes(outcomes: Outcomes, labels: Sequence[str]) -> None:

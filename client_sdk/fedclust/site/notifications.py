@@ -124,7 +124,10 @@ class SiteNotifier:
         me, now = client.whoami(), self._now()
         states: tuple[SessionState, ...] = ("recruiting", "running", "held")
         open_ones = {each.name: each for state in states for each in client.sessions(state)}
-        known = self._read(client.url, me.name)
+        known = self._remembered.read()
+        if (known.coordinator, known.site) != (client.url, me.name):
+            # Everything that holds now is notified of.
+            known = _Remembered(coordinator=client.url, site=me.name)
         before = known.model_copy(deep=True)
         for ends in [each for each in known.tokens if datetime.fromisoformat(each) <= now]:
             del known.tokens[ends]
@@ -166,13 +169,6 @@ class SiteNotifier:
         seen.append(key)
         self._write(known)
         return True
-
-    def _read(self, coordinator: str, site: str) -> _Remembered:
-        found = self._remembered.read()
-        if (found.coordinator, found.site) == (coordinator, site):
-            return found
-        # Everything that holds now is notified of.
-        return _Remembered(coordinator=coordinator, site=site)
 
     def _write(self, known: _Remembered) -> None:
         self._remembered.update(lambda _: known)
