@@ -39,10 +39,7 @@ class TokenText:
 
     role: Role
     id: str
-    secret: str
-
-    def __repr__(self) -> str:
-        return f"TokenText(role={self.role.value!r}, id={self.id!r})"
+    secret: str = field(repr=False)
 
     @property
     def signed_text(self) -> str:
