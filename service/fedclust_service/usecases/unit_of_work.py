@@ -84,20 +84,17 @@ def commit(co: CoordinatorCore, name: str, work: Callable[[UnitOfWork], T | Refu
 
     A refusal that it raises undoes it; a refusal that it returns is committed and then raised.
     """
-    uow: UnitOfWork | None = None
 
-    def attempt(tx: Tx) -> T | Refusal:
-        nonlocal uow
+    def attempt(tx: Tx) -> tuple[T | Refusal, UnitOfWork]:
         uow = UnitOfWork(co, tx)
-        return work(uow)
+        return work(uow), uow
 
-    value = co.store.run_tx(name, attempt)
-    if uow is not None:
-        uow.committed()
-    return _unless_refused(value)
+    return _committed(*co.store.run_tx(name, attempt))
 
 
-def _unless_refused(value: T | Refusal) -> T:
+def _committed(value: T | Refusal, uow: UnitOfWork) -> T:
+    """Return what work has returned, or raise it; call this after the commit."""
+    uow.committed()
     if isinstance(value, Refusal):
         raise value
     return value
@@ -210,7 +207,7 @@ class GroupCommit:
             ends.clear()
             for job in batch:
                 uow = UnitOfWork(self._co, tx)
-                ends.append(functools.partial(_value, job.work(uow), uow))
+                ends.append(functools.partial(_committed, job.work(uow), uow))
 
         try:
             self._co.store.run_tx(self._name, attempt)
@@ -227,8 +224,3 @@ class GroupCommit:
 
     def _alone(self, job: _Job[Any]) -> None:
         job.end(lambda: commit(self._co, self._name, job.work))
-
-
-def _value(value: T | Refusal, uow: UnitOfWork) -> T:
-    uow.committed()
-    return _unless_refused(value)
