@@ -312,25 +312,21 @@ class Store:
     def _repeat(
         self, name: str, engine: Engine, fn: Callable[[Tx], T], started: float
     ) -> tuple[Tx, T]:
-        attempts, failed = 0, True
+        attempts, failed = 0, False
         try:
             while True:
                 attempts += 1
                 try:
-                    done = self._once(name, engine, fn)
+                    return self._once(name, engine, fn)
+                except StoreUnavailable:
+                    failed = True
+                    raise
                 except (DBAPIError, PoolTimeout) as error:
                     again = is_transient(error) or is_connection_lost(error)
                     late = time.perf_counter() - started >= REPEAT_WITHIN_S
-                    if not again or late or attempts >= MAX_ATTEMPTS:
+                    failed = not again or late or attempts >= MAX_ATTEMPTS
+                    if failed:
                         raise self._translated(error, name) from None
-                except StoreUnavailable:
-                    raise
-                except BaseException:
-                    failed = False
-                    raise
-                else:
-                    failed = False
-                    return done
                 self._pause(_pause_s(attempts))
         finally:
             seconds = time.perf_counter() - started
