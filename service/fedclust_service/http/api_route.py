@@ -24,6 +24,8 @@ from fedclust_service.http.dependencies import actor_of, caller_of
 
 #: Where an operation names its problems until `docs/openapi/description.py` describes them.
 PROBLEMS = "x-problems"
+#: The problems of a stored definition.
+UNREADABLE = ("stored-data-damaged", "version-unsupported")
 BINARY_CONTENT = {"schema": {"type": "string", "format": "binary"}}
 
 

@@ -11,6 +11,7 @@ from fedclust.wire.submissions import BINARY, JSON
 from fedclust_service.http.api_route import (
     BINARY_CONTENT,
     TAGGED,
+    UNREADABLE,
     IfNoneMatch,
     api_router,
     refusals,
@@ -29,13 +30,7 @@ _TEXT = {"schema": {"type": "string"}}
     summary="Read the result",
     response_model=ResultDocument,
     responses={**TAGGED, 200: {**TAGGED[200], "content": {BINARY: BINARY_CONTENT, CSV: _TEXT}}},
-    openapi_extra=refusals(
-        "forbidden",
-        "not-acceptable",
-        "result-not-ready",
-        "stored-data-damaged",
-        "version-unsupported",
-    ),
+    openapi_extra=refusals("forbidden", "not-acceptable", "result-not-ready", *UNREADABLE),
 )
 def get_result(
     request: Request,

@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.wire.models import Page, RoundInfo, SessionEntry, SessionInfo, SessionPatch
-from fedclust_service.http.api_route import api_router, locate, refusals, same_before
+from fedclust_service.http.api_route import UNREADABLE, api_router, locate, refusals, same_before
 from fedclust_service.http.dependencies import (
     Caller,
     CallerOf,
@@ -80,7 +80,7 @@ router = api_router(prefix="/v1/sessions", tags=["sessions"])
     summary="Define a session",
     status_code=201,
     responses=same_before(SessionInfo),
-    openapi_extra=refusals("forbidden", "name-taken", "stored-data-damaged", "version-unsupported"),
+    openapi_extra=refusals("forbidden", "name-taken", *UNREADABLE),
 )
 def create_session(
     caller: Annotated[Caller, allowed("session.create")], body: SessionRequest, response: Response
@@ -112,7 +112,7 @@ def list_sessions(
 @router.get(
     "/{session}",
     summary="Read a session",
-    openapi_extra=refusals("stored-data-damaged", "version-unsupported"),
+    openapi_extra=refusals(*UNREADABLE),
 )
 def get_session(caller: CallerOf, session: SessionName) -> SessionInfo:
     """State, definition and its SHA-256, and the sites' names and states."""
@@ -122,13 +122,7 @@ def get_session(caller: CallerOf, session: SessionName) -> SessionInfo:
 @router.patch(
     "/{session}",
     summary="Move the open round's deadline, invite more sites, or name the clusters",
-    openapi_extra=refusals(
-        "forbidden",
-        "wrong-state",
-        "late-joining-refused",
-        "stored-data-damaged",
-        "version-unsupported",
-    ),
+    openapi_extra=refusals("forbidden", "wrong-state", "late-joining-refused", *UNREADABLE),
 )
 def change_session(
     caller: Annotated[Caller, allowed("session.manage")], session: SessionName, body: SessionPatch
@@ -155,12 +149,7 @@ def delete_session(caller: CallerOf, session: SessionName) -> None:
     "/{session}/start",
     summary="Start with the sites that have joined",
     openapi_extra=refusals(
-        "forbidden",
-        "wrong-state",
-        "quorum-missing",
-        "sites-unsuitable",
-        "stored-data-damaged",
-        "version-unsupported",
+        "forbidden", "wrong-state", "quorum-missing", "sites-unsuitable", *UNREADABLE
     ),
 )
 def start_session(caller: CallerOf, session: SessionName) -> SessionInfo:
@@ -171,9 +160,7 @@ def start_session(caller: CallerOf, session: SessionName) -> SessionInfo:
 @router.post(
     "/{session}/retry",
     summary="Have a held session try again",
-    openapi_extra=refusals(
-        "forbidden", "wrong-state", "stored-data-damaged", "version-unsupported"
-    ),
+    openapi_extra=refusals("forbidden", "wrong-state", *UNREADABLE),
 )
 def retry_session(caller: CallerOf, session: SessionName) -> SessionInfo:
     """Operators. A session is held when the process that aggregates one of its rounds has died too
