@@ -55,7 +55,7 @@ def test_a_built_site_is_served_under_a_strict_policy(visitor: httpx.Client) -> 
         assert missing.headers["Content-Type"].startswith("text/html")
         assert "There is no page at this address" in missing.text
     refused = visitor.post("/help/")
-    assert (refused.status_code, refused.headers["Allow"]) == (405, "GET, HEAD")
+    assert (refused.status_code, refused.headers["Allow"]) == (405, "GET, HEAD, OPTIONS")
     overview = visitor.get("/ui/overview").text
     assert 'href="/help/"' in overview
     assert overview.count("Read how") == 3

@@ -18,7 +18,7 @@ from fedclust_service.http.middleware import Budget, Budgets, EdgeMiddleware
 from fedclust_service.http.routes import api_routes
 from fedclust_service.http.routes.health import REASONS
 from fedclust_service.http.sign_in import SignInRate
-from fedclust_service.http.ui.errors import show_http_error, show_refusal
+from fedclust_service.http.ui.errors import show_refusal
 from fedclust_service.metrics import Metrics
 from fedclust_service.settings import Settings
 from fedclust_service.usecases import damage
@@ -54,7 +54,7 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     threads = ThreadPoolExecutor(size, thread_name_prefix="fedclust-site")
     app.state.service = Service(coordinator, settings, metrics, threads)
     app.state.sign_in_rate = SignInRate()
-    app.router.routes.append(ui.PAGES)
+    app.router.routes.extend(ui.ROUTES)
     site = docs.site_folder()
     app.state.has_help = site is not None
     app.router.routes.extend(docs.help_routes(site))
@@ -74,9 +74,13 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     return app
 
 
+def _of_page(request: Request) -> bool:
+    return request.url.path.startswith(_PAGES)
+
+
 def _refused(request: Request, refusal: Refusal) -> Response:
     """Answer a request that is refused: with a page where pages are, else with a document."""
-    if request.url.path.startswith(_PAGES):
+    if _of_page(request):
         return show_refusal(request, refusal)
     return problems.refused(refusal, context_of(request).request_id)
 
@@ -89,8 +93,22 @@ def _answering(
 
 def _http_error(request: Request, error: Exception) -> Response:
     """Answer Starlette's own errors: no such path, no such method."""
-    page = request.url.path.startswith(_PAGES)
-    return (show_http_error if page else problems.answer_http_error)(request, error)
+    status, page = cast(HTTPException, error).status_code, _of_page(request)
+    if status == 404:
+        absent = Refusal("not-found", "There is no page at this address.")
+        return _refused(request, absent if page else problems.not_found())
+    if status != 405:
+        slug = "malformed-request" if status < 500 else "internal"
+        return _refused(request, Refusal(slug, "The request cannot be read."))
+    allow = ", ".join(problems.allowed_methods(request))
+    advice = (
+        "Open this address from the page that leads to it." if page else f"Use one of: {allow}."
+    )
+    response = Response(status_code=204)
+    if request.method != "OPTIONS":
+        response = _refused(request, Refusal("method-not-allowed", advice))
+    response.headers["Allow"] = allow
+    return response
 
 
 def _damaged(request: Request, error: Exception) -> Refusal:

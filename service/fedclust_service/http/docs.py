@@ -16,7 +16,6 @@ from fedclust.wire.submissions import JSON
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http.bodies import negotiate
 from fedclust_service.http.sign_in import cookie_of
-from fedclust_service.http.ui.errors import show_refusal
 from fedclust_service.http.ui.rendering import HTML, POLICY, render
 
 _HERE = Path(__file__).parent
@@ -64,11 +63,6 @@ ROUTES: tuple[BaseRoute, ...] = (
 
 
 _SITE = Path(__file__).parent / "help"
-_ABSENT = Refusal(
-    "not-found",
-    "This coordinator was installed without its documentation. Run `make docs-site` in the clone "
-    "of fedclust, install again, and restart.",
-)
 
 
 class _HelpFiles(StaticFiles):
@@ -93,5 +87,9 @@ def help_routes(folder: Path | None) -> list[BaseRoute]:
     return [begin, Mount("/help", app=_HelpFiles(directory=folder, html=True))]
 
 
-def _absent(request: Request) -> Response:
-    return show_refusal(request, _ABSENT)
+def _absent(_: Request) -> Response:
+    raise Refusal(
+        "not-found",
+        "This coordinator was installed without its documentation. Run `make docs-site` in the "
+        "clone of fedclust, install again, and restart.",
+    )

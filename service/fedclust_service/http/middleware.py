@@ -313,8 +313,6 @@ class _Exchange:
     @property
     def _route(self) -> str:
         """The route's template. A path may hold anything, so it must not appear in logs."""
-        if self._context.page is not None:
-            return self._context.page
         fallback = "docs" if "endpoint" in self.scope else "unknown"
         return str(getattr(self.scope.get("route"), "path", fallback))
 

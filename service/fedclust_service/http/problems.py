@@ -5,13 +5,12 @@ from typing import cast
 import structlog
 from fastapi import Request
 from fastapi.exceptions import RequestValidationError
-from starlette.exceptions import HTTPException
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Match
 
 from fedclust.wire.errors import CONTENT_TYPE, FieldError
 from fedclust_service.domain.access import Refusal
-from fedclust_service.http.dependencies import actor_of, context_of
+from fedclust_service.http.dependencies import actor_of
 
 log = structlog.get_logger(__name__)
 
@@ -70,23 +69,6 @@ def refuse_parameters(request: Request, error: Exception) -> Refusal:
     return Refusal("invalid", "Correct the parameters named in errors.", errors)
 
 
-def answer_http_error(request: Request, error: Exception) -> Response:
-    """Answer Starlette's own errors: no such path, no such method."""
-    status, request_id = cast(HTTPException, error).status_code, context_of(request).request_id
-    if status == 405:
-        allow = ", ".join(allowed_methods(request))
-        response = Response(status_code=204)
-        if request.method != "OPTIONS":
-            refusal = Refusal("method-not-allowed", f"Use one of: {allow}.")
-            response = refused(refusal, request_id)
-        response.headers["Allow"] = allow
-        return response
-    if status == 404:
-        return refused(not_found(), request_id)
-    slug = "malformed-request" if status < 500 else "internal"
-    return refused(Refusal(slug, "The request cannot be read."), request_id)
-
-
 def allowed_methods(request: Request) -> list[str]:
     """Return the methods of the request's path, with HEAD and OPTIONS."""
     methods: set[str] = set()
@@ -94,7 +76,7 @@ def allowed_methods(request: Request) -> list[str]:
         match, _ = route.matches(request.scope)
         if match is not Match.NONE:
             methods |= set(getattr(route, "methods", None) or ())
-    methods = methods or {"GET"}  # files below /static
+    methods = methods or {"GET"}  # files below /static and /help
     if "GET" in methods:
         methods.add("HEAD")
     return sorted(methods | {"OPTIONS"})

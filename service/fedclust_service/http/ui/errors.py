@@ -1,10 +1,8 @@
 """Refusals and failures as pages that say what to do."""
 
 import re
-from typing import cast
 from urllib.parse import urlsplit
 
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
 
@@ -26,18 +24,6 @@ def show_refusal(request: Request, refusal: Refusal) -> Response:
     values = {"problem": problem, "request_id": context_of(request).request_id}
     headers = refusal.retry_headers
     return render(request, "refusal.html", values, status=problem.status, headers=headers)
-
-
-def show_http_error(request: Request, error: Exception) -> Response:
-    """Return the page of Starlette's own errors: no such page, no such method."""
-    known = cast(HTTPException, error)
-    if known.status_code == 405:
-        refusal = Refusal("method-not-allowed", "Open this address from the page that leads to it.")
-        response = show_refusal(request, refusal)
-        # Files of the documentation do not say theirs.
-        response.headers["Allow"] = (known.headers or {}).get("Allow", "GET, HEAD")
-        return response
-    return show_refusal(request, Refusal("not-found", "There is no page at this address."))
 
 
 def _to_sign_in(request: Request, refusal: Refusal) -> Response:

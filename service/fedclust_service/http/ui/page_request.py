@@ -201,7 +201,7 @@ def open_route(path: str, endpoint: Callable[[Request], Awaitable[Response]], me
     """Return a route below ``/ui`` that also readers reach who have not signed in."""
 
     async def named(request: Request) -> Response:
-        context_of(request).page = f"/ui{path}"
+        request.scope["route"] = route  # as FastAPI notes its own
         if not all(map(_PART.fullmatch, request.path_params.values())):
             raise Refusal("not-found", "There is no page at this address.")
         given = request.query_params.values()
@@ -209,7 +209,8 @@ def open_route(path: str, endpoint: Callable[[Request], Awaitable[Response]], me
             raise Refusal("malformed-request", "This address cannot be read.")
         return await endpoint(request)
 
-    return Route(path, named, methods=[method])
+    route = Route(f"/ui{path}", named, methods=[method])
+    return route
 
 
 def _act(page: PageRequest, act: Show, again: bool) -> Response:
