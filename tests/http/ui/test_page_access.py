@@ -162,9 +162,8 @@ def test_each_role_opens_what_it_may_and_changes_nothing_so(place: Place) -> Non
             elif page in POSTS and page.replace("POST", "GET") not in EXPECTED:
                 path = place.path(page, access.OWN)
                 refused = place.readers[name].client.get(path)
-                assert (refused.status_code, refused.headers["Allow"]) == (405, "OPTIONS, POST"), (
-                    page
-                )
+                found = refused.status_code, refused.headers["Allow"]
+                assert found == (405, "OPTIONS, POST"), page
     assert place.rows() == before
 
 

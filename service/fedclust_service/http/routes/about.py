@@ -8,11 +8,11 @@ from fedclust import rounds
 from fedclust.methods.registry import METHODS
 from fedclust.schema.method import AnyMethod
 from fedclust.wire.models import AlgorithmInfo, Page, PhaseInfo, WhoAmI
+from fedclust_service.domain.access import absent
 from fedclust_service.http.api_route import api_router
 from fedclust_service.http.dependencies import Authenticated, CallerOf, CursorOf, LimitOf
-from fedclust_service.http.problems import not_found
 from fedclust_service.usecases import principals
-from fedclust_service.usecases.access_queries import show
+from fedclust_service.usecases.access_queries import page_of, show
 
 router = api_router(tags=["about"])
 
@@ -28,9 +28,8 @@ def whoami(caller: CallerOf) -> WhoAmI:
 )
 def list_algorithms(limit: LimitOf = 50, cursor: CursorOf = None) -> Page[AlgorithmInfo]:
     """Options as JSON Schema, phases, and line by line what leaves a site in each."""
-    rest = [name for name in sorted(METHODS) if cursor is None or name > cursor]
-    items = tuple(_describe(METHODS[name]) for name in rest[:limit])
-    return Page(items=items, next=rest[limit - 1] if len(rest) > limit else None)
+    rest = [METHODS[name] for name in sorted(METHODS) if cursor is None or name > cursor]
+    return page_of(rest, limit, "name", _describe)
 
 
 @router.get(
@@ -44,7 +43,7 @@ def get_algorithm(
     """What leaves a site and when, for a data protection officer."""
     method = METHODS.get(algorithm)
     if method is None:
-        raise not_found()
+        raise absent("method")
     return _describe(method)
 
 

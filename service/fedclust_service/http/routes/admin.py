@@ -13,27 +13,6 @@ from fedclust_service.http.dependencies import NAME, CallerOf, CursorOf, LimitOf
 from fedclust_service.usecases import admin
 
 router = api_router(prefix="/v1/admin", tags=["admin"])
-NameOf = Annotated[str | None, Query(pattern=NAME, description="Only this session.")]
-WhoOf = Annotated[
-    str | None,
-    Query(
-        pattern=rf"^(coordinator|(site|analyst|operator):{SLUG})$",
-        description="Only entries of this actor: `site:north`, `analyst:ada`, `coordinator`.",
-    ),
-]
-ActionOf = Annotated[
-    str | None,
-    Query(
-        pattern=r"^[a-z_]{1,40}\.[a-z_]{1,40}$",
-        description="Only this action, such as `round.closed`.",
-    ),
-]
-SinceOf = Annotated[
-    Timestamp | None, Query(description="Only entries from this time on; RFC 3339 with offset.")
-]
-UntilOf = Annotated[
-    Timestamp | None, Query(description="Only entries before this time; RFC 3339 with offset.")
-]
 
 
 @router.get("/overview", summary="Overview of the coordinator", openapi_extra=refusals("forbidden"))
@@ -47,20 +26,35 @@ def get_overview(request: Request, caller: CallerOf) -> admin.Overview:
     return admin.overview(*caller, service_of(request).settings.data_dir)
 
 
-# One parameter for each field of the query.
 @router.get("/audit", summary="The audit trail", openapi_extra=refusals("forbidden"))
 def list_audit(
     caller: CallerOf,
     limit: LimitOf = 50,
     cursor: CursorOf = None,
-    session: NameOf = None,
-    by: Annotated[WhoOf, Query(alias="actor")] = None,
-    action: ActionOf = None,
-    since: SinceOf = None,
-    until: UntilOf = None,
+    session: Annotated[str | None, Query(pattern=NAME, description="Only this session.")] = None,
+    actor: Annotated[
+        str | None,
+        Query(
+            pattern=rf"^(coordinator|(site|analyst|operator):{SLUG})$",
+            description="Only entries of this actor: `site:north`, `analyst:ada`, `coordinator`.",
+        ),
+    ] = None,
+    action: Annotated[
+        str | None,
+        Query(
+            pattern=r"^[a-z_]{1,40}\.[a-z_]{1,40}$",
+            description="Only this action, such as `round.closed`.",
+        ),
+    ] = None,
+    since: Annotated[
+        Timestamp | None, Query(description="Only entries from this time on; RFC 3339 with offset.")
+    ] = None,
+    until: Annotated[
+        Timestamp | None, Query(description="Only entries before this time; RFC 3339 with offset.")
+    ] = None,
 ) -> Page[admin.AdminAuditEntry]:
     """Operators, newest first. `number` and `hash` are null for the second or so until an entry is
     sealed.
     """
-    search = AuditSearch(subject=session, actor=by, action=action, since=since, until=until)
+    search = AuditSearch(subject=session, actor=actor, action=action, since=since, until=until)
     return admin.list_audit(*caller, limit, cursor, search)
