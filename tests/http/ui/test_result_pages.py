@@ -268,7 +268,7 @@ def test_an_odd_licence_is_refused_before_the_result_is_read(api: ApiCaller) -> 
     assert 'action="/ui/sessions/swept/result/ro-crate.zip"' in page
 
 
-def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
+def test_a_figure_is_a_png_or_a_refusal_that_says_what_is_missing(
     api: ApiCaller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     me = api.reader("ada")
@@ -280,8 +280,7 @@ def test_a_figure_is_a_png_or_a_page_that_says_what_is_missing(
     none = UsageError("no font found on the machine: install one there, such as DejaVu Sans")
     monkeypatch.setattr(Figure, "png", Mock(side_effect=none))
     refused = me.open("/ui/sessions/swept/result/figures/sizes.png?k=2", status=503)
-    assert "No font found on the machine: install one there" in refused
-    assert "/ui/sessions/swept/result/figures/sizes.svg?k=2" in Text(refused).links
+    assert "cannot draw a PNG: no font found on the machine: install one there" in refused
     for wrong in ("bounds.svg", "sizes.pdf", "__init__.svg", "drawn.svg"):
         me.open(f"/ui/sessions/swept/result/figures/{wrong}", status=404)
 

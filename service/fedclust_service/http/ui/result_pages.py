@@ -206,15 +206,7 @@ def _figure(page: PageRequest) -> Response:
     try:
         content = found.png()
     except UsageError as error:
-        return page.render(
-            "figure_refused.html",
-            status=503,
-            session=result.definition.name,
-            name=name,
-            title=found.title,
-            why=str(error),
-            query="" if page.query("k") is None else f"?k={number_of_clusters(page, 'k')}",
-        )
+        raise Refusal("unavailable", f"This coordinator cannot draw a PNG: {error}.") from None
     return attachment(content, _PNG, f"{stem}-{name}.png")
 
 
