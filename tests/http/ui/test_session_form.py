@@ -331,9 +331,9 @@ def test_a_form_holds_so_many_columns_however_many_are_given() -> None:
 
 
 def test_nothing_that_is_posted_raises() -> None:
-    hostile = "<script>alert(1)</script>\x00\u05d0\ud800" + "x" * 200
+    hostile = "<script>alert(1)</script>\x00\u05d0" + "x" * 200
     names = [*form_of({**row(0, name="x"), "/algorithm": "spectral"}).fields, "/", "/features/0/y"]
-    for text in (hostile, "9" * 9_000, "[" * 9_000, '"', "null"):
+    for text in (hostile, "9" * 9_000, "[" * 9_000, '"', r'"\ud800"', "null"):
         form, definition = form_of(dict.fromkeys(names, text)).checked(check)
         assert definition is None
         assert form.errors or form.general

@@ -127,7 +127,7 @@ def _list(role: Role, page: PageRequest) -> Response:
 
 def _register_form(role: Role, page: PageRequest) -> Response:
     require(page.actor, "principal.create")
-    return page.render("person_register.html", role=role, form=FilledForm(), slug=SLUG)
+    return page.render("person_register.html", role=role, form=FilledForm())
 
 
 def _register(role: Role, page: PageRequest) -> Response:
@@ -143,9 +143,7 @@ def _register(role: Role, page: PageRequest) -> Response:
         said = "This name is taken. Choose another one, or open the page of that name."
         taken = replace(form, errors={"name": said})
         form = taken if refusal.slug == "name-taken" else form.refused(refusal)
-        return page.render(
-            "person_register.html", role=role, form=form, slug=SLUG, status=refusal.status
-        )
+        return page.render("person_register.html", role=role, form=form, status=refusal.status)
     notice = "registered" if created else "registered-before"
     return page.redirect(f"{_path(role)}/{info.name}", notice)
 

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from rich.filesize import decimal
 from starlette.requests import Request
 from starlette.responses import Response
@@ -115,7 +115,7 @@ def time_element(value: datetime | None) -> Markup:
 
 def name_element(value: str) -> Markup:
     """Return text of other people, isolated so that it cannot change the order of what follows."""
-    return Markup("<bdi>{}</bdi>").format(escape(value))
+    return Markup("<bdi>{}</bdi>").format(value)
 
 
 def listed(names: Sequence[str], most: int = 3) -> str:

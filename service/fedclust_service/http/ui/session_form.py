@@ -225,9 +225,7 @@ class SessionForm:
     @property
     def json(self) -> str:
         """The body as people read it, and as ``fedclust session create --file`` takes it."""
-        text = json.dumps(self.body, ensure_ascii=False, indent=2)
-        # An escape in a value that is itself JSON may be half of a pair of characters.
-        return text.encode("utf-8", "replace").decode()
+        return json.dumps(self.body, ensure_ascii=False, indent=2)
 
     @property
     def shares(self) -> dict[str, float]:

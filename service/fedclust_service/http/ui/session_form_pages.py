@@ -59,7 +59,6 @@ def _act(kind: str, page: PageRequest) -> Response:
     create = "create" in pressed and page.own_form
     if not page.own_form:
         form = replace(form, notes=("You signed in again. Look at the form, and press again.",))
-    body = form.json.encode("utf-8", "replace")
     if "file" in pressed:
         return attachment(form.json + "\n", JSON, "definition.json")
     if "load" in pressed:
@@ -73,7 +72,7 @@ def _act(kind: str, page: PageRequest) -> Response:
         return _show(page, form, made, status=422 if create else 200)
     make = sessions.create_session if kind == "session" else sessions.create_study
     try:
-        info, new = make(*page.caller, _request(kind, body))
+        info, new = make(*page.caller, _request(kind, form.json.encode()))
     except Refusal as refusal:
         return _show(page, form.refused(refusal) if made else form, status=refusal.status)
     place = f"/ui/{'sessions' if kind == 'session' else 'studies'}/{info.name}"
