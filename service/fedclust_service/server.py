@@ -1,7 +1,6 @@
 """Serve a coordinator over HTTP until a signal ends the process."""
 
 import asyncio
-import contextlib
 import errno
 import functools
 import gc
@@ -10,7 +9,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -72,6 +71,8 @@ class Server(uvicorn.Server):
         await super().startup(sockets=[])
         self._loop = asyncio.get_running_loop()
         self._loop.set_exception_handler(_loop_failed)
+        if self._reload is not None and sys.platform != "win32":
+            self._loop.add_signal_handler(signal.SIGHUP, self._reload)
         context = self.config.ssl
         tls = {"ssl": context, "ssl_handshake_timeout": HEAD_SECONDS} if context else {}
         for listener in sockets or []:
@@ -90,34 +91,16 @@ class Server(uvicorn.Server):
     def _protocol(self) -> Protocol:
         return Protocol(self.config, self.server_state, self.lifespan.state, self._connections)
 
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        """Begin the shutdown; a second SIGINT ends the process at once."""
-        super().handle_exit(sig, frame)
+    def handle_exit(self, sig: int, _frame: FrameType | None) -> None:
+        """Begin the shutdown; a second SIGINT ends the process at once.
+
+        Uvicorn's own would raise the signal again after the shutdown.
+        """
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
         if self._loop is not None:
             # Not in the signal handler, which may have interrupted a lock's holder.
             self._loop.call_soon_threadsafe(self._ending)
-
-    def handle_reload(self, _sig: int, _frame: FrameType | None) -> None:
-        """Read the secret keys again (SIGHUP)."""
-        if self._loop is not None and self._reload is not None:
-            self._loop.call_soon_threadsafe(self._reload)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Handle SIGINT, SIGTERM and SIGHUP; do not raise them again after the shutdown."""
-        if threading.current_thread() is not threading.main_thread():
-            yield
-            return
-        handlers: dict[signal.Signals, Callable[[int, FrameType | None], None]]
-        handlers = {signal.SIGINT: self.handle_exit, signal.SIGTERM: self.handle_exit}
-        if sys.platform != "win32":
-            handlers[signal.SIGHUP] = self.handle_reload
-        before = {sig: signal.signal(sig, handler) for sig, handler in handlers.items()}
-        try:
-            yield
-        finally:
-            for sig, handler in before.items():
-                signal.signal(sig, handler)
 
 
 def _loop_failed(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
