@@ -18,9 +18,8 @@ from fedclust.cli.session_file import slug
 from fedclust.cli.session_options import StudyOptions
 from fedclust.definition.study import StudyInfo
 from fedclust.result.session_terms import feature_text
-from fedclust.result.worth_asking import ASK_ONCE, points_asked
+from fedclust.result.worth_asking import points_of_study
 from fedclust.schema.display import session_row
-from fedclust.schema.feature import outcomes_of
 from fedclust.wire.models import SessionEntry
 
 app = o.group("Group sessions of the same sites in studies; for analysts and operators.")
@@ -78,12 +77,6 @@ def delete(
     conclude(f"{study} is deleted", {"study": study, "deleted": True})
 
 
-def _points(info: StudyInfo) -> str | None:
-    """Return what a session with all outcomes of a study asks of each site."""
-    asked = outcomes_of(info.features or ())
-    return f"{points_asked(asked)}. {ASK_ONCE}" if asked else None
-
-
 def _show(info: StudyInfo, sessions: list[SessionEntry]) -> None:
     if o.wants_json():
         print_json(info)
@@ -94,6 +87,6 @@ def _show(info: StudyInfo, sessions: list[SessionEntry]) -> None:
     if info.defaults is not None:
         set_here = info.defaults.model_dump(mode="json", exclude_unset=True)
         facts["defaults"] = json.dumps(set_here, sort_keys=True)
-    show_facts({**facts, "points": _points(info)})
+    show_facts({**facts, "points": points_of_study(info.features or ())})
     if sessions:
         show_records([session_row(each) for each in reversed(sessions)])

@@ -16,7 +16,13 @@ from dataclasses import dataclass
 
 from fedclust.definition import OUTCOME_EDGES
 from fedclust.result.privacy_loss import noise_sd
-from fedclust.schema.feature import ALLOWANCE, POINTS_TIMES_VARIANCE, Outcome, outcomes_of
+from fedclust.schema.feature import (
+    ALLOWANCE,
+    POINTS_TIMES_VARIANCE,
+    Declaration,
+    Outcome,
+    outcomes_of,
+)
 from fedclust.schema.size_bands import band_limits
 from fedclust.wire.models import SessionCreate
 
@@ -171,6 +177,13 @@ def asked_of_sites(definition: SessionCreate) -> str | None:
     if not outcomes or definition.policy.protection == "none":
         return None
     return points_asked(outcomes)
+
+
+def points_of_study(features: Sequence[Declaration]) -> str | None:
+    """Return what a session with all outcomes of a study asks of each site; None without any."""
+    asked = outcomes_of(features)
+    each = f"A session that counts every outcome asks {points_asked(asked)}."
+    return f"{each} {ASK_ONCE}" if asked else None
 
 
 def crowded_text(outcome: Outcome, shares: Sequence[float], condition: str = "") -> str:

@@ -12,7 +12,7 @@ from fedclust.definition.json_text import read_json
 from fedclust.definition.study import SessionRequest, StudyCreate, StudyInfo
 from fedclust.methods.registry import METHODS
 from fedclust.result.session_terms import SessionTerms
-from fedclust.result.worth_asking import asked_of_sites, worth_lines
+from fedclust.result.worth_asking import asked_of_sites, points_of_study, worth_lines
 from fedclust.wire.errors import UsageError
 from fedclust.wire.models import Definition
 from fedclust.wire.submissions import JSON
@@ -28,7 +28,6 @@ from fedclust_service.http.ui.session_form import (
     only_of,
     row_fields,
 )
-from fedclust_service.http.ui.study_pages import points_of_study
 from fedclust_service.usecases import principals, sessions
 
 #: Lines of the consent screen that creation decides: a seed that is drawn, and so the hash.
@@ -121,7 +120,8 @@ def _study(page: PageRequest, name: str | None) -> StudyInfo | None:
 def _worth(form: SessionForm, made: Any) -> tuple[str, ...]:
     """Return what the outcomes cost, and whether they are worth it by the analyst's guesses."""
     if not isinstance(made, Definition):
-        return points_of_study(made.features) if made else ()
+        points = made and points_of_study(made.features)
+        return (points,) if points else ()
     persons = form.patients and form.patients * len(made.sites)
     lines = worth_lines(made, persons=persons, shares=form.shares)
     cost = asked_of_sites(made)

@@ -1,14 +1,11 @@
 """Studies: the list, one study with its sessions, and its deletion."""
 
-from collections.abc import Sequence
-
 from starlette.responses import Response
 
 from fedclust.definition.study import StudyInfo
 from fedclust.result.session_terms import feature_text
 from fedclust.result.wording import named_values
-from fedclust.result.worth_asking import ASK_ONCE, points_asked
-from fedclust.schema.feature import Declaration, outcomes_of
+from fedclust.result.worth_asking import points_of_study
 from fedclust_service.domain.access import Role
 from fedclust_service.http.ui.page_request import Action, PageRequest, get
 from fedclust_service.http.ui.rendering import address
@@ -44,15 +41,6 @@ def _read(page: PageRequest) -> Response:
         more=study.n_sessions - len(found.items),
         may_manage=page.actor.role is not Role.SITE,
     )
-
-
-def points_of_study(features: Sequence[Declaration]) -> tuple[str, ...]:
-    """Return what a session with all outcomes of a study asks of each site; () without any."""
-    asked = outcomes_of(features)
-    if not asked:
-        return ()
-    each = f"A session that counts every outcome asks {points_asked(asked)}."
-    return (each, ASK_ONCE)
 
 
 def _agreed(study: StudyInfo) -> list[tuple[str, str]]:
