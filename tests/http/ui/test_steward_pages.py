@@ -10,6 +10,7 @@ from statistics import NormalDist
 import pytest
 
 from fedclust.result.session_terms import SessionTerms
+from fedclust.result.wording import isolated
 from fedclust.wire.models import SessionInfo
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
@@ -109,8 +110,8 @@ def test_words_from_the_right_do_not_turn_the_rest_of_a_line(api: ApiCaller) -> 
     features = [{"name": "גיל", "unit": "שנים", "lower": 0, "upper": 120}]
     api.define("ada", "right", SITES, features=features, approval="ועדה 2026/0123-B")
     page = api.reader("north").open("/ui/sessions/right/consent")
-    assert "<bdi>גיל</bdi> (<bdi>שנים</bdi>, bounds 0 to 120)" in page
-    assert "approval: <bdi>ועדה 2026/0123-B</bdi>; 3 sites" in page
+    assert f"{isolated('גיל')} ({isolated('שנים')}, bounds 0 to 120)" in page
+    assert f"approval: {isolated('ועדה 2026/0123-B')}; 3 sites" in page
 
 
 def test_receipts_are_those_of_the_site_alone(api: ApiCaller) -> None:

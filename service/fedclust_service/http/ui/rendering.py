@@ -12,7 +12,7 @@ from rich.filesize import decimal
 from starlette.requests import Request
 from starlette.responses import Response
 
-from fedclust.result.wording import time_text
+from fedclust.result.wording import and_text, time_text
 from fedclust.schema.times import time_span
 from fedclust_service.domain.access import PERMISSIONS, Actor, Role
 from fedclust_service.http.dependencies import context_of
@@ -120,10 +120,9 @@ def name_element(value: str) -> Markup:
 
 def listed(names: Sequence[str], most: int = 3) -> str:
     """Return names as a sentence lists them; of many, the first and how many more."""
-    shown = list(names[:most]) if len(names) > most + 1 else list(names)
-    rest = len(names) - len(shown)
-    last = f"{rest} more" if rest else shown.pop() if shown else ""
-    return f"{', '.join(shown)} and {last}" if shown else last
+    if len(names) > most + 1:
+        names = (*names[:most], f"{len(names) - most} more")
+    return and_text(names) if names else ""
 
 
 def _environment() -> Environment:

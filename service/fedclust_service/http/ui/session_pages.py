@@ -15,7 +15,7 @@ from fedclust.methods.registry import METHODS
 from fedclust.result.dissimilarity import dissimilarity_text
 from fedclust.result.drawing import inertia_chart
 from fedclust.result.session_terms import SHORT, TECHNICAL, SessionTerms, feature_text
-from fedclust.result.wording import value_text
+from fedclust.result.wording import isolated, value_text
 from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.errors import TASK_RULES
 from fedclust.schema.feature import Trajectory, clustered, outcomes_of
@@ -25,7 +25,7 @@ from fedclust_service.domain.access import Actor, Refusal, Role
 from fedclust_service.domain.notification import Channel, NotificationKind
 from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.page_request import PageRequest, get
-from fedclust_service.http.ui.rendering import address, attachment, listed, name_element
+from fedclust_service.http.ui.rendering import address, attachment, listed
 from fedclust_service.usecases import rounds, sessions
 from fedclust_service.usecases.events import newest_number
 from fedclust_service.usecases.submissions import list_receipts
@@ -263,22 +263,15 @@ def _terms(info: SessionInfo, site: str, url: str) -> SessionTerms:
     return SessionTerms(url, site, info.asker, info.operator, definition, p)
 
 
-def _isolating(definition: Definition) -> Callable[[str], Markup]:
+def _isolating(definition: Definition) -> Callable[[str], str]:
     """Return what isolates an analyst's words in a line: they may be written from the right."""
     words = {definition.contact, definition.approval}
     for feature in definition.features:
         words |= {feature.name, feature.unit}
         words |= set() if isinstance(feature, Trajectory) else {*(feature.levels or ())}
     longest = sorted((word for word in words if not word.isascii()), key=len, reverse=True)
-    pattern = re.compile(f"({'|'.join(map(re.escape, longest))})") if longest else None
-
-    def isolate(line: str) -> Markup:
-        parts = [line] if pattern is None else pattern.split(line)
-        return Markup("").join(
-            name_element(part) if place % 2 else part for place, part in enumerate(parts)
-        )
-
-    return isolate
+    pattern = re.compile("|".join(map(re.escape, longest)))  # of no words it changes nothing
+    return lambda line: pattern.sub(lambda found: isolated(found[0]), line)
 
 
 def _site_of(page: PageRequest, info: SessionInfo) -> str:
