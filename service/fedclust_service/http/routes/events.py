@@ -72,7 +72,7 @@ async def watch_events(
 
     async def lines(batches: Batches) -> AsyncIterator[bytes]:
         async for each in batches:
-            yield NOTHING if each is None else b"".join(map(_block, each.events))
+            yield NOTHING if each is None else b"".join(map(block, each.events))
 
     return await stream_events(request, session, read, last_event_id, lines)
 
@@ -133,7 +133,8 @@ async def _batches(
             return
 
 
-def _block(event: Event) -> bytes:
+def block(event: Event) -> bytes:
+    """Return an event as a stream holds it."""
     data = json.dumps(event.data, sort_keys=True, separators=(",", ":"))
     return f"id: {event.number}\nevent: {event.action}\ndata: {data}\n\n".encode()
 

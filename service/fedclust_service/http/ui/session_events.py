@@ -12,10 +12,10 @@ from starlette.responses import Response
 
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http.dependencies import service_of
-from fedclust_service.http.routes.events import NOTHING, Batches, read_number, stream_events
+from fedclust_service.http.routes.events import NOTHING, Batches, block, read_number, stream_events
 from fedclust_service.http.sign_in import cookie_of
 from fedclust_service.http.ui.page_request import open_route
-from fedclust_service.usecases.events import FOR_ALL, EventBatch, read_events
+from fedclust_service.usecases.events import FOR_ALL, Event, EventBatch, read_events
 from fedclust_service.usecases.sign_ins import signed_in
 
 #: Many sites that answer at once make a page load one or two times.
@@ -44,20 +44,15 @@ async def _events(wanted: frozenset[str], request: Request) -> Response:
                 yield NOTHING
                 continue
             last = batch.last
-            yield _message("changed", last)
+            yield block(Event(last, "changed", {}))
             if batch.ended:
-                yield _message("ended", last)
+                yield block(Event(last, "ended", {}))
                 return
             await asyncio.sleep(LEAST_PAUSE_SECONDS)
         if not co.sealer.streams.closed:  # the sign-in has ended
-            yield _message("changed", last)
+            yield block(Event(last, "changed", {}))
 
     return await stream_events(request, session, read, known, changes)
-
-
-def _message(event: str, number: int) -> bytes:
-    # Without data a browser ignores an event.
-    return f"id: {number}\nevent: {event}\ndata: {number}\n\n".encode()
 
 
 ROUTES = (
