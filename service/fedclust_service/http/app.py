@@ -1,6 +1,5 @@
 """The application: routes, errors and middleware. It has no state of its own."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import cast
 
@@ -13,7 +12,7 @@ from fedclust.definition import DefinitionError
 from fedclust_service.connections import Connections
 from fedclust_service.domain.access import Refusal
 from fedclust_service.http import docs, problems, ui
-from fedclust_service.http.dependencies import Service, context_of
+from fedclust_service.http.dependencies import Service, context_of, service_of
 from fedclust_service.http.middleware import Budget, Budgets, EdgeMiddleware
 from fedclust_service.http.routes import api_routes
 from fedclust_service.http.routes.health import REASONS
@@ -33,6 +32,8 @@ _WAIT_RETRY_S, _REQUEST_RETRY_S = 5, 1
 _DOWNLOADS = 32
 #: Below these paths people read pages.
 _PAGES = ("/ui/", "/help/")
+#: Errors of a route that mean something to the caller.
+_REFUSED = (Refusal, RequestValidationError, DataDamaged, DefinitionError, *damage.TEMPORARY)
 
 
 def create_app(coordinator: Coordinator, settings: Settings, connections: Connections) -> FastAPI:
@@ -41,8 +42,8 @@ def create_app(coordinator: Coordinator, settings: Settings, connections: Connec
     ``connections`` are those that the requests use.
     """
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
-    for kind, refusal_of in _REFUSALS.items():
-        app.add_exception_handler(kind, _answering(refusal_of))
+    for kind in _REFUSED:
+        app.add_exception_handler(kind, _answer)
     app.add_exception_handler(HTTPException, _http_error)
     # A flat list, so that a 405 can name every method of a path.
     app.router.routes.extend(api_routes())
@@ -85,10 +86,28 @@ def _refused(request: Request, refusal: Refusal) -> Response:
     return problems.refused(refusal, context_of(request).request_id)
 
 
-def _answering(
-    refusal_of: Callable[[Request, Exception], Refusal],
-) -> Callable[[Request, Exception], Response]:
-    return lambda request, error: _refused(request, refusal_of(request, error))
+def _answer(request: Request, error: Exception) -> Response:
+    return _refused(request, _refusal_of(request, error))
+
+
+def _refusal_of(request: Request, error: Exception) -> Refusal:
+    """Return what one of :data:`_REFUSED` means to the caller."""
+    co = service_of(request).coordinator
+    match error:
+        case Refusal():
+            return error
+        case RequestValidationError():
+            return problems.refuse_parameters(request, error)
+        case DataDamaged():
+            session = request.path_params.get("session")  # None when a session is created
+            return damage.refusal_of(co, session, error)
+        case DefinitionError():
+            return outdated()
+    problems.log_failure(error)
+    detail = "The coordinator's database cannot answer now; nothing is lost. Try again."
+    if "database-damaged" in co.store.faults:
+        detail = REASONS["database-damaged"]
+    return Refusal("unavailable", detail, retry_after_s=_RETRY_SECONDS)
 
 
 def _http_error(request: Request, error: Exception) -> Response:
@@ -109,29 +128,3 @@ def _http_error(request: Request, error: Exception) -> Response:
         response = _refused(request, Refusal("method-not-allowed", advice))
     response.headers["Allow"] = allow
     return response
-
-
-def _damaged(request: Request, error: Exception) -> Refusal:
-    """Refuse a request that found damaged data of the session in its path."""
-    session = request.path_params.get("session")  # None when a session is created
-    return damage.refusal_of(
-        request.app.state.service.coordinator, session, cast(DataDamaged, error)
-    )
-
-
-def _temporary(request: Request, error: Exception) -> Refusal:
-    problems.log_failure(error)
-    detail = "The coordinator's database cannot answer now; nothing is lost. Try again."
-    if "database-damaged" in request.app.state.service.coordinator.store.faults:
-        detail = REASONS["database-damaged"]
-    return Refusal("unavailable", detail, retry_after_s=_RETRY_SECONDS)
-
-
-#: What errors mean to the caller.
-_REFUSALS: dict[type[Exception], Callable[[Request, Exception], Refusal]] = {
-    Refusal: lambda _, refusal: cast(Refusal, refusal),
-    RequestValidationError: problems.refuse_parameters,
-    DataDamaged: _damaged,
-    DefinitionError: lambda *_: outdated(),
-    **dict.fromkeys(damage.TEMPORARY, _temporary),
-}

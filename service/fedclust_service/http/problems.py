@@ -47,14 +47,14 @@ def invalid(errors: list[FieldError]) -> Refusal:
     return Refusal("invalid", "Correct these fields and send it again.", errors)
 
 
-def refuse_parameters(request: Request, error: Exception) -> Refusal:
+def refuse_parameters(request: Request, error: RequestValidationError) -> Refusal:
     """Refuse invalid parameters; 401 comes first, even if the route reads the token later."""
     try:
         if request.url.path.startswith("/v1/"):
             actor_of(request)
     except Refusal as refusal:
         return refusal
-    items = cast(RequestValidationError, error).errors()
+    items = error.errors()
     # A path segment that is no name or number is answered like an unknown one.
     if any(item["loc"][:1] == ("path",) for item in items):
         return not_found()
