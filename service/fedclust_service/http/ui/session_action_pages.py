@@ -5,7 +5,6 @@ from dataclasses import replace
 from datetime import UTC, timedelta
 from typing import TypeAlias
 
-from fedclust.methods.registry import METHODS
 from fedclust.result.first_screen import in_words
 from fedclust.schema.times import read_time, write_time
 from fedclust.wire.models import SessionPatch
@@ -59,11 +58,6 @@ def _on(use_case: Callable[[Coordinator, Actor, str], object]) -> Callable[[Page
 def _nothing(_page: PageRequest, _view: SessionView) -> _Shown:
     """Show the session alone. Where its state does not allow the action, the use case says so."""
     return {}
-
-
-def _show_start(_: PageRequest, view: SessionView) -> _Shown:
-    method = METHODS.get(view.info.definition.algorithm)
-    return {"method_joins_late": method is not None and method.joins_late}
 
 
 # --- the open round -------------------------------------------------------------------------------
@@ -137,8 +131,6 @@ def _invite(page: PageRequest) -> None:
     chosen = _chosen(page)
     if not chosen:
         raise Refusal("invalid", "Choose a site at least.")
-    if not set(chosen) <= {each.name for each in principals.enabled_sites(*page.caller)}:
-        raise Refusal("invalid", "One of these sites is disabled or not registered any more.")
     _patch(page, checked(SessionPatch, {"invite": chosen}))
 
 
@@ -160,7 +152,7 @@ def _name(page: PageRequest) -> None:
 
 
 _ACTIONS = (
-    _action("start", "session-started", _show_start, _on(sessions.start_session)),
+    _action("start", "session-started", _nothing, _on(sessions.start_session)),
     _action(
         "retry", "session-retried", _nothing, _on(sessions.retry_session), right="session.retry"
     ),

@@ -95,12 +95,16 @@ class SessionView:
         return next((each for each in self.info.sites if each.name == self.actor.name), None)
 
     @property
+    def joins_late(self) -> bool:
+        """Whether sites may join after the start."""
+        method = METHODS.get(self.info.definition.algorithm)
+        return method is not None and method.joins_late
+
+    @property
     def can_join(self) -> bool:
         """Whether the reader's site may join now."""
-        method = METHODS.get(self.info.definition.algorithm)
         expires = self.info.definition.expires
-        late = method is not None and method.joins_late
-        opened = self.info.state == "recruiting" or (not self.ended and late)
+        opened = self.info.state == "recruiting" or (not self.ended and self.joins_late)
         return opened and (expires is None or self.now < expires)
 
     @property
