@@ -302,9 +302,9 @@ class Settings(BaseSettings):
 
         SettingsError if a file cannot be read or does not hold what it should.
         """
-        for name in ("tls_cert", "tls_key", "tls_client_ca"):
+        for name in ("tls_cert", "tls_key"):
             path = getattr(self, name)
-            if path is not None and not os.access(path, os.R_OK):
+            if not os.access(path, os.R_OK):
                 raise SettingsError(f"{name}: {path} is not there, or this account may not read it")
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -314,11 +314,7 @@ class Settings(BaseSettings):
             message = "tls_cert and tls_key: give a certificate and its private key, both as PEM"
             raise SettingsError(message) from None
         if self.tls_client_ca is not None:
-            try:
-                context.load_verify_locations(str(self.tls_client_ca))
-            except OSError:
-                message = f"tls_client_ca: {self.tls_client_ca} holds no PEM certificate"
-                raise SettingsError(message) from None
+            trust(context, "tls_client_ca", self.tls_client_ca)
             context.verify_mode = ssl.CERT_REQUIRED
         return context
 
@@ -346,6 +342,16 @@ def _no_password() -> str:
     raise SettingsError(
         "tls_key is encrypted: use a key without a passphrase, readable by you only"
     )
+
+
+def trust(context: ssl.SSLContext, name: str, path: Path) -> None:
+    """Trust the certificate authorities of a setting's file; SettingsError if it has none."""
+    try:
+        context.load_verify_locations(str(path))
+    except ssl.SSLError:
+        raise SettingsError(f"{name}: {path} holds no PEM certificate") from None
+    except OSError as error:
+        raise SettingsError(f"{name}: {path} cannot be read: {error.strerror}") from None
 
 
 def load_settings(

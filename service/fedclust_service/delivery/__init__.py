@@ -10,8 +10,7 @@ from fedclust.schema.times import write_time
 from fedclust_service.delivery.smtp import SmtpSender
 from fedclust_service.delivery.webhook import WebhookSender
 from fedclust_service.domain.notification import Body, Channel, DeliveryFailed, Outgoing, Sender
-from fedclust_service.exit_codes import SettingsError
-from fedclust_service.settings import Settings
+from fedclust_service.settings import Settings, trust
 
 
 def outgoing(settings: Settings) -> Outgoing:
@@ -40,13 +39,7 @@ def _client_context(settings: Settings) -> ssl.SSLContext:
     context = ssl.create_default_context()
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     if settings.notify_ca is not None:
-        try:
-            context.load_verify_locations(str(settings.notify_ca))
-        except OSError as error:
-            why = f"cannot be read: {error.strerror}"
-            if isinstance(error, ssl.SSLError):
-                why = "holds no PEM certificate"
-            raise SettingsError(f"notify_ca: {settings.notify_ca} {why}") from None
+        trust(context, "notify_ca", settings.notify_ca)
     return context
 
 
