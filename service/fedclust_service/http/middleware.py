@@ -98,8 +98,8 @@ log = structlog.get_logger(__name__)
 REQUEST_ID = "Fedclust-Request-Id"
 # Request ids are no secret. The system's randomness would take a twentieth of a request's time.
 _IDS = random.Random(secrets.randbits(128))  # noqa: S311
-_NAME = re.compile(rf"{SLUG}|[0-9]{{1,9}}")
-_LOGGED = {"session": "session", "site": "site", "analyst": "analyst", "number": "round"}
+#: Parameters of a path that are logged, with the names of their fields.
+_LOGGED = {"session": "session", "site": "site", "number": "round"}
 _DRAIN_SECONDS = 5.0
 #: Refused bodies that are read to their end at the same time; with more, connections are closed at
 #: once. Honest clients need few: their bodies arrive within milliseconds.
@@ -335,5 +335,5 @@ class _Exchange:
 def _logged_names(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:
     for name, value in params:
         # Anything but a name may be something that a user pasted into the address.
-        if name in _LOGGED and _NAME.fullmatch(str(value)):
+        if name in _LOGGED and re.fullmatch(SLUG, str(value)):
             yield _LOGGED[name], str(value)
