@@ -1,6 +1,5 @@
 """The real coordinator on a database that is damaged while it runs, and while it does not."""
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -82,8 +81,7 @@ def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:
         assert server.get("/readyz").status_code == 200
 
 
-@pytest.mark.parametrize("gone", ["moved", "deleted", "file"])
-def test_a_database_that_goes_while_serving(tmp_path: Path, gone: str) -> None:
+def test_a_database_that_goes_while_serving(tmp_path: Path) -> None:
     """No submission is acknowledged into a file that nobody finds after a restart."""
     with running_server(tmp_path / "server") as server:
         api = world_of(server)
@@ -91,12 +89,7 @@ def test_a_database_that_goes_while_serving(tmp_path: Path, gone: str) -> None:
         assert api.put("north", "heart", 1, north).status_code == 201
         south = api.answer("south", "heart")
         aside = tmp_path / "aside"
-        if gone == "moved":
-            server.data_dir.rename(aside)
-        elif gone == "deleted":
-            shutil.rmtree(server.data_dir)
-        else:
-            (server.data_dir / "fedclust.db").unlink()
+        server.data_dir.rename(aside)
         assert api.put("south", "heart", 1, south).status_code == 503
         ready = server.get("/readyz")
         assert (ready.status_code, ready.json()["reasons"][0]) == (503, "database-damaged")
@@ -105,9 +98,8 @@ def test_a_database_that_goes_while_serving(tmp_path: Path, gone: str) -> None:
         assert overview.json()["detail"] == ready.json()["detail"]
         assert server.output().count('"database_damaged"') == 1
         server.stop()
-        if gone == "moved":
-            aside.rename(server.data_dir)
-            server.restart()
-            assert server.get("/readyz").status_code == 200
-            assert api.put("north", "heart", 1, north).status_code == 200
-            assert api.put("south", "heart", 1, south).status_code == 201
+        aside.rename(server.data_dir)
+        server.restart()
+        assert server.get("/readyz").status_code == 200
+        assert api.put("north", "heart", 1, north).status_code == 200
+        assert api.put("south", "heart", 1, south).status_code == 201

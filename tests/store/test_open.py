@@ -133,23 +133,17 @@ def test_a_new_file_is_its_owners_alone(tmp_path: Path, clock: ManualClock) -> N
     assert set(modes.values()) == {0o600}
 
 
-def test_a_missing_folder(tmp_path: Path, clock: ManualClock) -> None:
-    with pytest.raises(Unwritable, match="does not exist; make it first"):
-        Store.open(f"sqlite:///{tmp_path}/missing/x.db", clock)
-
-
-def test_a_folder_in_the_files_place(tmp_path: Path, clock: ManualClock) -> None:
-    with pytest.raises(Unwritable, match="cannot write"):
-        Store.open(f"sqlite:///{tmp_path}", clock)
-
-
-def test_a_file_that_is_no_database(tmp_path: Path, clock: ManualClock) -> None:
-    path = tmp_path / "notes.db"
-    path.write_text("patient notes, not a database " * 99)
-    before = path.read_bytes()
-    with pytest.raises(Unwritable, match="not an SQLite database"):
-        Store.open(f"sqlite:///{path}", clock)
-    assert path.read_bytes() == before
+def test_what_is_in_the_place_of_a_file_is_refused(tmp_path: Path, clock: ManualClock) -> None:
+    (tmp_path / "notes.db").write_text("patient notes, not a database " * 99)
+    before = (tmp_path / "notes.db").read_bytes()
+    for place, said in (
+        ("missing/x.db", "does not exist; make it first"),
+        ("", "cannot write"),
+        ("notes.db", "not an SQLite database"),
+    ):
+        with pytest.raises(Unwritable, match=said):
+            Store.open(f"sqlite:///{tmp_path / place}", clock)
+    assert (tmp_path / "notes.db").read_bytes() == before
 
 
 @POSIX
