@@ -3,7 +3,6 @@
 import dataclasses
 import sqlite3
 import threading
-from collections.abc import Callable
 from datetime import datetime
 
 import pytest
@@ -339,38 +338,22 @@ def test_an_error_fails_its_session_alone_and_tells_no_data(
     assert direct.finish("lung").state == "completed"
 
 
-@pytest.fixture(params=["method", "engine"])
-def upgrade(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Callable[[], None]:
-    """Return a function that raises the version of the method or of the engine."""
-
-    def raise_version() -> None:
-        if request.param == "method":
-            newer = counting_method.method(version=2)
-            monkeypatch.setitem(METHODS, counting_method.NAME, newer)
-        else:
-            monkeypatch.setattr(definition, "VERSION", definition.VERSION + 1)
-        definitions._plan.cache_clear()
-
-    return raise_version
-
-
-def test_a_version_that_is_gone_fails_with_what_to_do(
-    direct: DirectApi, upgrade: Callable[[], None]
-) -> None:
-    direct.answered()
-    upgrade()
-    direct.drive()
-    assert direct.info("heart").stopped_because == "version_unsupported"
-
-
-def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
-    direct: DirectApi, upgrade: Callable[[], None]
+@pytest.mark.parametrize("raised", ["method", "engine"])
+def test_what_an_upgrade_left_behind_ends_when_it_is_met_or_the_coordinator_starts(
+    direct: DirectApi, monkeypatch: pytest.MonkeyPatch, raised: str
 ) -> None:
     direct.session("running")
     direct.define("recruiting")
     direct.session("done", rounds=1)
     direct.finish("done")
-    upgrade()
+    direct.answered("answered")
+    if raised == "method":
+        monkeypatch.setitem(METHODS, counting_method.NAME, counting_method.method(version=2))
+    else:
+        monkeypatch.setattr(definition, "VERSION", definition.VERSION + 1)
+    definitions._plan.cache_clear()
+    direct.drive()
+    assert direct.info("answered").stopped_because == "version_unsupported"
     direct.define("new")
     sweeper.end_unsupported(direct.co)
     sweeper.end_unsupported(direct.co)
@@ -380,7 +363,7 @@ def test_what_an_upgrade_left_behind_ends_when_the_coordinator_starts(
     for name in ("running", "recruiting"):
         assert states[name].stopped_because == "version_unsupported"
         assert "Create the session again" in (states[name].failure or "")
-    assert len(direct.audit(action="session.failed")) == 2
+    assert len(direct.audit(action="session.failed")) == 3
 
 
 def test_a_database_that_is_away_fails_nothing(direct: DirectApi, clock: ManualClock) -> None:
