@@ -44,6 +44,20 @@ def round_1(place: Path, *, threads: bool = False, **settings: object) -> Iterat
         yield Running(local, api, clock)
 
 
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinator]:
+    """Return a coordinator of the module's own; its clock stands still, no threads run."""
+    with local_coordinator(tmp_path_factory.mktemp("served"), clock=ManualClock()) as local:
+        yield local
+
+
+@pytest.fixture(scope="module")
+def aggregating(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCoordinator]:
+    """Return a coordinator of the module's own, with its threads."""
+    with local_coordinator(tmp_path_factory.mktemp("aggregating"), threads=True) as local:
+        yield local
+
+
 #: Of each kind somebody with a token that nobody uses.
 OTHERS = {"sites": "south", "analysts": "bob", "operators": "grace"}
 

@@ -7,7 +7,6 @@ The cases come from the application's routes. A route that `EXPECTED` does not n
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -19,7 +18,7 @@ from fedclust_service.domain.tokens import TokenText, new_token, parse_token
 from fedclust_service.http.routes import api_routes
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
-from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.local_coordinator import LocalCoordinator
 
 from . import access
 from .conftest import two_analysts
@@ -121,17 +120,14 @@ class Populated:
 
 
 @pytest.fixture(scope="module")
-def populated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Populated]:
-    clock = ManualClock()
-    place: Path = tmp_path_factory.mktemp("access")
-    with local_coordinator(place, clock=clock) as local:
-        api, ids = two_analysts(local)
-        # The thread that does this does not run here.
-        local.coordinator.sealer.run_once()
-        yield Populated(local, api, ids, _bad_tokens(api, clock, place))
+def populated(served: LocalCoordinator) -> Populated:
+    api, ids = two_analysts(served)
+    # The thread that does this does not run here.
+    served.coordinator.sealer.run_once()
+    return Populated(served, api, ids, _bad_tokens(api, served.coordinator.clock))
 
 
-def _bad_tokens(api: ApiCaller, clock: ManualClock, place: Path) -> dict[str, str | None]:
+def _bad_tokens(api: ApiCaller, clock: ManualClock) -> dict[str, str | None]:
     short = api.ok("POST", "/v1/sites/north/tokens", api.operator, json={"expires_in_days": 1})
     revoked = api.ok("POST", "/v1/sites/north/tokens", api.operator)
     api.ok("DELETE", f"/v1/sites/north/tokens/{revoked['id']}", api.operator)

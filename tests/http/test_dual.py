@@ -1,14 +1,14 @@
 """What only ``dual`` can be told wrongly, and how its sessions end when a site leaves."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib.metadata import version
 from typing import Any
 
 import pytest
 
 from support.api_caller import ApiCaller
-from support.local_coordinator import local_coordinator
+from support.local_coordinator import LocalCoordinator
 
 from .problems import problem
 
@@ -17,10 +17,9 @@ CONFIG = {"n_clusters": 2, "update": "subgradient", "node_limit": 100, "iteratio
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+def api(aggregating: LocalCoordinator) -> ApiCaller:
     """A coordinator whose threads run, three sites and an analyst."""
-    with local_coordinator(tmp_path_factory.mktemp("dual"), threads=True) as local:
-        yield ApiCaller.found(local, SITES)
+    return ApiCaller.found(aggregating, SITES)
 
 
 def begin(api: ApiCaller, session: str, phase: str, times: int = 1) -> int:

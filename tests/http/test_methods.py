@@ -2,7 +2,7 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from fedclust.schema.result import Result
 from fedclust.wire import codec
 from support.api_caller import ApiCaller, rows_of
 from support.driven import drive
-from support.local_coordinator import local_coordinator
+from support.local_coordinator import LocalCoordinator
 from support.method_variants import KS, TRIED, once
 
 from .problems import problem
@@ -29,10 +29,9 @@ UNPREPARED = {"scaling": "none", "missing": "drop"}
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+def api(aggregating: LocalCoordinator) -> ApiCaller:
     """A coordinator whose threads run, three sites and one more, and an analyst."""
-    with local_coordinator(tmp_path_factory.mktemp("methods"), threads=True) as local:
-        yield ApiCaller.found(local, (*SITES, LATE))
+    return ApiCaller.found(aggregating, (*SITES, LATE))
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The limit on failed attempts to sign in."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from fedclust_service.domain.access import Refusal
@@ -7,14 +9,6 @@ from fedclust_service.http import sign_in
 from fedclust_service.http.sign_in import SignInRate
 
 SECONDS = 300
-
-
-class Watch:
-    def __init__(self) -> None:
-        self.seconds = 0.0
-
-    def __call__(self) -> float:
-        return self.seconds
 
 
 def wait_of(rate: SignInRate, address: str, token_id: str = "") -> int | None:
@@ -27,8 +21,8 @@ def wait_of(rate: SignInRate, address: str, token_id: str = "") -> int | None:
 
 
 def test_an_address_waits_after_ten_failures_in_five_minutes() -> None:
-    watch = Watch()
-    rate = SignInRate(watch)
+    watch = SimpleNamespace(seconds=0.0)
+    rate = SignInRate(lambda: watch.seconds)
     for second in range(10):
         watch.seconds = second
         assert wait_of(rate, "192.0.2.1") is None
@@ -57,7 +51,7 @@ def test_an_address_waits_after_ten_failures_in_five_minutes() -> None:
     ],
 )
 def test_an_ipv6_network_counts_as_one_address(address: str, other: str, together: bool) -> None:
-    rate = SignInRate(Watch())
+    rate = SignInRate(lambda: 0.0)
     for _ in range(10):
         rate.failed(address, "")
     assert wait_of(rate, address) == SECONDS + 1
@@ -66,7 +60,7 @@ def test_an_ipv6_network_counts_as_one_address(address: str, other: str, togethe
 
 def test_only_so_many_counts_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sign_in, "_COUNTS", 3)
-    rate = SignInRate(Watch())
+    rate = SignInRate(lambda: 0.0)
     for _ in range(10):
         rate.failed("192.0.2.1", "")
     for last in (2, 3, 1, 4, 5):  # 1 is seen again in between

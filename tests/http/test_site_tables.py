@@ -1,23 +1,21 @@
 """The heads of sites' tables over HTTP: what is refused, and what operators accept."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from support.api_caller import ApiCaller
-from support.local_coordinator import local_coordinator
+from support.local_coordinator import LocalCoordinator
 
 SITES = ["north", "south", "west"]
 TABLE = "5b0a0ad3f5f0443fbd2f3a4a8f6f7a3e"
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
-    with local_coordinator(tmp_path_factory.mktemp("tables")) as local:
-        api = ApiCaller.found(local, SITES)
-        api.define("ada", "one", SITES)
-        yield api
+def api(served: LocalCoordinator) -> ApiCaller:
+    api = ApiCaller.found(served, SITES)
+    api.define("ada", "one", SITES)
+    return api
 
 
 def join(api: ApiCaller, heads: Any) -> Any:

@@ -2,17 +2,15 @@
 
 import json
 import re
-from collections.abc import Iterator
 from typing import Any
 
 import httpx
 import pytest
 
 from support.api_caller import ApiCaller
-from support.clock import ManualClock
 from support.definitions import session_body
 from support.html_forms import PageForm
-from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.local_coordinator import LocalCoordinator
 from support.purpose import PURPOSE
 from support.reader import Reader
 
@@ -44,9 +42,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with local_coordinator(tmp_path_factory.mktemp("form"), clock=ManualClock()) as local:
-        yield Place(local)
+def place(served: LocalCoordinator) -> Place:
+    return Place(served)
 
 
 def filled(

@@ -1,7 +1,6 @@
 """Signing in to the pages, what guards their forms, and how they refuse."""
 
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import new_token, parse_token
 from fedclust_service.usecases import sessions
 from support.api_caller import ApiCaller
-from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator, local_coordinator
 
 STARTS = {"operator": "/ui/overview", "ada": "/ui/sessions", "north": "/ui/sessions"}
@@ -21,8 +19,8 @@ STARTS = {"operator": "/ui/overview", "ada": "/ui/sessions", "north": "/ui/sessi
 class Place:
     """A coordinator with one site and one analyst."""
 
-    def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
-        self.local, self.clock = local, clock
+    def __init__(self, local: LocalCoordinator) -> None:
+        self.local = local
         self.api = ApiCaller.found(local, ("north",))
 
     def visitor(self) -> httpx.Client:
@@ -30,10 +28,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    clock = ManualClock()
-    with local_coordinator(tmp_path_factory.mktemp("pages"), clock=clock) as local:
-        yield Place(local, clock)
+def place(served: LocalCoordinator) -> Place:
+    return Place(served)
 
 
 def test_an_unexpected_error_is_a_page_that_repeats_nothing(
@@ -173,9 +169,9 @@ def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
 
 def test_a_reader_who_was_away_signs_in_again(place: Place) -> None:
     reader = place.api.reader("north")
-    place.clock.advance(29 * 60)
+    place.local.coordinator.clock.advance(29 * 60)
     reader.open("/ui/account")
-    place.clock.advance(31 * 60)
+    place.local.coordinator.clock.advance(31 * 60)
     assert 'name="next" value="/ui/account"' in reader.open("/ui/account", status=401)
     # What was typed does not come back in the page to sign in, and a wrong token neither.
     typed = reader.client.post("/ui/new-session", data={"/title": "Typed", "csrf": "x"})

@@ -5,7 +5,6 @@ The cases come from the pages' routes. A route that `EXPECTED` does not name fai
 """
 
 import sqlite3
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
@@ -14,8 +13,7 @@ import httpx
 import pytest
 
 from fedclust_service.http import ui
-from support.clock import ManualClock
-from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.local_coordinator import LocalCoordinator
 
 from .. import access
 from ..conftest import two_analysts
@@ -132,9 +130,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    with local_coordinator(tmp_path_factory.mktemp("access"), clock=ManualClock()) as local:
-        yield Place(local)
+def place(served: LocalCoordinator) -> Place:
+    return Place(served)
 
 
 def test_every_page_has_an_expectation() -> None:

@@ -3,7 +3,6 @@
 import json
 import re
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -29,7 +28,7 @@ from fedclust.wire.submissions import BINARY
 from fedclust_service.http.ui import result_pages
 from support.api_caller import ApiCaller
 from support.command_line import CommandLine
-from support.local_coordinator import local_coordinator
+from support.local_coordinator import LocalCoordinator
 
 SITES = ["east", "north", "south", "west"]
 MARKUP = "<script>alert(1)</script>&\"'"
@@ -61,26 +60,25 @@ class Text:
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+def api(aggregating: LocalCoordinator) -> ApiCaller:
     """A sweep, a method with clusters of each site's own, and sessions without a result."""
-    with local_coordinator(tmp_path_factory.mktemp("results"), threads=True) as local:
-        api = ApiCaller.found(local, SITES, "ada", "eve")
-        api.data = {site: _rows(number) for number, site in enumerate(SITES)}
-        given: dict[str, Any] = {"features": FEATURES, "title": TITLE, "purpose": f"Why? {MARKUP}"}
-        api.define("ada", "swept", SITES, algorithm="fkm", config={"n_clusters": [2, 3]}, **given)
-        own = {"n_clusters": 3, "variant": "paper"}
-        api.define("ada", "joined-up", SITES, algorithm="kfed", config=own, features=FEATURES)
-        for session in ("swept", "joined-up"):
-            for site in SITES:
-                api.join(site, session)
-            assert api.finish(session, SITES) == "completed"
-        for session in ("open", "over"):
-            api.define("ada", session, SITES)
-        api.ok("POST", "/v1/sessions/over/cancel", "ada")
-        api.define("eve", "hers", SITES)
-        # From now on two reads of a result name the same entry of the audit trail.
-        local.coordinator.sealer.run_once()
-        yield api
+    api = ApiCaller.found(aggregating, SITES, "ada", "eve")
+    api.data = {site: _rows(number) for number, site in enumerate(SITES)}
+    given: dict[str, Any] = {"features": FEATURES, "title": TITLE, "purpose": f"Why? {MARKUP}"}
+    api.define("ada", "swept", SITES, algorithm="fkm", config={"n_clusters": [2, 3]}, **given)
+    own = {"n_clusters": 3, "variant": "paper"}
+    api.define("ada", "joined-up", SITES, algorithm="kfed", config=own, features=FEATURES)
+    for session in ("swept", "joined-up"):
+        for site in SITES:
+            api.join(site, session)
+        assert api.finish(session, SITES) == "completed"
+    for session in ("open", "over"):
+        api.define("ada", session, SITES)
+    api.ok("POST", "/v1/sessions/over/cancel", "ada")
+    api.define("eve", "hers", SITES)
+    # From now on two reads of a result name the same entry of the audit trail.
+    aggregating.coordinator.sealer.run_once()
+    return api
 
 
 def _rows(number: int) -> Any:

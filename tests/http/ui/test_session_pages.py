@@ -1,18 +1,16 @@
 """The pages of sessions: who sees what, what they say, what can be done, and the live view."""
 
 import re
-from collections.abc import Iterator
-from datetime import datetime
+from unittest.mock import Mock
 
 import httpx
 import pytest
 
 from fedclust.wire import codec
-from fedclust_service.domain.notification import Body, Channel, Outgoing
+from fedclust_service.domain.notification import Channel, Outgoing
 from fedclust_service.http.ui.rendering import listed
 from support.api_caller import ApiCaller
-from support.clock import ManualClock
-from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.local_coordinator import LocalCoordinator
 from support.timeouts import TIMEOUT_S
 
 SITES = ["north", "south", "west"]
@@ -20,18 +18,11 @@ MARKUP = "<script>alert(1)</script>\"'{{ 7 * 7 }}"
 HOSTILE = {"title": MARKUP, "purpose": f"אשכולות {MARKUP} {'x' * 200}", "contact": "y" * 200}
 
 
-class Unused:
-    """Sends nothing: a page asks only whether there is a sender."""
-
-    def send(self, body: Body, address: str | None, now: datetime) -> str:
-        raise AssertionError(body)
-
-
 class Place:
     """A coordinator with sites and analysts; a session of each kind is made where it is needed."""
 
-    def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
-        self.local, self.clock = local, clock
+    def __init__(self, local: LocalCoordinator) -> None:
+        self.local, self.clock = local, local.coordinator.clock
         self.api = ApiCaller.found(local, (*SITES, "east"), "ada", "ben")
         people = ("operator", "ada", "ben", "north", "south", "east")
         self.readers = {name: self.api.reader(name) for name in people}
@@ -51,10 +42,8 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    clock = ManualClock()
-    with local_coordinator(tmp_path_factory.mktemp("sessions"), clock=clock) as local:
-        yield Place(local, clock)
+def place(served: LocalCoordinator) -> Place:
+    return Place(served)
 
 
 def test_empty_lists_say_what_to_do_next(place: Place) -> None:
@@ -125,7 +114,8 @@ def test_who_must_tell_a_session_to_its_sites_is_said_until_all_have_joined(
             assert f" fedclust {command} told " in part
         assert part.count("export FEDCLUST_") == 2
     assert 'id="tell"' not in place.open("south", "/told"), "a site is told what it can do"
-    mails = Outgoing({Channel.EMAIL: Unused()})
+    # A page asks only whether there is a sender.
+    mails = Outgoing({Channel.EMAIL: Mock()})
     monkeypatch.setattr(place.local.coordinator, "outgoing", mails)
     assert "The coordinator has mailed those with an address only." in place.open("ada", "/told")
     for site in ("south", "west"):

@@ -3,7 +3,6 @@
 import hashlib
 import math
 import re
-from collections.abc import Iterator
 from html import unescape
 from statistics import NormalDist
 
@@ -13,8 +12,7 @@ from fedclust.result.session_terms import SessionTerms
 from fedclust.result.wording import isolated
 from fedclust.wire.models import SessionInfo
 from support.api_caller import ApiCaller
-from support.clock import ManualClock
-from support.local_coordinator import local_coordinator
+from support.local_coordinator import LocalCoordinator
 
 SITES = ["north", "south", "west"]
 DIED = {"name": "died", "role": "outcome", "kind": "binary", "points": 12}
@@ -22,19 +20,17 @@ HOSTILE = "<script>alert(1)</script> אשכולות " + "x" * 150
 
 
 @pytest.fixture(scope="module")
-def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+def api(served: LocalCoordinator) -> ApiCaller:
     """Session ``heart``, of which north has sent its first submission, and one with no joins."""
-    place = tmp_path_factory.mktemp("stewards")
-    with local_coordinator(place, clock=ManualClock()) as local:
-        made = ApiCaller.found(local, (*SITES, "east"), "ada", "eve")
-        made.define("ada", "heart", SITES, title=HOSTILE)
-        made.define("ada", "two", SITES[:2], policy={"min_sites": 2})
-        made.define("ada", "exact", SITES, policy={"protection": "none"})
-        features = [*({"name": f"x{j}"} for j in range(4)), DIED, {**DIED, "name": "moved"}]
-        made.define("ada", "asked", SITES, features=features)
-        for site in SITES:
-            made.join(site, "heart")
-        yield made
+    made = ApiCaller.found(served, (*SITES, "east"), "ada", "eve")
+    made.define("ada", "heart", SITES, title=HOSTILE)
+    made.define("ada", "two", SITES[:2], policy={"min_sites": 2})
+    made.define("ada", "exact", SITES, policy={"protection": "none"})
+    features = [*({"name": f"x{j}"} for j in range(4)), DIED, {**DIED, "name": "moved"}]
+    made.define("ada", "asked", SITES, features=features)
+    for site in SITES:
+        made.join(site, "heart")
+    return made
 
 
 def test_a_steward_reads_every_line_of_the_consent_screen(api: ApiCaller) -> None:
