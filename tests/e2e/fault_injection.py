@@ -426,7 +426,6 @@ class _Breaker(threading.Thread):
 
     def _do(self, kind: str, victim: int) -> None:
         worker, link = self._scene.workers[victim], self._scene.links[victim]
-        assert worker.process is not None
         if kind == "kill":
             worker.restart()  # SIGKILL first
         elif kind == "stop":

@@ -100,7 +100,6 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
             agents[name] = _agent(*at, state, said_to)
         try:
             stream = agents[WATCHED].stderr
-            assert stream is not None
             heard: list[str] = []
             # First when the site has answered in both; then as soon as anything has moved on.
             for kill, wanted in enumerate((len(SESSIONS), *[1] * (KILLS - 1)), start=1):

@@ -105,7 +105,6 @@ def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: Serv
         join(consortium, name, info, tuple(f"x{j}" for j in has))
     with Client(consortium.url, consortium.site_tokens["ada"], consortium.options) as site:
         view, _ = site.task("lying")
-        assert view.task is not None
         lie = SiteMoments(
             n=60, observed=np.full(4, 60), mean=np.array([1.0, 1, 1, 1]), m2=np.ones(4)
         )

@@ -85,7 +85,6 @@ def in_steps(store: Store, noted: str | Head | None, most: int) -> VerificationS
         if step.done:
             return step
         head = Head.noted(step.head)
-        assert isinstance(head, Head)
         assert head.number == step.entries <= step.sealed
         after = head
 
@@ -196,7 +195,6 @@ def test_tampering_is_found(sealed: Store, tamper: Callable[[Store], None]) -> N
 @pytest.mark.parametrize("way", WITH_HEAD)
 def test_a_noted_head_finds_what_looks_sound(sealed: Store, way: str) -> None:
     whole = Head.noted(judged(sealed).head)
-    assert isinstance(whole, Head)
     noted = whole.hash
     assert judged(sealed, noted).faults == ()
     assert judged(sealed, whole).faults == ()

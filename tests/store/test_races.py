@@ -92,7 +92,6 @@ def submit_and_close(store: Store, session: Session, round_id: int, site: str) -
     def work(tx: Tx) -> bool:
         assert tx.sessions.get(session.name, lock=True) is not None
         found = tx.rounds.get_by_id(round_id)
-        assert found is not None
         if not tx.submissions.insert(submission(found, site)):
             return False
         answered = {s.site for s in tx.submissions.summaries(round_id=round_id)}

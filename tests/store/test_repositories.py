@@ -193,7 +193,6 @@ def test_due_rounds_are_collecting_and_past_their_deadline_or_overdue(store: Sto
     assert due(at(20)) == [4, 3]
     # A round that is marked overdue is looked at again, wherever its deadline has moved to.
     last = store.read("get", lambda tx: tx.rounds.get(session.id, 5))
-    assert last is not None
     store.run_tx("overdue", lambda tx: tx.rounds.set_overdue(last.id, at(5)))
     assert due(at(9)) == [5]
     assert [r.number for r in store.read("aggregating", rounds_to_aggregate)] == [1]

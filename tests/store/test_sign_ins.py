@@ -13,7 +13,6 @@ def arrange(store: Store) -> None:
     def work(tx: Tx) -> None:
         add_token(tx, "t1", "ana")
         ana = tx.principals.get(Role.ANALYST, "ana")
-        assert ana is not None
         add_token(tx, "t2", ana)
         add_token(tx, "t3", "eve")
         for sign_in_id, token_id, end in (("a", "t1", 50), ("b", "t1", 99), ("c", "t2", 99)):
@@ -45,7 +44,6 @@ def test_which_are_open(store: Store) -> None:
 
     def disable(tx: Tx) -> None:
         ana = tx.principals.get(Role.ANALYST, "ana")
-        assert ana is not None
         tx.principals.update(replace(ana, disabled=True))
 
     store.run_tx("disable", disable)

@@ -84,7 +84,6 @@ def local_coordinator(
     if threads:
         co.start()
     thread.start()
-    assert opened.operator_token is not None
     assert started.wait(TIMEOUT_S)
 
     def end() -> None:

@@ -70,9 +70,7 @@ def weighted(X: ArrayLike, sizes: ArrayLike | int = 5) -> Points:
 
 def of_rows(X: NDArray[np.float64], p: int = 5) -> Points:
     """Return the points of the protected table of rows (n, d) of numbers, a person each."""
-    points = data_of(plan_for(X.shape[1], {"n_clusters": 1}, {"min_group_size": p}), X)
-    assert isinstance(points, Points)
-    return points
+    return data_of(plan_for(X.shape[1], {"n_clusters": 1}, {"min_group_size": p}), X)
 
 
 def repeated(points: Points) -> NDArray[np.float64]:

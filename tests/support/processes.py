@@ -116,7 +116,6 @@ class ForkedProcess:
             self._process.start()
         for stream in {out, err}:
             stream.close()
-        assert self._process.pid is not None
         self.pid = self._process.pid
         self.returncode: int | None = None
 
@@ -134,7 +133,6 @@ class ForkedProcess:
                 raise subprocess.TimeoutExpired("forked", timeout or 0.0)
             with self._lock:
                 self.returncode = self._process.exitcode
-        assert self.returncode is not None
         return self.returncode
 
     def send_signal(self, number: int) -> None:

@@ -23,7 +23,6 @@ class Reader:
         )
         answer = self.client.post("/ui/sign-in", data={"token": token})
         assert answer.status_code == 303, answer.text
-        self.begins_at = answer.headers["Location"]
 
     def open(self, path: str, *, status: int = 200) -> str:
         """Return the HTML of a page; redirects of this coordinator are followed."""
