@@ -50,19 +50,6 @@ def take(store: Store, new: str, token: str, seconds: float, until: float) -> bo
     return store.run_tx("take", work)
 
 
-def test_a_cause_is_stored_once_for_each_recipient(store: Store) -> None:
-    first = notification()
-    add(store, first, notification("n2"), notification("n3", recipient="site:zurich"))
-    add(store, notification("n4"), notification("n5", cause="round 2"))
-    kept = {
-        each
-        for each in ("n1", "n2", "n3", "n4", "n5")
-        if store.read("get", lambda tx, each=each: tx.notifications.get(each))
-    }
-    assert kept == {"n1", "n3", "n5"}
-    assert store.read("get", lambda tx: tx.notifications.get("n1")) == first
-
-
 def test_what_is_due_comes_by_channel_and_the_oldest_first(store: Store) -> None:
     late = notification("n2", cause="b", created_at=at(-5), due_at=at(12))
     other = notification("n3", cause="c", channel=Channel.WEBHOOK, due_at=at(1))
@@ -121,13 +108,6 @@ def test_ended_rows_are_counted_listed_and_removed(store: Store) -> None:
     store.run_tx("remove", lambda tx: tx.notifications.remove(at(21)))
     left = store.read("counts", lambda tx: tx.notifications.counts())
     assert left == {**dict.fromkeys(DeliveryState, 0), DeliveryState.WAITING: 1}
-
-
-def test_a_row_that_has_changed_since_it_was_read_is_not_taken(store: Store) -> None:
-    seen = notification()
-    add(store, seen)
-    take_seen = lambda tx: tx.notifications.take(seen, "a", at(300))  # noqa: E731
-    assert [store.run_tx("take", take_seen) for _ in range(2)] == [True, False]
 
 
 def test_older_rows_of_a_recipient_come_first_and_are_hastened(store: Store) -> None:
