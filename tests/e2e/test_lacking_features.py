@@ -1,7 +1,6 @@
 """Hospitals whose files lack some of a session's features, over real HTTP and both databases."""
 
 import warnings
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,18 +23,11 @@ from support.consortium import Consortium, columns, declared, participation_in, 
 from support.databases import in_turn, sqlite_first  # noqa: F401  # in place of database_url
 from support.local_coordinator import local_coordinator
 from support.method_variants import ALL, IDS
-from support.server import ServerProcess, running_server
+from support.server import ServerProcess
 
 HAS = {"ada": [0, 1, 2], "brno": [1, 2, 3], "cadiz": [0, 2, 3]}
 POLICY = {"missing": "mask"}
 MASKING = {name: case for name, case in zip(IDS, ALL, strict=True) if case[0].startswith("overlap")}
-
-
-@pytest.fixture
-def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
-    env = {"FEDCLUST_DATABASE_URL": database_url}
-    with running_server(tmp_path / "server", env=env) as server:
-        yield server
 
 
 def rows() -> dict[str, NDArray[np.float64]]:
@@ -83,7 +75,9 @@ def test_sites_with_different_columns_get_what_simulate_gives(
         assert np.array_equal(SessionResult.load(saved).predict(new), distances.argmin(axis=1))
 
 
-def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess) -> None:
+def test_sites_that_share_no_feature_wait_and_one_that_lies_is_refused(
+    server: ServerProcess,
+) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
     info = consortium.create("apart", 4, **body)
@@ -96,10 +90,7 @@ def test_sites_that_share_no_feature_wait_and_are_told_why(server: ServerProcess
         with pytest.raises(SitesUnsuitable, match="share no feature"):
             analyst.start_session("apart")
 
-
-def test_values_of_a_feature_that_a_site_joined_without_are_refused(server: ServerProcess) -> None:
-    consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
-    body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
+    # Values of a feature that a site joined without.
     info = consortium.create("lying", 4, **body)
     for name, has in HAS.items():
         join(consortium, name, info, tuple(f"x{j}" for j in has))

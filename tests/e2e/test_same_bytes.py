@@ -33,13 +33,6 @@ def rows() -> dict[str, NDArray[np.float64]]:
     }
 
 
-@pytest.fixture
-def server(tmp_path: Path, database_url: str) -> Iterator[ServerProcess]:
-    env = {"FEDCLUST_DATABASE_URL": database_url}
-    with running_server(tmp_path / "server", env=env) as server:
-        yield server
-
-
 @pytest.fixture(scope="module")
 def consortium(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory

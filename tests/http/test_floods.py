@@ -8,6 +8,7 @@ import socket
 import ssl
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import httpx
@@ -30,25 +31,19 @@ from .test_connections import begun, everything, parts
 TASK = "/v1/sessions/heart/task"
 
 
-class Flood:
-    """Raw connections of the attacker, closed at the end."""
+@contextlib.contextmanager
+def floods(base_url: str) -> Iterator[Callable[..., socket.socket]]:
+    """Let an attacker open raw connections, which are closed at the end, and send bytes."""
+    url = httpx.URL(base_url)
+    with contextlib.ExitStack() as opened:
 
-    def __init__(self, base_url: str) -> None:
-        url = httpx.URL(base_url)
-        self._address = (url.host, url.port)
-        self._open = contextlib.ExitStack()
+        def connect(sent: bytes = b"") -> socket.socket:
+            connection = socket.create_connection((url.host, url.port), timeout=TIMEOUT_S)
+            opened.enter_context(connection)
+            connection.sendall(sent)
+            return connection
 
-    def __enter__(self) -> Flood:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._open.close()
-
-    def connect(self, sent: bytes = b"") -> socket.socket:
-        connection = socket.create_connection(self._address, timeout=TIMEOUT_S)
-        self._open.enter_context(connection)
-        connection.sendall(sent)
-        return connection
+        yield connect
 
 
 def poll(
@@ -90,8 +85,8 @@ def slug(answer: bytes) -> tuple[int, str, dict[str, str]]:
 
 @pytest.mark.parametrize("sent", [b"", b"GET /healthz HTTP/1.1\r\nHost: x\r\nX: "])
 def test_silent_connections_make_room_oldest_first(tmp_path: Path, sent: bytes) -> None:
-    with round_1(tmp_path, max_connections=12) as running, Flood(running.api.base_url) as flood:
-        silent = [flood.connect(sent) for _ in range(40)]
+    with round_1(tmp_path, max_connections=12) as running, floods(running.api.base_url) as flood:
+        silent = [flood(sent) for _ in range(40)]
         served(running, "south")
         assert metric(running, "fedclust_connections ") <= 12
         assert metric(running, "fedclust_connections_evicted_total") >= 28
@@ -103,14 +98,14 @@ def test_silent_connections_make_room_oldest_first(tmp_path: Path, sent: bytes) 
 
 
 def test_a_connection_with_a_request_is_not_closed_for_another(tmp_path: Path) -> None:
-    with round_1(tmp_path, max_connections=3) as running, Flood(running.api.base_url) as flood:
-        busy = [uploading(running, flood.connect()) for _ in range(3)]
-        assert everything(flood.connect()) == b""  # refused: no room can be made
+    with round_1(tmp_path, max_connections=3) as running, floods(running.api.base_url) as flood:
+        busy = [uploading(running, flood()) for _ in range(3)]
+        assert everything(flood()) == b""  # refused: no room can be made
         assert metric(running, "fedclust_connections_refused_total") == 1
         busy.pop().close()
         # The two that are left go on, whoever comes and goes beside them.
         for _ in range(5):
-            flood.connect()
+            flood()
         served(running, "south")
         for connection in busy:
             connection.sendall(b" " * 1000)
@@ -120,8 +115,8 @@ def test_a_connection_with_a_request_is_not_closed_for_another(tmp_path: Path) -
 def test_silent_connections_make_room_before_tls_too(tmp_path: Path) -> None:
     pair = Authority(tmp_path / "pki").issue("127.0.0.1", name="coordinator")
     flags = ["--tls-cert", str(pair.cert), "--tls-key", str(pair.key), "--max-connections", "6"]
-    with running_server(tmp_path / "server", *flags) as server, Flood(server.base_url) as flood:
-        silent = [flood.connect() for _ in range(20)]
+    with running_server(tmp_path / "server", *flags) as server, floods(server.base_url) as flood:
+        silent = [flood() for _ in range(20)]
         trusting = ssl.create_default_context(cafile=tmp_path / "pki" / "ca.pem")
         with httpx.Client(verify=trusting, timeout=TIMEOUT_S, trust_env=False) as client:
             assert client.get(f"{server.base_url}/healthz").status_code == 200
@@ -132,19 +127,19 @@ def test_silent_connections_make_room_before_tls_too(tmp_path: Path) -> None:
 
 def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
     limits = {"max_connections": 100, "waits_per_token": 3}
-    with round_1(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, **limits) as running, floods(running.api.base_url) as flood:
         request = poll(running, "north")
-        held = [flood.connect(request) for _ in range(3)]
+        held = [flood(request) for _ in range(3)]
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 3)
         for header in ("Authorization: Bearer", "authorization:bearer  "):
-            refused = flood.connect(poll(running, "north", header, "Connection: close"))
+            refused = flood(poll(running, "north", header, "Connection: close"))
             status, problem, headers = slug(everything(refused))
             assert (status, problem) == (429, "too-many-requests")
             assert int(headers["retry-after"]) > 0
         assert metric(running, 'fedclust_requests_over_budget_total{kind="wait"}') == 2
         # What the token asks without waiting is counted apart; another site waits as it likes.
         assert running.api.request("GET", "/v1/whoami", "north").status_code == 200
-        flood.connect(poll(running, "south"))
+        flood(poll(running, "south"))
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 4)
         served(running, "south")
         running.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
@@ -155,17 +150,17 @@ def test_long_polls_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
 
 
 def test_hundreds_wait_without_holding_threads(tmp_path: Path) -> None:
-    with round_1(tmp_path, max_connections=200) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, max_connections=200) as running, floods(running.api.base_url) as flood:
         for request in [poll(running, site) for site in SITES] * 40:
-            flood.connect(request)
+            flood(request)
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 120)
         assert running.api.request("GET", "/v1/whoami", "north").status_code == 200
 
 
 def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_path: Path) -> None:
-    with round_1(tmp_path, max_connections=8) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, max_connections=8) as running, floods(running.api.base_url) as flood:
         for site in SITES * 2:
-            flood.connect(poll(running, site))
+            flood(poll(running, site))
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 6)
         refused = running.api.request("GET", f"{TASK}?wait=25", "south")
         assert refused.status_code == 503
@@ -176,11 +171,11 @@ def test_waiting_requests_of_all_tokens_leave_a_fourth_of_the_connections(tmp_pa
 @pytest.mark.parametrize("limits", [{"waits_per_token": 1}, {"max_connections": 5}])
 def test_waiting_requests_keep_no_answer_out(tmp_path: Path, limits: dict[str, int]) -> None:
     """Where no more may wait, an answer that asks for the next task gets its receipt at once."""
-    with round_1(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, **limits) as running, floods(running.api.base_url) as flood:
         request = poll(running, "north")
         most = limits.get("waits_per_token", 3)
         for _ in range(most):
-            flood.connect(request)
+            flood(request)
         eventually(lambda: metric(running, "fedclust_waiting_requests") == most)
         path = "/v1/sessions/heart/rounds/1/submission?wait=25"
         body = running.api.answer("north", "heart")
@@ -192,17 +187,17 @@ def test_waiting_requests_keep_no_answer_out(tmp_path: Path, limits: dict[str, i
 def test_an_answer_that_waits_counts_as_a_long_poll(tmp_path: Path) -> None:
     """Its body counts among those that arrive, and its wait leaves room for the next one."""
     limits = {"requests_per_token": 1, "waits_per_token": 1}
-    with round_1(tmp_path, **limits) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path, **limits) as running, floods(running.api.base_url) as flood:
         body = running.api.answer("north", "heart")
         more = f"Content-Length: {len(body)}\r\nConnection: close\r\nExpect: 100-continue"
         head = begun(running, more).replace(b"/submission ", b"/submission?wait=25 ")
-        waiting = flood.connect(head + body)
+        waiting = flood(head + body)
         eventually(lambda: metric(running, "fedclust_waiting_requests") == 1)
         refused = running.api.request("GET", f"{TASK}?wait=25", "north")
         assert refused.status_code == 429
-        slow = flood.connect(head)
+        slow = flood(head)
         assert slow.recv(65_536).startswith(b"HTTP/1.1 100 ")
-        assert slug(everything(flood.connect(head)))[:2] == (429, "too-many-requests")
+        assert slug(everything(flood(head)))[:2] == (429, "too-many-requests")
         slow.close()
         running.api.ok("POST", "/v1/sessions/heart/cancel", "ada")
         assert b"HTTP/1.1 201 " in everything(waiting)
@@ -213,9 +208,12 @@ def test_an_answer_that_waits_counts_as_a_long_poll(tmp_path: Path) -> None:
 
 
 def test_bodies_of_one_token_leave_room_for_others(tmp_path: Path) -> None:
-    with round_1(tmp_path, requests_per_token=2) as running, Flood(running.api.base_url) as flood:
-        slow = [uploading(running, flood.connect()) for _ in range(2)]
-        third = flood.connect(begun(running, "Content-Length: 2\r\nConnection: close") + b"{}")
+    with (
+        round_1(tmp_path, requests_per_token=2) as running,
+        floods(running.api.base_url) as flood,
+    ):
+        slow = [uploading(running, flood()) for _ in range(2)]
+        third = flood(begun(running, "Content-Length: 2\r\nConnection: close") + b"{}")
         status, problem, headers = slug(everything(third))
         assert (status, problem, headers["retry-after"]) == (429, "too-many-requests", "1")
         served(running, "south")
@@ -232,9 +230,9 @@ def test_of_refused_bodies_a_few_are_read_to_their_end(
     """The others are answered at once: without a token nobody holds a connection by sending."""
     monkeypatch.setattr(middleware, "_MAX_DRAINS", 1)
     monkeypatch.setattr(middleware, "_DRAIN_SECONDS", 2 * TIMEOUT_S)
-    with round_1(tmp_path) as running, Flood(running.api.base_url) as flood:
+    with round_1(tmp_path) as running, floods(running.api.base_url) as flood:
         request = begun(running, "Content-Length: 9").replace(b"Bearer fcs", b"Bearer nobody")
-        sending = [flood.connect(request) for _ in range(4)]
+        sending = [flood(request) for _ in range(4)]
         eventually(lambda: len(select.select(sending, [], [], 0)[0]) == 3)
         answered = select.select(sending, [], [], 0)[0]
         assert [parts(everything(each))[0] for each in answered] == [401] * 3
@@ -302,9 +300,9 @@ def test_without_descriptors_idle_connections_still_make_room(tmp_path: Path) ->
         # As if something else in the process had taken the reserved ones.
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (45, hard))
-        with Flood(server.base_url) as flood:
+        with floods(server.base_url) as flood:
             for _ in range(100):
-                flood.connect()
+                flood()
             assert server.get("/healthz").status_code == 200
         # Once in each interval of the log.
         assert 1 <= server.output().count('"event": "accept_failed"') < 10
