@@ -9,7 +9,6 @@ from fedclust.schema.run_config import Policy
 from fedclust.wire.models import OperatorInfo, SessionCreate, SessionPatch
 from fedclust_service.domain.access import Role
 from fedclust_service.usecases import participation, sessions
-from support.clock import ManualClock
 from usecases.direct_api import ANALYST, LIMITS, OPERATOR, DirectApi, actor, refusal, site
 
 
@@ -121,8 +120,11 @@ def test_cancelling_fails_the_open_round_and_is_idempotent(direct: DirectApi) ->
     assert direct.view("heart", "north").response.status == "ended"
 
 
-def test_a_cancelled_recruiting_session_does_not_start(direct: DirectApi) -> None:
+def test_recruiting_moves_no_deadline_and_once_cancelled_does_not_start(
+    direct: DirectApi,
+) -> None:
     direct.define()
+    assert refusal(move, direct, direct.clock.now()).slug == "wrong-state", "nothing collects"
     sessions.cancel_session(direct.co, ANALYST, "heart")
     assert refusal(sessions.start_session, direct.co, ANALYST, "heart").slug == "wrong-state"
     assert refusal(direct.join, "heart", "north").slug == "wrong-state"
@@ -139,10 +141,6 @@ def test_an_invited_site_joins_a_running_session(direct: DirectApi) -> None:
     direct.join("heart", "east")
     assert direct.info("heart").definition.sites == ("north", "south", "west")
     assert len(direct.audit(action="site.invited")) == 1
-
-
-def test_unregistered_invitations_are_named_by_pointer(direct: DirectApi) -> None:
-    direct.define()
     body = SessionPatch(invite=("north", "nowhere"))
     refused = refusal(sessions.patch_session, direct.co, ANALYST, "heart", body)
     assert [error.pointer for error in refused.errors] == ["/invite/1"]
@@ -202,11 +200,6 @@ def test_a_deadline_in_the_past_closes_with_the_quorum(direct: DirectApi) -> Non
     move(direct, direct.clock.now())
     assert direct.drive() == 1
     assert direct.info("heart").round == 2
-
-
-def test_no_deadline_moves_while_nothing_collects(direct: DirectApi, clock: ManualClock) -> None:
-    direct.define()
-    assert refusal(move, direct, clock.now()).slug == "wrong-state"
 
 
 def test_a_site_reads_who_asks_and_who_runs_the_coordinator(both: DirectApi) -> None:
