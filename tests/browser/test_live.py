@@ -28,13 +28,6 @@ def watching(registered: Registered, browser: Browser) -> Iterator[Watched]:
     context.close()
 
 
-def answer(registered: Registered, *sites: str) -> None:
-    """Let sites answer round 1."""
-    for site in sites:
-        body = registered.api.answer(site, SESSION)
-        assert registered.api.put(site, SESSION, 1, body).status_code == 201
-
-
 def site_row(page: Page, site: str) -> Locator:
     """Return the row of the table of sites."""
     return page.locator("#sites tbody tr").filter(has=page.get_by_role("rowheader", name=site))
@@ -44,14 +37,14 @@ def test_a_page_follows_the_rounds_to_the_result(registered: Registered, watchin
     page = watching.page
     first, second, last = SITES
     expect(page.locator("#now")).to_contain_text("Round 1 collects: 0 of 3")
-    answer(registered, first)
+    registered.api.send(SESSION, first)
     expect(site_row(page, first)).to_contain_text("answered")
     expect(page.locator("#now")).to_contain_text("1 of 3")
-    answer(registered, second)
+    registered.api.send(SESSION, second)
     expect(site_row(page, second)).to_contain_text("answered")
     expect(site_row(page, last)).to_contain_text("waiting")
     expect(page.locator("#now")).to_contain_text(f"{last} has until")
-    answer(registered, last)
+    registered.api.send(SESSION, last)
     expect(page.locator("#now")).to_contain_text("Round 2 collects: 0 of 3")
     expect(page.locator("#rounds tbody tr")).to_have_count(2)
     assert registered.api.finish(SESSION, SITES) == "completed"
@@ -71,11 +64,11 @@ def test_a_page_whose_sign_in_is_revoked_leads_to_the_form(
 ) -> None:
     page, operator = watching.page, registered.local.operator_token
     first, second, _ = SITES
-    answer(registered, first)
+    registered.api.send(SESSION, first)
     expect(site_row(page, first)).to_contain_text("answered")
     (token,) = registered.api.ok("GET", "/v1/analysts/ada", operator)["tokens"]
     registered.api.ok("DELETE", f"/v1/analysts/ada/tokens/{token['id']}", operator)
-    answer(registered, second)
+    registered.api.send(SESSION, second)
     expect(page.get_by_role("alert").filter(has_text="revoked")).to_be_visible()
     expect(page.get_by_text(first)).to_have_count(0)
     page.get_by_label("Your token").fill(registered.api.tokens[first])
@@ -95,7 +88,7 @@ def test_many_open_pages_leave_connections_for_each_other(
         page.clock.install()
         page.goto(f"/ui/sessions/{SESSION}")
     assert not any(page.evaluate("() => document.hidden") for page in pages)
-    answer(registered, SITES[0])
+    registered.api.send(SESSION, SITES[0])
     expect(site_row(first, SITES[0])).to_contain_text("answered")
     last = pages[-1]
     last.clock.fast_forward(10_000)
@@ -114,9 +107,7 @@ def test_many_open_pages_leave_connections_for_each_other(
 
 def test_an_open_result_shows_new_names(registered: Registered, browser: Browser) -> None:
     api, base_url = registered.api, registered.local.base_url
-    api.define("ada", SESSION, list(SITES))
-    for site in SITES:
-        api.join(site, SESSION)
+    api.begin("ada", SESSION, SITES)
     assert api.finish(SESSION, SITES) == "completed"
     context = signed_in(browser, base_url, api.tokens["ada"])
     page = context.new_page()

@@ -20,11 +20,9 @@ def test_operators_read_who_is_late_since_when(tmp_path: Path, run: Run) -> None
     clock = ManualClock(datetime.now(UTC) - timedelta(hours=3))
     with local_coordinator(tmp_path, clock=clock) as local:
         api = ApiCaller.found(local, SITES)
-        for name in ("heart", "liver"):
-            api.define("ada", name, SITES)
-        for site in SITES:
-            api.join(site, "heart")
-        assert api.put("south", "heart", 1, api.answer("south", "heart")).status_code == 201
+        api.begin("ada", "heart", SITES)
+        api.define("ada", "liver", SITES)
+        api.send("heart", "south")
         deadline = clock.now() + timedelta(minutes=30)
         api.ok("PATCH", "/v1/sessions/heart", "ada", json={"deadline": deadline.isoformat()})
         clock.advance(3 * 3600)

@@ -74,9 +74,7 @@ def two_analysts(local: LocalCoordinator) -> tuple[ApiCaller, dict[str, str]]:
     api.register("operators", "grace")
     for analyst, sites in sessions.items():
         api.study(analyst, f"of-{analyst}", sites)
-        api.define(analyst, f"of-{analyst}", sites, study=f"of-{analyst}")
-        for site in sites:
-            api.join(site, f"of-{analyst}")
+        api.begin(analyst, f"of-{analyst}", sites, study=f"of-{analyst}")
     issued = {
         kind: api.ok("POST", f"/v1/{kind}/{name}/tokens", "operator")
         for kind, name in OTHERS.items()

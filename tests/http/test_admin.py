@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,19 +13,14 @@ from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
-from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.local_coordinator import local_coordinator
 from support.timeouts import eventually
 
-SITES = ("north", "south", "west")
+from .conftest import SITES, Running
 
 
-@dataclass
-class Watched:
+class Watched(Running):
     """A coordinator whose threads do not run, and its people."""
-
-    local: LocalCoordinator
-    api: ApiCaller
-    clock: ManualClock
 
     def get(self, path: str) -> Any:
         return self.api.ok("GET", f"/v1/admin/{path}", self.local.operator_token)
@@ -47,13 +41,9 @@ def watched(tmp_path: Path, database_url: str, clock: ManualClock) -> Iterator[W
         yield Watched(local, api, clock)
 
 
-def _start(watched: Watched, name: str, **changes: Any) -> None:
-    watched.api.begin("ada", name, SITES, **changes)
-
-
 def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
     api, clock = watched.api, watched.clock
-    _start(watched, "heart")
+    watched.api.begin("ada", "heart", SITES)
     bodies = {site: api.answer(site, "heart") for site in ("north", "south")}
     tasks = [len(_task_bytes(watched, site)) for site in SITES]
     refused = json.loads(bodies["north"]) | {"task_digest": "0" * 64}
@@ -86,7 +76,7 @@ def test_a_session_that_waits_for_a_late_site(watched: Watched) -> None:
 
 
 def test_who_left_is_not_waited_for_and_an_ended_session_waits_for_nobody(watched: Watched) -> None:
-    _start(watched, "heart")
+    watched.api.begin("ada", "heart", SITES)
     watched.api.ok("DELETE", "/v1/sessions/heart/participation", "west")
     watched.clock.advance(90_000)
     found = watched.session("heart")
@@ -115,7 +105,7 @@ def test_a_finished_session_keeps_its_numbers_when_its_payloads_are_scrubbed(
     watched: Watched,
 ) -> None:
     co, api = watched.local.coordinator, watched.api
-    _start(watched, "heart")
+    watched.api.begin("ada", "heart", SITES)
     sent = []
     while watched.session("heart")["state"] == "running":
         for site in SITES:
@@ -142,7 +132,7 @@ def test_a_finished_session_keeps_its_numbers_when_its_payloads_are_scrubbed(
 
 def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
     api = watched.api
-    _start(watched, "heart")
+    watched.api.begin("ada", "heart", SITES)
     api.define("ada", "liver", list(SITES))
     seen = watched.get("overview")
     assert seen["sessions"] == dict.fromkeys(SessionState, 0) | {"recruiting": 1, "running": 1}
@@ -173,9 +163,8 @@ def test_overview_tells_states_sizes_and_versions(watched: Watched) -> None:
 def test_what_needs_attention(watched: Watched) -> None:
     """A worker that died, a session that failed, a token without a successor: each alone."""
     api, co = watched.api, watched.local.coordinator
-    _start(watched, "stuck")
-    for site in SITES:
-        api.put(site, "stuck", 1, api.answer(site, "stuck"))
+    watched.api.begin("ada", "stuck", SITES)
+    api.send("stuck", *SITES)
     # Taken by a worker that dies.
     assert co.driver._take(lambda _: True) is not None
     assert watched.attention() == []
@@ -202,10 +191,10 @@ def test_what_needs_attention(watched: Watched) -> None:
 
 def test_audit_is_filtered_and_paged(watched: Watched) -> None:
     api, clock = watched.api, watched.clock
-    _start(watched, "heart")
+    watched.api.begin("ada", "heart", SITES)
     clock.advance(100)
     begin = clock.now()
-    _start(watched, "liver")
+    watched.api.begin("ada", "liver", SITES)
     watched.local.coordinator.sealer.run_once()
 
     def read(query: str) -> list[Any]:
@@ -254,13 +243,12 @@ def test_a_list_asks_as_much_of_the_database_for_one_session_as_for_many(watched
         event.remove(engine, "before_cursor_execute", count)
         return len(seen)
 
-    _start(watched, "heart")
+    watched.api.begin("ada", "heart", SITES)
     read_lists()  # Who was last seen when is noted at the first request.
     alone = statements()
     for name in ("liver", "lung", "skin"):
-        _start(watched, name)
-    body = api.answer("south", "lung")
-    assert api.put("south", "lung", 1, body).status_code == 201
+        watched.api.begin("ada", name, SITES)
+    api.send("lung", "south")
     api.ok("DELETE", "/v1/sessions/lung/participation", "west")
     api.define("ada", "later", list(SITES))
     api.ok("POST", "/v1/sessions/skin/cancel", "ada")

@@ -90,8 +90,7 @@ def test_one_site_comes_late_and_one_leaves(
     for site in SITES:
         api.join(site, session)
     api.ok("POST", f"/v1/sessions/{session}/start", "ada")
-    for site in SITES:
-        put(api, site, session, 1, api.answer(site, session))
+    api.send(session, *SITES)
     round_open(api, "north", session, 2)
     api.join(LATE, session)
     view = api.ok("GET", f"/v1/sessions/{session}/task", LATE)

@@ -11,9 +11,8 @@ import httpx
 import pytest
 
 from fedclust_service.http import protocol
-from support.api_caller import ApiCaller
 from support.store_rows import counted
-from support.timeouts import TIMEOUT_S, eventually
+from support.timeouts import eventually
 
 from .conftest import Running, round_1
 from .test_connections import everything
@@ -25,14 +24,8 @@ ROUTE = {"route": "/v1/sessions/{session}/events", "status": "200"}
 ROWS, BYTES = 2_000, 10_000
 
 
-@contextlib.contextmanager
-def opened(api: ApiCaller) -> Iterator[httpx.Response]:
-    headers = {"Authorization": f"Bearer {api.tokens['ada']}"}
-    with (
-        httpx.Client(base_url=api.base_url, trust_env=False, timeout=TIMEOUT_S) as client,
-        client.stream("GET", EVENTS, headers=headers) as response,
-    ):
-        yield response
+def opened(live: Running) -> contextlib.AbstractContextManager[httpx.Response]:
+    return live.local.http(live.api.tokens["ada"]).stream("GET", EVENTS)
 
 
 def begun(samples: Samples) -> float:
@@ -47,7 +40,7 @@ def streams(live: Running) -> float:
 
 
 def test_its_head_is_told_at_once_and_takes_no_place(live: Running) -> None:
-    with opened(live.api) as stream:
+    with opened(live) as stream:
         got = dict(stream.headers)
         for _ in range(20):  # more than a token may have open
             head = live.api.request("HEAD", EVENTS, "ada")
@@ -68,7 +61,7 @@ def test_a_stream_is_no_long_request(live: Running, caplog: pytest.LogCaptureFix
         return [line for line in lines if line.get("route") == ROUTE["route"]]
 
     caplog.set_level("INFO")
-    with opened(live.api) as stream:
+    with opened(live) as stream:
         lines = stream.iter_lines()  # kept: the stream ends with it
         assert next(lines).startswith("retry")
         during = scrape(live.local)
@@ -151,7 +144,7 @@ def test_who_reads_on_is_kept() -> None:
 
 
 def test_a_revoked_token_ends_its_stream(live: Running) -> None:
-    with opened(live.api) as stream:
+    with opened(live) as stream:
         lines = stream.iter_lines()
         assert next(lines).startswith("retry")
         (token,) = live.api.ok("GET", "/v1/analysts/ada", "operator")["tokens"]
@@ -164,10 +157,10 @@ def test_a_revoked_token_ends_its_stream(live: Running) -> None:
 def test_no_path_to_a_stream_survives_its_places(tmp_path: Path) -> None:
     """Places are given back however a stream ends: more come and go than may be open."""
     with round_1(tmp_path, threads=True, waits_per_token=2) as live:
-        with opened(live.api), opened(live.api), opened(live.api) as third:
+        with opened(live), opened(live), opened(live) as third:
             assert third.status_code == 429
             assert int(third.headers["Retry-After"]) > 0
         for _ in range(3):
-            with opened(live.api) as stream:
+            with opened(live) as stream:
                 assert stream.status_code == 200
             eventually(lambda: streams(live) == 0)

@@ -86,7 +86,7 @@ def test_a_change_of_progress_alone_does_not_end_a_wait(live: Running) -> None:
     etag = get(live, "south").headers["ETag"]
     future = in_background(lambda: get(live, "south", etag, wait=25))
     waiting(live)
-    live.api.put("north", "heart", 1, live.api.answer("north", "heart"))
+    live.api.send("heart", "north")
     assert get(live, "south", etag).status_code == 304
     assert not future.done()
     deadline = {"deadline": "2026-01-05T20:00:00.000Z"}
@@ -110,8 +110,7 @@ def test_a_receipt_that_waits_has_the_next_task(live: Running, accept: str) -> N
     body = live.api.answer("north", "heart")
     future = in_background(lambda: put(live, body, Accept=accept))
     waiting(live)
-    for site in set(SITES) - {"north"}:
-        live.api.put(site, "heart", 1, live.api.answer(site, "heart"))
+    live.api.send("heart", *set(SITES) - {"north"})
     response = future.result(TIMEOUT_S)
     assert (response.status_code, response.headers["Content-Type"]) == (201, accept)
     found = read_reply(SubmissionReceipt, response.content, accept)

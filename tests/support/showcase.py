@@ -80,8 +80,7 @@ def _populate(api: ApiCaller) -> None:
             api.join(site, session)
     for session in ("tumours-2026", "tumours-lloyd"):
         assert api.finish(session, everybody) == "completed"
-    for site in everybody[:2]:
-        assert api.put(site, "tumours-live", 1, api.answer(site, "tumours-live")).is_success
+    api.send("tumours-live", *everybody[:2])
     _define(api, "cells-spring", everybody, title="Cells of this spring", start="manual")
     for site in everybody[:2]:
         api.join(site, "cells-spring")
@@ -104,8 +103,7 @@ def _hold(local: LocalCoordinator, api: ApiCaller, session: str) -> None:
         patch.setattr(local.coordinator, "limits", limits)
         for site in NAMES:
             api.join(site, session)
-        for site in NAMES:
-            assert api.put(site, session, 1, api.answer(site, session)).is_success
+        api.send(session, *NAMES)
         eventually(lambda: api.ok("GET", f"/v1/sessions/{session}", "ada")["state"] == "held")
 
 

@@ -65,12 +65,10 @@ def api(aggregating: LocalCoordinator) -> ApiCaller:
     api = ApiCaller.found(aggregating, SITES, "ada", "eve")
     api.data = {site: _rows(number) for number, site in enumerate(SITES)}
     given: dict[str, Any] = {"features": FEATURES, "title": TITLE, "purpose": f"Why? {MARKUP}"}
-    api.define("ada", "swept", SITES, algorithm="fkm", config={"n_clusters": [2, 3]}, **given)
+    api.begin("ada", "swept", SITES, algorithm="fkm", config={"n_clusters": [2, 3]}, **given)
     own = {"n_clusters": 3, "variant": "paper"}
-    api.define("ada", "joined-up", SITES, algorithm="kfed", config=own, features=FEATURES)
+    api.begin("ada", "joined-up", SITES, algorithm="kfed", config=own, features=FEATURES)
     for session in ("swept", "joined-up"):
-        for site in SITES:
-            api.join(site, session)
         assert api.finish(session, SITES) == "completed"
     for session in ("open", "over"):
         api.define("ada", session, SITES)
@@ -428,12 +426,10 @@ def test_the_form_tells_no_size_that_no_result_has_told(api: ApiCaller) -> None:
     api.register("analysts", "kim")
     api.data |= {site: _rows(number) for number, site in enumerate(new)}
     given: dict[str, Any] = {"features": FEATURES, "start": "manual"}
-    api.define("kim", "kept-few", [*SITES, "moved"], **given)
+    api.begin("kim", "kept-few", [*SITES, "moved"], **given)
     without = {"n_clusters": 2, "evaluate": False}
-    api.define("kim", "unmeasured", [*SITES, "plain"], config=without, **given)
+    api.begin("kim", "unmeasured", [*SITES, "plain"], config=without, **given)
     for session, site in (("kept-few", "moved"), ("unmeasured", "plain")):
-        for each in (*SITES, site):
-            api.join(each, session)
         stays = site == "plain"
         if not stays:
             api.ok("DELETE", f"/v1/sessions/{session}/participation", site)

@@ -11,7 +11,6 @@ from fedclust_service.domain.notification import Channel, Outgoing
 from fedclust_service.http.ui.rendering import listed
 from support.api_caller import ApiCaller
 from support.local_coordinator import LocalCoordinator
-from support.timeouts import TIMEOUT_S
 
 SITES = ["north", "south", "west"]
 MARKUP = "<script>alert(1)</script>\"'{{ 7 * 7 }}"
@@ -37,8 +36,7 @@ class Place:
     def running(self, name: str, *answered: str, **policy: int) -> None:
         """Make a session whose round 1 has these answers."""
         self.api.begin("ada", name, SITES, policy=policy)
-        for site in answered:
-            assert self.api.put(site, name, 1, self.api.answer(site, name)).is_success
+        self.api.send(name, *answered)
 
 
 @pytest.fixture(scope="module")
@@ -125,16 +123,13 @@ def test_who_must_tell_a_session_to_its_sites_is_said_until_all_have_joined(
 
 def test_closing_a_round_says_what_happens_to_those_that_have_not_answered(place: Place) -> None:
     place.api.register("sites", "delta")
-    place.api.define("ada", "closing", [*SITES, "delta"], policy={"quorum": 3})
-    for site in (*SITES, "delta"):
-        place.api.join(site, "closing")
-    for site in SITES[:2]:
-        place.api.put(site, "closing", 1, place.api.answer(site, "closing"))
+    place.api.begin("ada", "closing", [*SITES, "delta"], policy={"quorum": 3})
+    place.api.send("closing", *SITES[:2])
     too_early = place.open("operator", "/closing/rounds/1/close")
     assert "2 of the 3 answers" in too_early
     assert "<form method" not in too_early[too_early.index("<h1>") :]
     assert place.post("operator", "/closing/rounds/1/close").status_code == 409
-    place.api.put("west", "closing", 1, place.api.answer("west", "closing"))
+    place.api.send("closing", "west")
     confirm = place.open("operator", "/closing/rounds/1/close")
     assert "closes with the answers of 3 of 4 sites. delta has not answered" in confirm
     assert "In the next round it is asked again" in confirm
@@ -263,15 +258,10 @@ def test_an_open_page_learns_of_changes_until_its_sign_in_ends(place: Place) -> 
     place.local.coordinator.sealer.run_once()
     reader = place.api.reader("ada")
     found = re.search(r'data-events="([^"]+)"', reader.open("/ui/sessions/live"))
-    headers = {"Cookie": "; ".join(f"{k}={v}" for k, v in reader.client.cookies.items())}
-    with (
-        httpx.Client(base_url=place.local.base_url, trust_env=False, timeout=TIMEOUT_S) as client,
-        client.stream("GET", found.group(1), headers=headers) as stream,
-    ):
+    with reader.client.stream("GET", found.group(1)) as stream:
         assert stream.headers["Content-Type"].startswith("text/event-stream")
         lines = (line for line in stream.iter_lines() if line.startswith("event"))
-        for site in ("south", "west"):
-            place.api.put(site, "live", 1, place.api.answer(site, "live"))
+        place.api.send("live", "south", "west")
         place.local.coordinator.sealer.run_once()
         assert next(lines) == "event: changed"
         reader.post("/ui/sign-out")

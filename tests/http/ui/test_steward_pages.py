@@ -23,13 +23,11 @@ HOSTILE = "<script>alert(1)</script> אשכולות " + "x" * 150
 def api(served: LocalCoordinator) -> ApiCaller:
     """Session ``heart``, of which north has sent its first submission, and one with no joins."""
     made = ApiCaller.found(served, (*SITES, "east"), "ada", "eve")
-    made.define("ada", "heart", SITES, title=HOSTILE)
+    made.begin("ada", "heart", SITES, title=HOSTILE)
     made.define("ada", "two", SITES[:2], policy={"min_sites": 2})
     made.define("ada", "exact", SITES, policy={"protection": "none"})
     features = [*({"name": f"x{j}"} for j in range(4)), DIED, {**DIED, "name": "moved"}]
     made.define("ada", "asked", SITES, features=features)
-    for site in SITES:
-        made.join(site, "heart")
     return made
 
 
