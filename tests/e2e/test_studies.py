@@ -5,64 +5,41 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import pandas as pd
 import pytest
 
-from fedclust.client import Client
+from support.api_caller import FEATURES, ApiCaller
 from support.command_line import CommandLine
 from support.purpose import PURPOSE
 from support.server import running_server
 
 SITES = ("ada", "brno", "cadiz")
-FEATURES = [
-    {"name": "age", "unit": "years", "lower": 0, "upper": 120},
-    {"name": "chol", "unit": "mg/dl", "lower": 0, "upper": 1000},
-]
 Run = Callable[..., str]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """Return the address of a coordinator and a folder with a token of each person."""
-    folder = tmp_path_factory.mktemp("studies")
-    with running_server(folder / "server") as server:
-        with Client(server.base_url, server.operator_token) as operator:
-            for kind, name in (*(("sites", each) for each in SITES), ("analysts", "eva")):
-                operator.add(kind, name)  # type: ignore[arg-type]  # of the two kinds
-                issued = operator.issue_token(kind, name)  # type: ignore[arg-type]
-                (folder / name).write_text(issued.token, "utf-8")
-                (folder / name).chmod(0o600)
-        yield server.base_url, folder
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
+    """Return a coordinator and the tokens of its people."""
+    with running_server(tmp_path_factory.mktemp("studies") / "server") as server:
+        yield ApiCaller.found(server, SITES, "eva")
 
 
 @pytest.fixture
 def run(
-    place: tuple[str, Path],
-    monkeypatch: pytest.MonkeyPatch,
-    command_line: CommandLine,
-    tmp_path: Path,
+    api: ApiCaller, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine, tmp_path: Path
 ) -> Run:
     """Run ``fedclust`` as somebody; return what it prints, with standard error."""
-    url, folder = place
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FEDCLUST_COORDINATOR", url)
+    monkeypatch.setenv("FEDCLUST_COORDINATOR", api.base_url)
     monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / "state"))
 
     def act(who: str, *arguments: str, code: int = 0) -> str:
-        monkeypatch.setenv("FEDCLUST_TOKEN_FILE", str(folder / who))
+        monkeypatch.setenv("FEDCLUST_TOKEN", api.tokens[who])
         assert command_line.run(*arguments) == code, command_line.err
         return command_line.out + command_line.err * ("--json" not in arguments)
 
     return act
-
-
-def write_rows(path: Path, n: int, **columns: Callable[[int], object]) -> None:
-    lines = [",".join(columns)]
-    lines += [",".join(str(value(i)) for value in columns.values()) for i in range(n)]
-    path.write_text("\n".join(lines) + "\n", "utf-8")
-
-
-def age(i: int) -> int:
-    return 30 + i % 23
 
 
 def test_a_study_from_its_creation_to_its_deletion(run: Run, tmp_path: Path) -> None:
@@ -99,11 +76,13 @@ def test_a_study_from_its_creation_to_its_deletion(run: Run, tmp_path: Path) -> 
     run("eva", "session", "list", "--study", "heart", code=5)
 
     # A site checks its rows against all of them, and sends nothing.
-    write_rows(tmp_path / "good.csv", 40, age=age, chol=lambda i: 150 + 7 * (i % 17))
+    numbers = np.arange(40)
+    ages = pd.DataFrame({"age": 30 + numbers % 23})
+    ages.to_csv(tmp_path / "bad.csv", index=False)
+    ages.assign(chol=150 + 7 * (numbers % 17)).to_csv(tmp_path / "good.csv", index=False)
     text = run("ada", "check", "--study", "hearts", "--data", "good.csv")
     lines = {line.split()[0]: line for line in text.splitlines() if line}
     assert all(lines[name].rstrip().endswith("ok") for name in ("four", "five", "ages")), text
-    write_rows(tmp_path / "bad.csv", 40, age=age)
     checked = json.loads(
         run("ada", "check", "--study", "hearts", "--data", "bad.csv", "--json", code=3)
     )

@@ -291,14 +291,11 @@ def test_authorization_is_one_bearer_token(running: Running) -> None:
     assert response.status_code == 200
 
 
-def test_an_inbound_request_id_is_not_believed(running: Running) -> None:
+def test_ids_of_requests_differ_and_an_inbound_one_is_not_believed(running: Running) -> None:
     headers = {"Fedclust-Request-Id": MARK, "X-Request-Id": MARK}
     response = running.api.request("GET", "/v1/whoami", headers=headers)
     problem(response, "unauthenticated")
     assert MARK not in str(response.headers)
-
-
-def test_ids_of_requests_differ(running: Running) -> None:
     ids = {running.api.request("GET", "/healthz").headers["Fedclust-Request-Id"] for _ in range(9)}
     assert len(ids) == 9
 

@@ -81,11 +81,6 @@ def test_a_database_with_rows_goes_down_and_the_program_starts_on_it(
     store.close()
 
 
-def test_the_newest_migration_is_the_one_that_the_program_asks_for() -> None:
-    script = ScriptDirectory.from_config(migrate._alembic_config())
-    assert script.get_current_head() == tables.SCHEMA_REVISION
-
-
 def test_alembic_sees_no_difference_to_the_tables(database_url: str) -> None:
     def differences(engine: Engine) -> list[Any]:
         with engine.connect() as connection:

@@ -223,13 +223,6 @@ def test_a_file_with_two_names_is_refused(
     Store.open(sqlite_url, clock, serving=True).close()
 
 
-def test_several_servers_share_postgres(postgres_url: str, clock: ManualClock) -> None:
-    stores = [Store.open(postgres_url, clock, serving=True) for _ in range(2)]
-    for store in stores:
-        assert store.migration_head() == tables.SCHEMA_REVISION
-        store.close()
-
-
 def test_a_failed_start_leaves_no_lock(empty_database_url: str, clock: ManualClock) -> None:
     if empty_database_url.startswith("sqlite"):
         with pytest.raises(Unwritable, match="there is no database"):
