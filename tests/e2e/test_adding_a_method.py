@@ -14,7 +14,7 @@ import pytest
 from support.consortium import Consortium
 from support.plugins import install
 from support.processes import SERVICE, clean_environment, run
-from support.server import ServerProcess
+from support.server import running_server
 
 ROOT = Path(__file__).parents[2]
 #: The parts of the module, from the options to the method.
@@ -77,11 +77,8 @@ def python(place: Path, *arguments: str, **env: str) -> str:
 
 def test_command_and_service_find_a_method_of_another_distribution(place: Path) -> None:
     """A session over HTTP gives what ``simulate`` does, and consent lists what leaves."""
-    server = ServerProcess(
-        place / "server", env=environment(place), command=(sys.executable, "-c", f"{SERVICE}\n")
-    )
-    try:
-        server.start()
+    program = (sys.executable, "-c", f"{SERVICE}\n")
+    with running_server(place / "server", env=environment(place), command=program) as server:
         consortium = Consortium.found(server.base_url, server.operator_token, tuple(SITES))
         features = [{"name": "x"}, {"name": "y"}]
         config = {"n_clusters": 3}
@@ -102,8 +99,6 @@ def test_command_and_service_find_a_method_of_another_distribution(place: Path) 
             others.result()
         analyst = {**coordinator, "FEDCLUST_TOKEN": consortium.analyst_token}
         command(place, "session", "result", "far", "--report=b.json", **analyst)
-    finally:
-        server.kill()
     assert "Each site assigns its points to the nearest centroid and adds them up." in said
     assert "The sum of each column over these, scaled." in said
     in_process, over_http = (

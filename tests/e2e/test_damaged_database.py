@@ -27,10 +27,8 @@ def run(server: ServerProcess, *command: str) -> None:
 
 
 def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
-    server = ServerProcess(tmp_path / "server")
-    path, copy = server.data_dir / "fedclust.db", tmp_path / "copy.db"
-    try:
-        server.start()
+    path, copy = tmp_path / "server" / "fedclust.db", tmp_path / "copy.db"
+    with running_server(tmp_path / "server") as server:
         world_of(server)
         run(server, "backup", "--out", str(copy))
         server.stop()
@@ -47,8 +45,6 @@ def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
         assert server.get("/readyz").status_code == 200
         api = ApiCaller(server.base_url, server.operator_token)
         assert api.ok("GET", "/v1/sessions/heart", server.operator_token)["state"] == "running"
-    finally:
-        server.kill()
 
 
 def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import httpx
 
@@ -139,11 +140,9 @@ def lasting_port() -> int:
 
 
 @contextmanager
-def running_server(
-    data_dir: Path, *flags: str, env: Mapping[str, str] | None = None, empty: bool = False
-) -> Iterator[ServerProcess]:
+def running_server(data_dir: Path, *flags: str, **more: Any) -> Iterator[ServerProcess]:
     """Run a coordinator on ``data_dir`` (made if missing) for the length of a ``with`` block."""
-    server = ServerProcess(data_dir, flags, env or {}, empty=empty)
+    server = ServerProcess(data_dir, flags, **more)
     try:
         server.start()
         yield server

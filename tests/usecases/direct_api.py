@@ -354,6 +354,17 @@ def at_once(act: Callable[[Any], Any], cases: Sequence[Any]) -> list[Any]:
         return list(pool.map(one, cases))
 
 
+def paged(read: Callable[..., Any], *asked: Any, limit: int) -> list[Any]:
+    """Return all items of a list, read page by page."""
+    found, cursor = [], None
+    while True:
+        page = read(*asked, limit, cursor)
+        assert len(page.items) <= limit
+        found += page.items
+        if (cursor := page.next) is None:
+            return found
+
+
 def chain(letters: str, first: int = 1) -> TableHeads:
     """Return heads of a table, one for each letter from ``a`` to ``f``."""
     return TableHeads(first=first, heads=tuple(each * 16 for each in letters))

@@ -11,7 +11,7 @@ from fedclust_service.domain.tokens import TokenText, new_token
 from fedclust_service.usecases import principals as use
 from support.clock import ManualClock
 from support.timeouts import eventually
-from usecases.direct_api import ANALYST, OPERATOR, DirectApi, at_once, refusal, site
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, at_once, paged, refusal, site
 
 DAY = 86_400
 
@@ -202,12 +202,5 @@ def test_lists_page_through_all_names_in_the_order_of_bytes(both: DirectApi) -> 
     names = ["a", "a-z", "a0", "aa", "b", "z-1", "z0", "zz"]
     both.register(*reversed(names))
     use.create_principal(both.co, OPERATOR, Role.ANALYST, PrincipalCreate(name="ab"))
-    seen, cursor = [], None
-    while True:
-        page = use.list_principals(both.co, ANALYST, Role.SITE, 3, cursor)
-        seen += [each.name for each in page.items]
-        assert all(each.tokens is None for each in page.items)
-        cursor = page.next
-        if cursor is None:
-            break
-    assert seen == names
+    seen = paged(use.list_principals, both.co, ANALYST, Role.SITE, limit=3)
+    assert [(each.name, each.tokens) for each in seen] == [(name, None) for name in names]

@@ -8,7 +8,7 @@ from fedclust_service.usecases import participation, rounds, sessions
 from fedclust_service.usecases.sweeper import sweep
 from support.clock import ManualClock
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
-from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, paged, refusal, site
 
 FOUR = ("a", "b", "c", "d")
 HOUR = 3600
@@ -183,13 +183,10 @@ def test_a_site_sees_of_others_who_answered_and_no_more(direct: DirectApi) -> No
 def test_rounds_page_in_order_with_metrics(direct: DirectApi) -> None:
     direct.session(rounds=5)
     direct.finish("heart")
-    first = rounds.list_rounds(direct.co, ANALYST, "heart", 3)
-    second = rounds.list_rounds(direct.co, ANALYST, "heart", 3, first.next)
-    items = (*first.items, *second.items)
+    items = paged(rounds.list_rounds, direct.co, ANALYST, "heart", limit=3)
     assert [each.number for each in items] == [1, 2, 3, 4, 5]
     assert [each.metrics["votes"] for each in items] == [3, 6, 9, 12, 15]
     assert all(each.aggregation_s >= 0 for each in items)
-    assert second.next is None
 
 
 # --- retention ------------------------------------------------------------------------------------

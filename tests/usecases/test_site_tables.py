@@ -8,7 +8,7 @@ from fedclust.wire.models import SiteTableInfo, TableAcceptance, TableHeads
 from fedclust_service.domain.access import Refusal
 from fedclust_service.usecases import participation, site_tables
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
-from usecases.direct_api import OPERATOR, DirectApi, at_once, chain, refusal, site
+from usecases.direct_api import OPERATOR, DirectApi, at_once, chain, paged, refusal, site
 
 TABLE, OTHER = "0" * 32, "1" * 32
 NAMES = ("one", "two", "three", "four", "five")
@@ -191,13 +191,8 @@ def test_tables_are_listed_page_by_page(direct: DirectApi) -> None:
     tables = [f"{number:032x}" for number in range(5)]
     for each in tables:
         accept(direct, 1, "a", each)
-    found, cursor = [], None
-    while True:
-        page = site_tables.list_tables(direct.co, OPERATOR, "north", 2, cursor)
-        found += [each.table_id for each in page.items]
-        if (cursor := page.next) is None:
-            break
-    assert found == tables
+    found = paged(site_tables.list_tables, direct.co, OPERATOR, "north", limit=2)
+    assert [each.table_id for each in found] == tables
 
 
 # --- several workers ------------------------------------------------------------------------------

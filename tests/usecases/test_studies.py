@@ -13,7 +13,7 @@ from fedclust_service.usecases import events, participation, sessions
 from support.clock import ManualClock
 from support.purpose import PURPOSE
 from usecases import counting_method
-from usecases.direct_api import ANALYST, OPERATOR, SITES, DirectApi, actor, refusal, site
+from usecases.direct_api import ANALYST, OPERATOR, SITES, DirectApi, actor, paged, refusal, site
 
 EVE = actor(Role.ANALYST, "eve")
 
@@ -88,10 +88,8 @@ def test_studies_are_seen_by_those_they_concern(study: DirectApi) -> None:
 def test_studies_are_listed_by_pages(study: DirectApi) -> None:
     for name in ("a", "b"):
         sessions.create_study(study.co, ANALYST, body(name))
-    first = sessions.list_studies(study.co, ANALYST, 2)
-    rest = sessions.list_studies(study.co, ANALYST, 2, first.next)
-    assert [each.name for each in (*first.items, *rest.items)] == ["b", "a", "hearts"]
-    assert rest.next is None
+    found = paged(sessions.list_studies, study.co, ANALYST, limit=2)
+    assert [each.name for each in found] == ["b", "a", "hearts"]
 
 
 def test_a_study_is_deleted_only_without_sessions(study: DirectApi) -> None:
