@@ -263,9 +263,9 @@ def test_small_batches_make_the_same_chain(sealed: Store, clock: ManualClock) ->
     assert last == whole
 
 
-def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: ManualClock) -> None:
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_an_entry_that_commits_late_is_not_skipped(store: Store, clock: ManualClock) -> None:
     """Its id is smaller than one that has been sealed while it was in the air."""
-    store = Store.open(postgres_url, clock)
     written, go_on = threading.Event(), threading.Event()
 
     def late() -> None:
@@ -295,12 +295,11 @@ def test_an_entry_that_commits_late_is_not_skipped(postgres_url: str, clock: Man
     )
     assert late_id < early_id
     assert judged(store).faults == ()
-    store.close()
 
 
-def test_two_sealers_at_once_number_each_entry_once(postgres_url: str, clock: ManualClock) -> None:
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_two_sealers_at_once_number_each_entry_once(store: Store, clock: ManualClock) -> None:
     """The chain's row is locked."""
-    store = Store.open(postgres_url, clock)
     for number in range(60):
         write(store, clock, number)
 
@@ -315,4 +314,3 @@ def test_two_sealers_at_once_number_each_entry_once(postgres_url: str, clock: Ma
         each.join(TIMEOUT_S)
     step = verify_trail(store)
     assert (step.entries, step.faults, step.unsealed) == (60, (), 0)
-    store.close()

@@ -4,7 +4,6 @@ import os
 import sqlite3
 import stat
 import sys
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -39,13 +38,6 @@ def path_of(url: str) -> Path:
 def pragma(store: Store, which: str, name: str) -> object:
     with getattr(store._engines, which).connect() as connection:
         return connection.execute(text(f"PRAGMA {name}")).scalar()
-
-
-@pytest.fixture
-def sqlite_store(sqlite_url: str, clock: ManualClock) -> Iterator[Store]:
-    opened = Store.open(sqlite_url, clock)
-    yield opened
-    opened.close()
 
 
 # ---------------------------------------------------------------------------------- addresses
@@ -88,21 +80,21 @@ def test_a_server_that_is_not_there(clock: ManualClock, tmp_path: Path) -> None:
 # ------------------------------------------------------------------------------- SQLite files
 
 
-def test_sqlite_is_set_up_to_lose_nothing(sqlite_store: Store) -> None:
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_sqlite_is_set_up_to_lose_nothing(store: Store) -> None:
     full, on = 2, 1
     for which in ("write", "read"):
-        assert pragma(sqlite_store, which, "journal_mode") == "wal"
-        assert pragma(sqlite_store, which, "synchronous") == full
-        assert pragma(sqlite_store, which, "secure_delete") == on
-        assert pragma(sqlite_store, which, "foreign_keys") == on
-        assert pragma(sqlite_store, which, "busy_timeout") == 10_000
-    assert pragma(sqlite_store, "read", "query_only") == on
-    assert pragma(sqlite_store, "write", "query_only") == 0
+        assert pragma(store, which, "journal_mode") == "wal"
+        assert pragma(store, which, "synchronous") == full
+        assert pragma(store, which, "secure_delete") == on
+        assert pragma(store, which, "foreign_keys") == on
+        assert pragma(store, which, "busy_timeout") == 10_000
+    assert pragma(store, "read", "query_only") == on
+    assert pragma(store, "write", "query_only") == 0
 
 
-def test_postgres_is_set_up_to_lose_nothing(postgres_url: str, clock: ManualClock) -> None:
-    store = Store.open(postgres_url, clock)
-
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_postgres_is_set_up_to_lose_nothing(store: Store) -> None:
     def setting(tx: Tx, name: str) -> object:
         return tx._connection.execute(text(f"SHOW {name}")).scalar()
 
@@ -120,7 +112,6 @@ def test_postgres_is_set_up_to_lose_nothing(postgres_url: str, clock: ManualCloc
         store.run_tx("writing", writing)
         store.read("reading", reading)
     assert not store.single_process
-    store.close()
 
 
 @POSIX
@@ -295,16 +286,17 @@ def test_a_database_of_something_else_is_left_alone(
 # ------------------------------------------------------------------------------------ scrubbing
 
 
-def test_scrubbed_bytes_leave_the_disk(sqlite_store: Store, sqlite_url: str) -> None:
-    path = path_of(sqlite_url)
-    session, opened = open_round(sqlite_store)
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+def test_scrubbed_bytes_leave_the_disk(store: Store, database_url: str) -> None:
+    path = path_of(database_url)
+    session, opened = open_round(store)
     payload, state = b"marker-of-a-payload" * 600, b"marker-of-a-state" * 600
 
     def arrange(tx: Tx) -> None:
         tx.submissions.insert(submission(opened, "zurich", payload))
         tx.states.put(session.id, 1, state)
 
-    sqlite_store.run_tx("arrange", arrange)
+    store.run_tx("arrange", arrange)
 
     def on_disk(marker: bytes) -> bool:
         files = [path, path.with_name(path.name + "-wal")]
@@ -312,6 +304,6 @@ def test_scrubbed_bytes_leave_the_disk(sqlite_store: Store, sqlite_url: str) -> 
 
     assert on_disk(b"marker-of-a-payload")
     assert on_disk(b"marker-of-a-state")
-    sqlite_store.run_tx("scrub", lambda tx: tx.submissions.scrub(session.id, at(9)))
+    store.run_tx("scrub", lambda tx: tx.submissions.scrub(session.id, at(9)))
     assert not on_disk(b"marker-of-a-payload")
     assert not on_disk(b"marker-of-a-state")

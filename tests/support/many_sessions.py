@@ -14,12 +14,10 @@ from typing import Any
 from sqlalchemy import Table, func, insert, select
 
 from fedclust.definition import canonical, freeze
-from fedclust.schema.feature import Feature
-from fedclust.schema.run_config import Policy
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import SessionCreate
 from fedclust_service.store import Store, Tx, tables
-from support.purpose import PURPOSE
+from support.definitions import session_request
 
 SESSIONS, SITES, ROUNDS = 1000, 20, 4
 ANALYSTS = ("ada", "ben")
@@ -29,10 +27,10 @@ _TURN = (
     *("running", "completed", "recruiting", "completed", "completed"),
     *("failed", "completed", "recruiting", "completed", "cancelled"),
 )
-_FEATURES = tuple(
-    Feature(name=f"measure_{number:02}", unit="mmol/l", lower=0.0, upper=400.0)
+_FEATURES: list[dict[str, Any]] = [
+    {"name": f"measure_{number:02}", "unit": "mmol/l", "lower": 0.0, "upper": 400.0}
     for number in range(15)
-)
+]
 _AT_ONCE = 20_000
 
 
@@ -108,16 +106,14 @@ def fill(store: Store, now: datetime, sessions: int = SESSIONS, entries: int = 2
 
 
 def _request(sites: Sequence[str]) -> SessionCreate:
-    return SessionCreate(
+    return session_request(
+        *_FEATURES,
         name="session",
         title="Session",
-        purpose=PURPOSE,
         contact="ada@registry.example",
         algorithm="lloyd",
         config={"n_clusters": 5},
-        features=_FEATURES,
-        sites=tuple(sites),
-        policy=Policy(),
+        sites=list(sites),
     )
 
 
@@ -182,7 +178,7 @@ def _rounds(
             state="joined" if came else "invited",
             invited_at=created,
             protection_none=False,
-            features=[each.name for each in _FEATURES],
+            features=[each["name"] for each in _FEATURES],
             size_band="1000-4999" if came else None,
             other_persons=False,
             points_short=False,

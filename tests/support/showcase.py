@@ -25,7 +25,6 @@ from support.site_rows import NAMES, breast_cancer
 from support.timeouts import eventually
 
 COLUMNS = (0, 1, 4, 6, 7, 21, 24, 27)
-_UNITS = {0: "µm", 1: "", 4: "", 6: "", 7: "", 21: "", 24: "", 27: ""}
 PURPOSE = (
     "Which types of tumour do four hospitals share, judged by the shape of their cells? The groups "
     "decide which slides two pathologists read first."
@@ -113,18 +112,14 @@ def _hostile_names() -> list[str]:
 
 def _define(api: ApiCaller, name: str, sites: list[str], **changes: Any) -> None:
     spread = load_breast_cancer()
-    changes.setdefault("purpose", PURPOSE)
-    changes.setdefault("contact", "Ada Lovelace, ada@example.org")
-    changes.setdefault(
-        "features",
-        [
-            {
-                "name": str(spread.feature_names[j]),
-                "unit": _UNITS[j],
-                "lower": 0.0,
-                "upper": float(np.ceil(2 * spread.data[:, j].max())),
-            }
-            for j in COLUMNS
-        ],
-    )
-    api.define("ada", name, sites, **changes)
+    features = [
+        {
+            "name": str(spread.feature_names[j]),
+            "unit": "" if j else "µm",
+            "lower": 0.0,
+            "upper": float(np.ceil(2 * spread.data[:, j].max())),
+        }
+        for j in COLUMNS
+    ]
+    usual = {"purpose": PURPOSE, "contact": "Ada Lovelace, ada@example.org", "features": features}
+    api.define("ada", name, sites, **{**usual, **changes})

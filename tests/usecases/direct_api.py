@@ -18,8 +18,6 @@ import numpy as np
 import pytest
 
 from fedclust import rounds
-from fedclust.schema.feature import Feature
-from fedclust.schema.run_config import Policy
 from fedclust.wire import codec
 from fedclust.wire.models import (
     Consents,
@@ -45,7 +43,7 @@ from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
 from fedclust_service.usecases.submissions import Body
 from fedclust_service.usecases.sweeper import sweep
-from support.purpose import PURPOSE
+from support.definitions import session_request
 from support.store_rows import counted, latest_state
 from support.timeouts import TIMEOUT_S
 from usecases import counting_method
@@ -124,16 +122,15 @@ class DirectApi:
     ) -> SessionCreate:
         """Return a definition without a preparation; ``options`` are the method's."""
         rules = {"scaling": "none", "missing": "drop", "min_sites": min(3, len(sites))}
-        return SessionCreate(
+        return session_request(
+            *("age", "chol"),
             name=name,
-            purpose=PURPOSE,
             algorithm=counting_method.NAME,
             config={"width": len(sites), **options},
             seed=7,
-            features=(Feature(name="age"), Feature(name="chol")),
-            sites=sites,
-            start=start,  # type: ignore[arg-type]  # the model refuses what it must
-            policy=Policy(**{**rules, **(policy or {})}),
+            sites=list(sites),
+            start=start,
+            policy={**rules, **(policy or {})},
         )
 
     def define(self, name: str = "heart", **given: Any) -> SessionInfo:

@@ -12,7 +12,7 @@ from fedclust import definition
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
 from fedclust_service.domain.round import RoundState
-from fedclust_service.store import Store, StoreUnavailable, Unwritable, WaitingRound
+from fedclust_service.store import StoreUnavailable, Unwritable, WaitingRound
 from fedclust_service.store.rounds import Rounds
 from fedclust_service.usecases import definitions, participation, results, rounds, sessions, sweeper
 from fedclust_service.usecases.coordinator import Coordinator
@@ -130,21 +130,18 @@ def test_a_starting_process_takes_over_at_once_on_sqlite(direct: DirectApi) -> N
     assert direct.votes("heart")[0].tolist() == [1, 1, 1]
 
 
-def test_on_postgres_a_starting_process_respects_leases(
-    postgres_url: str, clock: ManualClock
-) -> None:
-    store = Store.open(postgres_url, clock)
-    direct = DirectApi(store, clock, dataclasses.replace(LIMITS, driver_poll_s=0.01))
-    direct.answered(rounds=2)
-    die_aggregating(direct)
-    other = direct.another()
+@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
+def test_on_postgres_a_starting_process_respects_leases(both: DirectApi) -> None:
+    both.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
+    both.answered(rounds=2)
+    die_aggregating(both)
+    other = both.another()
     other.start()
-    eventually(lambda: direct.calls("driver.look") > 5)
-    assert direct.info("heart").round == 1
-    clock.advance(30)
-    eventually(lambda: direct.info("heart").round == 2)
+    eventually(lambda: both.calls("driver.look") > 5)
+    assert both.info("heart").round == 1
+    both.clock.advance(30)
+    eventually(lambda: both.info("heart").round == 2)
     other.stop(timeout_s=TIMEOUT_S)
-    store.close()
 
 
 # --- two at once ----------------------------------------------------------------------------------
