@@ -24,19 +24,19 @@ from sqlalchemy.engine import make_url
 
 from e2e.random_kills import D, K, rows, shared
 from e2e.session_history import Fault, History, Key, Request, violations
-from fedclust import __version__, rounds, simulate
-from fedclust.definition import plan_of, read_definition
-from fedclust.methods.registry import METHODS
+from fedclust import rounds, simulate
+from fedclust.definition import plan_of
 from fedclust.rounds import Plan
 from fedclust.schema.size_bands import size_band
 from fedclust.schema.task import Points
 from fedclust.wire import codec
+from fedclust.wire.models import SessionInfo
 from fedclust.wire.submissions import BINARY, payload_bytes, write_submission
 from fedclust_service.clock import StoreClock
 from fedclust_service.domain.access import AuditSearch
 from fedclust_service.store import Store, Tx
 from support.api_caller import NOBODY
-from support.consortium import Consortium, columns, declared
+from support.consortium import Consortium, columns, declared, participation_in
 from support.databases import PostgresServer
 from support.definitions import session_body
 from support.driven import data_of, site_step
@@ -176,17 +176,11 @@ class _Scene:
         self._sessions += 1
         with self._person(self._people.analyst_token) as analyst:
             created = analyst.insist("POST", "/v1/sessions", json=self._definition | {"name": name})
-        info = created.json()
-        plan = plan_of(read_definition(codec.canonical_json(info["definition"])))
+        info = SessionInfo.model_validate_json(created.content)
+        plan = plan_of(info.definition)
         if not self._points:
             self._points = {site: data_of(plan, rows) for site, rows in self._data.items()}
-        joining = {
-            "definition_sha256": info["definition_sha256"],
-            "features": columns(D),
-            "sdk_version": __version__,
-            "methods": {each: [method.version] for each, method in METHODS.items()},
-            "engine": [rounds.VERSION],
-        }
+        joining = participation_in(info, columns(D)).model_dump(mode="json", exclude_none=True)
         sites = [
             _Site(
                 *(self._person(token), name, site, plan, self._points[site]),
