@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedclust import simulate
@@ -97,10 +98,8 @@ def _rows() -> dict[str, np.ndarray]:
 
 
 def _write(path: Path, rows: np.ndarray) -> Path:
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["mrn", "x", "y"])
-        writer.writerows([f"p{i}", *map(repr, row)] for i, row in enumerate(rows.tolist()))
+    ids = [f"p{i}" for i in range(len(rows))]
+    pd.DataFrame(rows, ids, ["x", "y"]).to_csv(path, index_label="mrn")
     return path
 
 
@@ -187,10 +186,9 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
 
     expected = simulate("lloyd", rows, config={"n_clusters": 2}, features=["x", "y"], seed=11)
     for name in SITES:
-        with (place / f"{name}.labels").open(encoding="utf-8") as file:
-            table = list(csv.reader(file))
-        assert table[0] == ["mrn", "cluster"]
-        assert [int(line[1]) for line in table[1:]] == expected.labels_[name].tolist()
+        table = pd.read_csv(place / f"{name}.labels")
+        assert [*table] == ["mrn", "cluster"]
+        assert table["cluster"].tolist() == expected.labels_[name].tolist()
         assert SessionResult.load(place / f"{name}.fedclust").site == name
         assert [e["state"] for e in json.loads(shell.run(name, "agent", "list", "--json"))] == [
             "done"

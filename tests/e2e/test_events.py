@@ -4,9 +4,8 @@ import json
 import signal
 import sqlite3
 import sys
-import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -72,18 +71,10 @@ def found(server: ServerProcess) -> Consortium:
 def test_a_session_is_followed_to_its_end(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as server:
         people = found(server)
-        live: list[tuple[float, Event]] = []
-
-        def watch() -> None:
-            with stream(server.base_url, people.analyst_token) as response:
-                live.extend((time.monotonic(), event) for event in events(response))
-
-        watcher = threading.Thread(target=watch)
-        watcher.start()
-        people.run(SESSION, rows(), tmp_path)
-        watcher.join(TIMEOUT_S)
-        assert not watcher.is_alive(), "the stream did not end with the session"
-        seen = [event for _, event in live]
+        with ThreadPoolExecutor(1) as pool:
+            live = pool.submit(all_events, server.base_url, people.analyst_token)
+            people.run(SESSION, rows(), tmp_path)
+            seen = live.result(TIMEOUT_S)  # The stream ends with the session.
         ids = [event["id"] for event in seen]
         assert ids == sorted(set(ids))
         names = [event["event"] for event in seen]

@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import cast
@@ -277,16 +278,14 @@ def test_an_entry_that_commits_late_is_not_skipped(store: Store, clock: ManualCl
 
         store.run_tx("late", work)
 
-    thread = threading.Thread(target=late)
-    thread.start()
-    try:
-        assert written.wait(TIMEOUT_S)
-        write(store, clock, 1)
-        first = seal(store)
-        assert first.number == 1
-    finally:
-        go_on.set()
-        thread.join(TIMEOUT_S)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(late)
+        try:
+            assert written.wait(TIMEOUT_S)
+            write(store, clock, 1)
+            assert seal(store).number == 1
+        finally:
+            go_on.set()
     second = seal(store)
     assert second.number == 2
     late_id, early_id = (
@@ -303,14 +302,11 @@ def test_two_sealers_at_once_number_each_entry_once(store: Store, clock: ManualC
     for number in range(60):
         write(store, clock, number)
 
-    def go() -> None:
+    def go(_: int) -> None:
         for _ in range(30):
             seal(store, limit=2)
 
-    threads = [threading.Thread(target=go) for _ in range(3)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join(TIMEOUT_S)
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(go, range(3)))
     step = verify_trail(store)
     assert (step.entries, step.faults, step.unsealed) == (60, (), 0)

@@ -3,7 +3,7 @@
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -37,14 +37,13 @@ def held(direct: DirectApi, work: Any = None) -> Iterator[None]:
         if work is not None:
             work(uow)
 
-    writer = threading.Thread(target=lambda: direct.co.submissions.commit("heart", hold))
-    writer.start()
-    assert inside.wait(TIMEOUT_S)
-    try:
-        yield
-    finally:
-        go.set()
-        writer.join(TIMEOUT_S)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(direct.co.submissions.commit, "heart", hold)
+        assert inside.wait(TIMEOUT_S)
+        try:
+            yield
+        finally:
+            go.set()
 
 
 def send(direct: DirectApi, who: str, body: bytes, number: int = 1) -> Future[Submitted]:
@@ -86,21 +85,20 @@ def test_who_sends_or_reads_waits_for_no_lock(both: DirectApi) -> None:
         inside.set()
         assert go.wait(TIMEOUT_S)
 
-    holder = threading.Thread(target=lambda: both.store.run_tx("test.hold", hold))
-    holder.start()
-    try:
-        assert inside.wait(TIMEOUT_S)
-        sent = [
-            submissions.submit(both.co, site("north"), name, 1, Body(bodies[name], BINARY))
-            for name in names
-        ]
-        # Its first use is to be recorded.
-        assert principals.authenticate(both.co, issued.token).name == "north"
-        assert both.view("s9", "south").response.status == "work"
-        assert not any(each.done() for each in sent)
-    finally:
-        go.set()
-        holder.join(TIMEOUT_S)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(both.store.run_tx, "test.hold", hold)
+        try:
+            assert inside.wait(TIMEOUT_S)
+            sent = [
+                submissions.submit(both.co, site("north"), name, 1, Body(bodies[name], BINARY))
+                for name in names
+            ]
+            # Its first use is to be recorded.
+            assert principals.authenticate(both.co, issued.token).name == "north"
+            assert both.view("s9", "south").response.status == "work"
+            assert not any(each.done() for each in sent)
+        finally:
+            go.set()
     assert all(each.result(TIMEOUT_S).created for each in sent)
     eventually(lambda: not both.co.touching)
     token = both.store.read("t", lambda tx: tx.tokens.get(issued.id))
