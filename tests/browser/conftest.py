@@ -44,9 +44,11 @@ class Watched:
         return [url for url in self.asked if not url.startswith(own)]
 
 
-def signed_in(browser: Browser, base_url: str, token: str | None) -> BrowserContext:
+def signed_in(
+    browser: Browser, base_url: str, token: str | None, *, script: bool = True
+) -> BrowserContext:
     """Return a browser of its own in which somebody has signed in, or nobody."""
-    context = browser.new_context(base_url=base_url, viewport=WIDE)
+    context = browser.new_context(base_url=base_url, viewport=WIDE, java_script_enabled=script)
     context.set_default_timeout(TIMEOUT_S * 1_000)
     if token is not None:
         headers, form = {"Origin": base_url}, {"token": token}

@@ -207,12 +207,8 @@ def test_neither_rows_of_patients_nor_the_rest_of_a_file_leave_the_browser(
 
 
 def test_the_table_needs_no_script(registered: Registered, browser: Browser) -> None:
-    signed = signed_in(browser, registered.local.base_url, registered.api.tokens["ada"])
-    context = browser.new_context(
-        base_url=registered.local.base_url,
-        java_script_enabled=False,
-        storage_state=signed.storage_state(),
-    )
+    token = registered.api.tokens["ada"]
+    context = signed_in(browser, registered.local.base_url, token, script=False)
     page = context.new_page()
     page.goto("/ui/new-session")
     rows = page.locator("#columns tbody")
@@ -229,4 +225,3 @@ def test_the_table_needs_no_script(registered: Registered, browser: Browser) -> 
     expect(page.get_by_role("heading", name="Not complete yet")).to_be_in_viewport()
     expect(page.locator("[name='/features/1/name']")).to_have_value("bmi")
     context.close()
-    signed.close()

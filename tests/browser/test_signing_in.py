@@ -2,8 +2,6 @@
 
 from playwright.sync_api import Browser, Locator, expect
 
-from support.timeouts import TIMEOUT_S
-
 from .conftest import Registered, Watched, signed_in
 
 
@@ -51,10 +49,9 @@ def test_a_site_is_registered_by_keyboard_alone(registered: Registered, watched:
 
 
 def test_no_script_is_needed(registered: Registered, browser: Browser) -> None:
-    context = browser.new_context(java_script_enabled=False)
-    context.set_default_timeout(TIMEOUT_S * 1_000)
+    context = signed_in(browser, registered.local.base_url, None, script=False)
     page = context.new_page()
-    page.goto(f"{registered.local.base_url}/ui/account")
+    page.goto("/ui/account")
     page.get_by_label("Your token").fill("fca_wrong")
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("alert").filter(has_text="not a complete token")).to_be_visible()

@@ -6,7 +6,6 @@ take part, each in a thread of its own through the SDK; ``Command`` is a site as
 
 from __future__ import annotations
 
-import csv
 import signal
 import subprocess
 import sys
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from fedclust.client import Client
@@ -120,21 +120,16 @@ def declared(n: int, lower: float = -1e3, upper: float = 2e4) -> list[dict[str, 
 
 def write_csv(path: Path, X: NDArray[np.float64], has: Sequence[int] | None = None) -> None:
     """Write rows with a record number, of all columns or of some; they read back bit for bit."""
-    kept = range(X.shape[1]) if has is None else has
+    kept = list(range(X.shape[1]) if has is None else has)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(["record", *(f"x{column}" for column in kept)])
-        writer.writerows(
-            [f"{path.parent.name}-{index}", *row]
-            for index, row in enumerate(X[:, list(kept)].tolist())
-        )
+    ids = [f"{path.parent.name}-{index}" for index in range(len(X))]
+    rows = pd.DataFrame(X[:, kept], ids, [f"x{column}" for column in kept])
+    rows.to_csv(path, index_label="record")
 
 
 def read_labels(path: Path) -> NDArray[np.int64]:
     """Read a labels file, in the order of its rows."""
-    with path.open(encoding="utf-8", newline="") as file:
-        return np.array([int(row[1]) for row in list(csv.reader(file))[1:]], dtype=np.int64)
+    return pd.read_csv(path).iloc[:, 1].to_numpy(np.int64)
 
 
 class Command:

@@ -4,7 +4,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -262,13 +262,9 @@ def test_kill_around_the_commit_of_a_batch(
     database_url: str, clock: ManualClock, when: str
 ) -> None:
     """Between the statements and the commit nobody has been told anything, and nothing is there."""
-    with_store = Store.open(database_url, clock)
-    DirectApi(with_store, clock).session(sites=("a", "b", "c", "d"))
-    with_store.close()
+    with closing(Store.open(database_url, clock)) as store:
+        DirectApi(store, clock).session(sites=("a", "b", "c", "d"))
     child = run([sys.executable, "-c", _CHILD, database_url, when], cwd=Path(__file__).parents[1])
-    store = Store.open(database_url, clock, serving=True)
-    try:
+    with closing(Store.open(database_url, clock, serving=True)) as store:
         assert DirectApi(store, clock).stored() == list(child.stderr)
         assert child.stderr == ("" if when == "before" else "abc")
-    finally:
-        store.close()
