@@ -31,10 +31,14 @@ def _result(sizes: tuple[int | None, ...], **by_site: tuple[int | None, ...]) ->
     return result_of(np.arange(float(len(sizes)))[:, None], profile=None, **about)
 
 
-def test_a_site_reads_its_own_sizes_and_mapping_only() -> None:
-    shown = visible_result(NORTH, _result((30, 12), north=(10, 7), south=(20, 5)))
+def test_a_site_reads_its_own_sizes_and_mapping_and_an_analyst_all_sizes_alone() -> None:
+    found = _result((30, 12), north=(10, 7), south=(20, 5))
+    shown = visible_result(NORTH, found)
     assert shown.site_sizes == {"north": (10, 7)}
     assert shown.mapping == {"north": (0, 1)}
+    shown = visible_result(ANALYST, found)
+    assert shown.site_sizes == {"north": (10, 7), "south": (20, 5)}
+    assert shown.mapping == {}
 
 
 def test_a_site_reads_its_own_outcomes_and_those_of_all_sites_together() -> None:
@@ -62,9 +66,3 @@ def test_a_site_reads_of_its_own_columns_alone() -> None:
         assert shown.site_differences.cramers_v == 0.1
         all_sites = visible_result(ANALYST, found.model_copy(update={"site_differences": differ}))
         assert all_sites.site_differences == differ
-
-
-def test_analysts_read_sizes_by_site_and_no_mapping() -> None:
-    shown = visible_result(ANALYST, _result((30, 12), north=(10, 7), south=(20, 5)))
-    assert shown.site_sizes == {"north": (10, 7), "south": (20, 5)}
-    assert shown.mapping == {}

@@ -228,20 +228,13 @@ def test_a_head_noted_elsewhere_is_read_in_either_form() -> None:
         assert Head.noted(wrong) is None
 
 
-def test_a_noted_number_counts(sealed: Store) -> None:
+def test_one_change_is_one_fault_and_a_noted_number_counts(sealed: Store) -> None:
     last = judged(sealed).head.rpartition(":")[2]
     assert judged(sealed, Head(11, last)).faults
     assert judged(sealed, Head()).faults == ()
-
-
-def test_what_is_no_time_is_a_fault_and_no_error(sealed: Store) -> None:
+    # What is no time is a fault, and no error.
     bad = "yesterday" if sealed.single_process else "infinity"
     sql(sealed, "UPDATE audit SET at = :bad WHERE number = 5", bad=bad)
-    assert len(judged(sealed).faults) == 1
-
-
-def test_one_change_is_one_fault(sealed: Store) -> None:
-    sql(sealed, "UPDATE audit SET actor = 'site:basel' WHERE number = 5")
     assert judged(sealed).faults == ("entry 5: it or its place in the chain was changed",)
 
 

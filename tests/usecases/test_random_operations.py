@@ -27,7 +27,7 @@ from fedclust_service.usecases.sweeper import sweep
 from support.clock import ManualClock
 from support.store_rows import latest_state
 from usecases import counting_method
-from usecases.direct_api import ANALYST, DirectApi, site
+from usecases.direct_api import ANALYST, DirectApi, refusal, site
 
 NAMES = ("a", "b", "c", "d", "e")
 ROUNDS = 4
@@ -128,15 +128,13 @@ class Trial:
         if not self.acknowledged:
             return
         number, who = self.random.choice(list(self.acknowledged))
-        with pytest.raises(Refusal) as caught:
-            self.direct.put("heart", who, b"other", number)
-        assert caught.value.slug == "submission-differs"
+        refused = refusal(self.direct.put, "heart", who, b"other", number)
+        assert refused.slug == "submission-differs"
 
     def nonsense(self) -> None:
         who, number = self.who(), self.random.randint(1, ROUNDS + 1)
         if (number, who) not in self.acknowledged:
-            with pytest.raises(Refusal):
-                self.direct.put("heart", who, b"\xc1nonsense", number)
+            refusal(self.direct.put, "heart", who, b"\xc1nonsense", number)
 
     def aggregate(self) -> None:
         self.direct.another().driver.run_once()
