@@ -75,9 +75,7 @@ def test_sites_with_different_columns_get_what_simulate_gives(
         assert np.array_equal(SessionResult.load(saved).predict(new), distances.argmin(axis=1))
 
 
-def test_sites_that_share_no_feature_wait_and_one_that_lies_is_refused(
-    server: ServerProcess,
-) -> None:
+def test_sites_that_share_no_feature_wait_and_a_lie_is_refused(server: ServerProcess) -> None:
     consortium = Consortium.found(server.base_url, server.operator_token, tuple(HAS))
     body = {"algorithm": "overlap", "config": {"n_clusters": 3}, "policy": POLICY}
     info = consortium.create("apart", 4, **body)

@@ -114,6 +114,13 @@ def test_what_simulate_refuses_of_a_trajectory(tmp_path: Path, command_line: Com
         assert message in " ".join(command_line.err.split())
 
 
+def columns_asked(people: Consortium, rows: Dataset, place: Path) -> tuple[str, Any]:
+    """Return what ada is told of the columns, and the request."""
+    with Site(people.url, token=people.site_tokens["ada"], state_dir=place / "ada") as site:
+        request = site.check("crea", rows, person="mrn")
+    return dict(request.text())["columns"], request
+
+
 def released(directory: Path) -> dict[str, str]:
     """Return what the one table of a site has released, by column."""
     (record,) = CohortStore(SiteState(directory)).records().values()
@@ -125,11 +132,8 @@ def test_a_session_from_long_files_and_another_grid_after_it(tmp_path: Path) -> 
     with running_server(tmp_path / "server") as server:
         consortium = Consortium.found(server.base_url, server.operator_token, SITES)
         consortium.create("crea", 1, features=[GRID], config={"n_clusters": 3})
-        with Site(
-            server.base_url, token=consortium.site_tokens["ada"], state_dir=tmp_path / "ada"
-        ) as site:
-            request = site.check("crea", data["ada"], person="mrn")
-        assert "crea (mg/dl, trajectory at 0, 2, 4, 6 days" in dict(request.text())["columns"]
+        said, request = columns_asked(consortium, data["ada"], tmp_path)
+        assert "crea (mg/dl, trajectory at 0, 2, 4, 6 days" in said
         assert any("from column wert; a row for each value" in each for each in request.data.lines)
         assert request.persons == 60
 
@@ -165,11 +169,7 @@ def test_a_session_of_summaries_finds_the_trends(tmp_path: Path) -> None:
     with running_server(tmp_path / "server") as server:
         consortium = Consortium.found(server.base_url, server.operator_token, SITES)
         consortium.create("crea", 1, algorithm="mixture", **options)
-        with Site(
-            server.base_url, token=consortium.site_tokens["ada"], state_dir=tmp_path / "ada"
-        ) as site:
-            request = site.check("crea", data["ada"], person="mrn")
-        said = dict(request.text())["columns"]
+        said, _ = columns_asked(consortium, data["ada"], tmp_path)
         assert "crea (mg/dl, trajectory: slope, curvature, auc of each person)" in said
         in_blocks = Dataset(tmp_path / "brno.csv", mapping=MAPPING, out_of_core=True)
         results = consortium.run("crea", {**data, "brno": in_blocks}, tmp_path, person="mrn")

@@ -115,9 +115,7 @@ def test_a_result_of_one_k_has_no_other(finished: Running) -> None:
     assert "compared no numbers" in refused.json()["errors"][0]["message"]
 
 
-def test_csv_is_the_centroids_and_the_sizes_that_were_measured(
-    finished: Running,
-) -> None:
+def test_csv_is_the_centroids_and_the_sizes_that_were_measured(finished: Running) -> None:
     response = read(finished, "ada", CSV)
     assert response.headers["Content-Disposition"] == 'attachment; filename="heart.csv"'
     header, *rows = csv.reader(io.StringIO(response.text))

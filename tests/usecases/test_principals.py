@@ -183,9 +183,7 @@ def test_use_is_recorded_at_most_once_a_minute(direct: DirectApi, clock: ManualC
     assert info.tokens[0].last_used_at == clock.now()
 
 
-def test_secrets_are_stored_as_hmac_only_and_revoked_by_their_owners_path(
-    direct: DirectApi,
-) -> None:
+def test_secrets_are_stored_as_hmac_only_and_revoked_by_their_owners(direct: DirectApi) -> None:
     token = issue(direct)
     row = direct.store.read("test", lambda tx: tx.tokens.get(token.split("_")[1]))
     assert token.split("_")[2][:43] not in repr(row)

@@ -120,9 +120,7 @@ def test_cancelling_fails_the_open_round_and_is_idempotent(direct: DirectApi) ->
     assert direct.view("heart", "north").response.status == "ended"
 
 
-def test_recruiting_moves_no_deadline_and_once_cancelled_does_not_start(
-    direct: DirectApi,
-) -> None:
+def test_recruiting_moves_no_deadline_and_once_cancelled_does_not_start(direct: DirectApi) -> None:
     direct.define()
     assert refusal(move, direct, direct.clock.now()).slug == "wrong-state", "nothing collects"
     sessions.cancel_session(direct.co, ANALYST, "heart")

@@ -254,9 +254,7 @@ def test_a_list_is_searched_and_paged(place: Place, operator: Reader) -> None:
 # --- the overview ---------------------------------------------------------------------------------
 
 
-def test_the_overview_says_what_needs_attention_and_where_to_solve_it(
-    place: Place, operator: Reader
-) -> None:
+def test_the_overview_says_what_needs_attention_and_where_to_solve_it(operator: Reader) -> None:
     shown = operator.open("/ui/overview")
     assert "Round 1 of session heart is past its deadline." in shown
     assert "Waits for north, south, west</bdi>." in shown

@@ -196,7 +196,9 @@ def test_a_session_without_a_result_says_so(api: ApiCaller, session: str, says: 
 
 
 @pytest.mark.parametrize(("name", "query"), [("ada", "?k=2"), ("north", "")])
-def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, query: str) -> None:
+def test_downloads_and_the_ro_crate_are_what_the_sdk_makes_of_the_api(
+    api: ApiCaller, name: str, query: str, tmp_path: Path
+) -> None:
     facts, me = facts_for(api, name, "swept", query), api.reader(name)
     stem = "swept-k2" if query else "swept"
     expected = {file: report_bytes(facts, file) for file in REPORTS}
@@ -226,22 +228,15 @@ def test_downloads_are_what_the_sdk_makes_of_the_api(api: ApiCaller, name: str, 
         assert answer.headers["Content-Security-Policy"].startswith("default-src 'none'")
         assert "script" not in answer.headers["Content-Security-Policy"]
 
-
-@pytest.mark.parametrize(("name", "query"), [("ada", "?k=2"), ("north", "")])
-def test_the_ro_crate_is_what_the_sdk_writes(
-    api: ApiCaller, name: str, query: str, tmp_path: Path
-) -> None:
-    me, address = api.reader(name), "/ui/sessions/swept/result/ro-crate.zip"
     with Client(api.base_url, api.tokens[name]) as client:
         result = client.result("swept")
     result = result.at(2) if query else result
     for licence in ("", "CC0-1.0"):
         result.save_ro_crate(tmp_path / "crate.zip", licence)
         joined = f"{query or '?'}&license={licence}"
-        answer = me.client.get(f"{address}{joined}")
+        answer = me.client.get(f"/ui/sessions/swept/result/ro-crate.zip{joined}")
         assert (answer.status_code, answer.headers["Content-Type"]) == (200, "application/zip")
         assert answer.content == (tmp_path / "crate.zip").read_bytes()
-        stem = "swept-k2" if query else "swept"
         said = f'attachment; filename="{stem}-ro-crate.zip"'
         assert answer.headers["Content-Disposition"] == said
     provenance = result.provenance
