@@ -225,22 +225,14 @@ def test_secrets_are_read_from_files(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (folder / "fedclust_database_url").write_text(url + "\n")
     (folder / "fedclust_secret_key").write_text(f"{SECRET},{SECRET[::-1]}\n")
     (folder / "another_programs_secret").write_text("x")
-    for settings in (
-        load_settings({"secrets_dir": str(folder)}, None),
-        _with(monkeypatch, FEDCLUST_SECRETS_DIR=str(folder)),
-    ):
+    by_flag = load_settings({"secrets_dir": str(folder)}, None)
+    monkeypatch.setenv("FEDCLUST_SECRETS_DIR", str(folder))
+    for settings in (by_flag, load_settings({}, None)):
         assert settings.store_url == url
         assert [key.get_secret_value() for key in settings.secret_key] == [SECRET, SECRET[::-1]]
         assert SECRET not in str(settings.shown())
     other = {"secrets_dir": str(folder), "database_url": "sqlite:///x.db"}
     assert load_settings(other, None).store_url == "sqlite:///x.db"
-
-
-def _with(monkeypatch: pytest.MonkeyPatch, **variables: str) -> Settings:
-    with monkeypatch.context() as patch:
-        for name, value in variables.items():
-            patch.setenv(name, value)
-        return load_settings({}, None)
 
 
 def test_how_long_a_sign_in_lasts_reaches_the_core() -> None:

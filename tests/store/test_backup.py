@@ -4,6 +4,7 @@ import os
 import shlex
 import sqlite3
 import stat
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from fedclust_service.store import (
     Store,
     StoreError,
     StoreLocked,
+    Tx,
     Unwritable,
     UrlRefused,
     backup,
@@ -32,9 +34,8 @@ POSTGRES = "postgresql+psycopg://fedclust:secret-word@db.example:5433/clusters?s
 def copy(sqlite_url: str, tmp_path: Path, clock: ManualClock) -> Path:
     """Return a copy of a database with one site, taken while it is served."""
     with_site(sqlite_url, clock, "north")
-    store = Store.open(sqlite_url, clock, serving=True)
-    made = backup.backup(sqlite_url, tmp_path / "copies.db")
-    store.close()
+    with closing(Store.open(sqlite_url, clock, serving=True)):
+        made = backup.backup(sqlite_url, tmp_path / "copies.db")
     assert made.sha256 == sha256(made.path.read_bytes())
     assert made.size == made.path.stat().st_size
     assert made.migration == tables.SCHEMA_REVISION
@@ -42,9 +43,8 @@ def copy(sqlite_url: str, tmp_path: Path, clock: ManualClock) -> Path:
 
 
 def with_site(url: str, clock: ManualClock, name: str) -> None:
-    store = Store.open(url, clock)
-    store.run_tx("add", lambda tx: tx.principals.add(Role.SITE, name, ""))
-    store.close()
+    with closing(Store.open(url, clock)) as store:
+        store.run_tx("add", lambda tx: tx.principals.add(Role.SITE, name, ""))
 
 
 def test_a_copy_is_one_private_file_that_can_be_read_where_nothing_can_be_written(
@@ -54,38 +54,33 @@ def test_a_copy_is_one_private_file_that_can_be_read_where_nothing_can_be_writte
     assert not list(tmp_path.glob(".copies*"))
     if os.name == "posix":
         assert stat.S_IMODE(copy.stat().st_mode) == 0o600
-    connection = sqlite3.connect(f"{copy.as_uri()}?mode=ro&immutable=1", uri=True)
-    assert connection.execute("SELECT name FROM principals").fetchall() == [("north",)]
-    connection.close()
+    with closing(sqlite3.connect(f"{copy.as_uri()}?mode=ro&immutable=1", uri=True)) as connection:
+        assert connection.execute("SELECT name FROM principals").fetchall() == [("north",)]
 
 
 def test_a_transaction_under_way_is_not_in_it(
     sqlite_url: str, tmp_path: Path, clock: ManualClock
 ) -> None:
-    store = Store.open(sqlite_url, clock, serving=True)
-
-    def add_and_copy(tx: object) -> None:
-        tx.principals.add(Role.SITE, "half", "")  # type: ignore[attr-defined]
+    def add_and_copy(tx: Tx) -> None:
+        tx.principals.add(Role.SITE, "half", "")
         backup.backup(sqlite_url, tmp_path / "copy.db")
 
-    store.run_tx("add", add_and_copy)
-    store.close()
-    connection = sqlite3.connect(tmp_path / "copy.db")
-    assert connection.execute("SELECT count(*) FROM principals").fetchone() == (0,)
-    connection.close()
+    with closing(Store.open(sqlite_url, clock, serving=True)) as store:
+        store.run_tx("add", add_and_copy)
+    with closing(sqlite3.connect(tmp_path / "copy.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM principals").fetchone() == (0,)
 
 
 def test_a_copy_put_back_is_a_store(copy: Path, tmp_path: Path, clock: ManualClock) -> None:
     url = f"sqlite:///{tmp_path / 'back.db'}"
     made = backup.restore(copy, url)
     assert made.sha256 == sha256(copy.read_bytes())
-    store = Store.open(url, clock, serving=True)
-    names = [each.name for each in store.read("all", lambda tx: tx.principals.list(Role.SITE, 9))]
-    assert names == ["north"]
-    with_site(url, clock, "south")
-    with pytest.raises(StoreLocked):
-        backup.restore(copy, url)
-    store.close()
+    with closing(Store.open(url, clock, serving=True)) as store:
+        found = store.read("all", lambda tx: tx.principals.list(Role.SITE, 9))
+        assert [each.name for each in found] == ["north"]
+        with_site(url, clock, "south")
+        with pytest.raises(StoreLocked):
+            backup.restore(copy, url)
 
 
 @pytest.mark.parametrize("suffix", ["", "-wal", "-shm", "-journal"])
@@ -104,9 +99,8 @@ def test_only_our_databases_are_copied(copy: Path, tmp_path: Path) -> None:
     text = tmp_path / "text"
     text.write_text("no database, but long enough to be read as one " * 50)
     foreign = tmp_path / "foreign"
-    connection = sqlite3.connect(foreign)
-    connection.execute("CREATE TABLE theirs (id INTEGER)")
-    connection.close()
+    with closing(sqlite3.connect(foreign)) as connection:
+        connection.execute("CREATE TABLE theirs (id INTEGER)")
     for source in (text, foreign):
         with pytest.raises(SchemaProblem, match="not a database of fedclust"):
             backup.restore(source, url)

@@ -2,6 +2,7 @@
 
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -76,9 +77,8 @@ def test_a_database_with_rows_goes_down_and_the_program_starts_on_it(
     store.close()
     migrate.downgrade(database_url, "base")
     assert on(database_url, schema) == {}
-    store = Store.open(database_url, clock)
-    open_round(store)
-    store.close()
+    with closing(Store.open(database_url, clock)) as store:
+        open_round(store)
 
 
 def test_alembic_sees_no_difference_to_the_tables(database_url: str) -> None:

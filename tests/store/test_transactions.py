@@ -132,13 +132,12 @@ def test_sqlite_waits_for_another_process_and_repeats(
         if len(pauses) == 3:
             other.execute("ROLLBACK")
 
-    store = Store.open(sqlite_url, clock, busy_timeout_s=0.01, pause=pause)
-    store.run_tx("add", add("zurich"))
-    assert names(store) == ["zurich"]
-    assert counted(store, "add") == {"calls": 1, "retries": 3, "failures": 0}
+    with closing(Store.open(sqlite_url, clock, busy_timeout_s=0.01, pause=pause)) as store:
+        store.run_tx("add", add("zurich"))
+        assert names(store) == ["zurich"]
+        assert counted(store, "add") == {"calls": 1, "retries": 3, "failures": 0}
     assert len(pauses) == 3
     assert 0 < pauses[0] < pauses[1] < pauses[2] < 0.05
-    store.close()
 
 
 def test_sqlite_gives_up_when_it_stays_busy(
@@ -161,11 +160,10 @@ def test_repetition_ends_in_time(
     sqlite_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "REPEAT_WITHIN_S", 0.0)
-    store = Store.open(sqlite_url, clock, busy_timeout_s=0.01)
-    with pytest.raises(StoreBusy):
-        store.run_tx("add", add("zurich"))
-    assert counted(store, "add")["retries"] == 0
-    store.close()
+    with closing(Store.open(sqlite_url, clock, busy_timeout_s=0.01)) as store:
+        with pytest.raises(StoreBusy):
+            store.run_tx("add", add("zurich"))
+        assert counted(store, "add")["retries"] == 0
 
 
 @pytest.mark.parametrize("state", REPEATABLE.values(), ids=REPEATABLE.keys())
