@@ -21,6 +21,7 @@ from fedclust_dual import METHOD, server
 from fedclust_dual.config import Config
 from fedclust_dual.messages import multiplier_digest
 from support.driven import Run, data_of, drive
+from support.points import violation
 from support.site_rows import blobs, least_inertia, pooled
 
 FloatArray = NDArray[np.float64]
@@ -318,10 +319,9 @@ def test_a_value_that_the_box_excludes_is_refused() -> None:
             "value": cost - 1e-6,
         }
     )
-    with pytest.raises(RuleViolation) as caught:
-        rounds.check(plan, task, lie, p=1, size_band=None)
-    assert (caught.value.rule, caught.value.pointer) == ("dual-value", "/value")
-    assert "declared bounds" in caught.value.message
+    broken = violation(rounds.check, plan, task, lie, p=1, size_band=None)
+    assert (broken.rule, broken.pointer) == ("dual-value", "/value")
+    assert "declared bounds" in broken.message
 
 
 # --- Privacy --------------------------------------------------------------------------------------
@@ -392,17 +392,15 @@ def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes
         part = {"multipliers": mu, "digest": multiplier_digest(mu)}
         wrong = replace(wrong, site=task.site.model_copy(update=part))
     assert rounds.local_step(plan, task, points, memory={}, **STEP)[0] is not None
-    with pytest.raises(RuleViolation) as refused:
-        rounds.local_step(plan, wrong, points, memory={}, **STEP)
-    assert refused.value.rule in ("task", "shape")
+    broken = violation(rounds.local_step, plan, wrong, points, memory={}, **STEP)
+    assert broken.rule in ("task", "shape")
 
 
 def test_a_mean_of_another_number_of_columns_is_refused_at_the_site() -> None:
     plan, task, points = _task_of_phase("dual")
     wrong = replace(task, site=task.site.model_copy(update={"mean": task.site.mean[:1]}))
-    with pytest.raises(RuleViolation) as refused:
-        rounds.local_step(plan, wrong, points, memory={}, **STEP)
-    assert broken_task_rule(refused.value) == "task"
+    broken = violation(rounds.local_step, plan, wrong, points, memory={}, **STEP)
+    assert broken_task_rule(broken) == "task"
 
 
 def test_more_dual_rounds_than_defined_and_late_cells_are_refused() -> None:

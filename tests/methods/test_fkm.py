@@ -12,12 +12,11 @@ from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.kmeans_rounds import Judgement
 from fedclust.methods.fkm import DefaultConfig, PaperConfig
 from fedclust.numeric import weighted_kmeans
-from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Points, SiteTask
-from support.points import answer_task, check_answer, config_of, weighted
+from support.points import answer_task, check_answer, config_of, violation, weighted
 from support.site_rows import agreement
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
@@ -82,10 +81,8 @@ def test_check_names_the_candidate_and_the_rule(
     payload = _answer(task, _config())
     arrays = {name: np.array(value, getattr(payload, name).dtype) for name, value in change.items()}
 
-    with pytest.raises(RuleViolation) as caught:
-        check_answer(fkm.METHOD, task, payload.model_copy(update=arrays), _config())
-
-    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+    broken = violation(check_answer, fkm.METHOD, task, payload.model_copy(update=arrays), _config())
+    assert (broken.rule, broken.pointer) == (rule, pointer)
 
 
 PAPER = {"variant": "paper"}

@@ -10,13 +10,12 @@ import pytest
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
 from fedclust.rounds import Plan
-from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.run_config import Policy, RunConfig
 from fedclust.schema.task import Contribution, Next, SiteTask
 from support.driven import drive
-from support.points import answer_task, check_answer, config_of, weighted
+from support.points import answer_task, check_answer, config_of, violation, weighted
 
 FEATURES = (Feature(name="age", lower=0, upper=10), Feature(name="dose"))
 X = [[1.0, 0.0], [2.0, 1.0], [3.0, 5.0], [8.0, 5.0], [9.0, 6.0]]
@@ -91,12 +90,12 @@ def test_check_names_the_rule_and_repeats_no_value(change: dict[str, Any], rule:
     payload = _answer(task)
     arrays = {name: np.array(value, getattr(payload, name).dtype) for name, value in change.items()}
 
-    with pytest.raises(RuleViolation) as caught:
-        check_answer(lloyd.METHOD, task, payload.model_copy(update=arrays), _config())
-
-    assert caught.value.rule == rule
-    assert caught.value.pointer.startswith("/")
-    assert "600" not in caught.value.message
+    broken = violation(
+        check_answer, lloyd.METHOD, task, payload.model_copy(update=arrays), _config()
+    )
+    assert broken.rule == rule
+    assert broken.pointer.startswith("/")
+    assert "600" not in broken.message
 
 
 def _step(counts: Any, sums: Any, costs: Any) -> kmeans_rounds.Step:
@@ -132,9 +131,7 @@ def test_centroids_are_sums_over_counts_and_empty_ones_keep_their_place() -> Non
     ],
 )
 def test_invalid_options_are_refused(options: dict[str, Any], pointer: str) -> None:
-    with pytest.raises(RuleViolation) as caught:
-        lloyd.METHOD.check_config(_config(**options))
-    assert caught.value.pointer == pointer
+    assert violation(lloyd.METHOD.check_config, _config(**options)).pointer == pointer
 
 
 # --- whole sessions -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import Policy, RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Points, SiteTask, row_points
 from support.driven import site_step
-from support.points import answer_task, check_answer, config_of
+from support.points import answer_task, check_answer, config_of, violation, weighted
 from support.site_rows import agreement
 
 OPEN = {"scaling": "none", "missing": "mask", "protection": "none", "min_sites": 1}
@@ -215,12 +215,6 @@ def test_a_chain_of_overlapping_sites_may_start_and_others_are_told_what_to_chan
 # --- the local step -------------------------------------------------------------------------------
 
 
-def _points(X: Any, sizes: Any = None, within: Any = None) -> Points:
-    values = np.array(X, dtype=float)
-    counts = np.ones(len(values), dtype=np.int64) if sizes is None else np.array(sizes)
-    return Points(values, counts, np.zeros(values.shape[1]) if within is None else within)
-
-
 def _cells(points: Points, n_clusters: int, *, search: bool = False) -> Any:
     task = own_features.CellsTask(n_clusters=n_clusters, search=search, n_init=5)
     return answer_task(overlap.METHOD, SiteTask("cells", task), points, _config())
@@ -231,7 +225,7 @@ def test_local_cells_are_weighted_means_over_the_features_that_the_site_has() ->
     X[10:, 0] = 8.0
     X[:, 1] = np.linspace(0.0, 1.0, 20)
     sizes = np.arange(5, 25)
-    sent = _cells(_points(X, sizes), 2)
+    sent = _cells(weighted(X, sizes), 2)
     order = np.argsort(sent.means[:, 0])
     assert sent.counts[order].tolist() == [sizes[:10].sum(), sizes[10:].sum()]
     expected = [
@@ -255,7 +249,7 @@ def test_cells_are_the_best_of_all_partitions_of_few_points() -> None:
         )
 
     best = min(cost(np.array(list(f"{i:07b}"), dtype=np.int64)) for i in range(2**7))
-    sent = _cells(_points(X, sizes), 2)
+    sent = _cells(weighted(X, sizes), 2)
     apart = ((X[:, None] - sent.means) ** 2).sum(axis=2)
     assert float(sizes @ apart.min(axis=1)) == pytest.approx(best)
 
@@ -263,18 +257,19 @@ def test_cells_are_the_best_of_all_partitions_of_few_points() -> None:
 def test_the_number_of_local_cells_has_the_best_silhouette() -> None:
     rng = np.random.default_rng(2)
     X = np.repeat(CENTRES, 6, axis=0) + rng.normal(size=(18, 4)) * [0.5, 0.5, 0.5, 0.0]
-    assert len(_cells(_points(X), 8, search=True).counts) == 3
+    assert len(_cells(row_points(X), 8, search=True).counts) == 3
 
 
 def test_points_of_wide_groups_do_not_count_as_clusters() -> None:
     """Each of four points alone has no distance from its mean: only its persons have."""
     X = [[0.0, 0, 0, 0], [0.4, 0, 0, 0], [9.0, 9, 0, 0], [9.4, 9, 0, 0]]
-    alike = _points(X, [6, 6, 6, 6], np.array([0.05, 0.05, 0.0, 0.0]))
+    alike = replace(weighted(X, 6), within=np.array([0.05, 0.05, 0.0, 0.0]))
     assert len(_cells(alike, 4, search=True).counts) == 2
 
 
 def test_the_silhouette_includes_the_variance_within_groups() -> None:
-    points = _points([[0.0, 0.0], [2.0, 0.0], [8.0, 2.0]], [3, 5, 4], np.array([0.5, 0.2]))
+    points = weighted([[0.0, 0.0], [2.0, 0.0], [8.0, 2.0]], [3, 5, 4])
+    points = replace(points, within=np.array([0.5, 0.2]))
     means = np.array([[1.0, 0.0], [8.0, 2.0]])
     between = [
         np.average((x - np.average(x, weights=[3, 5, 4])) ** 2, weights=[3, 5, 4])
@@ -288,14 +283,14 @@ def test_the_silhouette_includes_the_variance_within_groups() -> None:
     assert own_features.simplified_silhouette(points, means) == pytest.approx(total / 12)
 
 
-def _improved(X: Any, centroids: Any, sizes: Any = None, iterations: int = 5) -> Cells | None:
+def _improved(X: Any, centroids: Any, sizes: Any = 1, iterations: int = 5) -> Cells | None:
     """Return what a site sends that has the first three features."""
     values = np.array(centroids, dtype=float)
     task = overlap.FederatedTask(
         centroids=values, mask=np.ones(values.shape, dtype=bool), iterations=iterations
     )
-    points = _points(X, sizes)
-    return answer_task(overlap.METHOD, SiteTask("federated", task), points, replace(_config(), p=1))
+    config = replace(_config(), p=1)
+    return answer_task(overlap.METHOD, SiteTask("federated", task), weighted(X, sizes), config)
 
 
 def test_global_centroids_without_points_are_not_improved() -> None:
@@ -487,9 +482,8 @@ def _check(counts: Any, means: Any, phase: str = "cells", **update: Any) -> None
 def test_invalid_messages_are_refused_by_rule(
     phase: str, counts: Any, means: Any, rule: str, pointer: str
 ) -> None:
-    with pytest.raises(RuleViolation) as caught:
-        _check(counts, means, phase)
-    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+    broken = violation(_check, counts, means, phase)
+    assert (broken.rule, broken.pointer) == (rule, pointer)
 
 
 def test_bounds_hold_for_the_features_that_the_site_has() -> None:

@@ -26,14 +26,12 @@ from fedclust.methods.overlap_oneshot.agglomeration import (
     build_merge_tree,
     cluster_forces,
 )
-from fedclust.rounds import Plan, evaluation, evidence
-from fedclust.schema.encoding import Space
+from fedclust.rounds import evaluation
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import MAX_FOUND_CLUSTERS, RunConfig
 from fedclust.schema.task import Points, SiteTask, row_points
-from support.driven import site_step
-from support.points import answer_task, config_of
+from support.points import answer_task, config_of, violation
 
 FloatArray = NDArray[np.float64]
 
@@ -133,42 +131,6 @@ def test_nearest_neighbour_chains_find_the_tree_of_greatest_forces(seed: int, ap
     for groups in expected:
         cut = tree.cut(len(groups))
         assert {frozenset(np.flatnonzero(cut == k).tolist()) for k in set(cut)} == groups
-
-
-def _between(forces_of: dict[tuple[int, int], float], m: int) -> Forces:
-    sums = np.zeros((m, m))
-    for (a, b), force in forces_of.items():
-        sums[a, b] = sums[b, a] = force
-    return Forces(sums, (sums > 0).astype(np.int64))
-
-
-def test_both_factors_of_equation_11_count_their_own_group() -> None:
-    """As printed both are over G[s]: the force of a larger group is a sum instead of a mean."""
-    made = _between({(0, 1): 10, (0, 2): 3, (1, 2): 3, (2, 3): 5, (0, 3): 1, (1, 3): 1}, 4)
-
-    assert build_merge_tree(made).cut(2).tolist() == [0, 0, 1, 1]
-
-
-def test_pairs_without_a_common_feature_do_not_count() -> None:
-    """With a force of 0 for them, {0, 2} and 4 would have 3, and 4 would go with 5."""
-    near = {(0, 2): 10.0, (1, 3): 10.0, (2, 4): 6.0, (3, 5): 6.0}
-    far = dict.fromkeys([(0, 1), (2, 3), (4, 5)], 4.0) | dict.fromkeys([(0, 3), (1, 2)], 3.0)
-    made = _between(near | far | dict.fromkeys([(2, 5), (3, 4)], 3.0), 6)
-
-    assert build_merge_tree(made).cut(2).tolist() == [0, 1, 0, 1, 0, 1]
-
-
-def test_figure_7_the_near_part_of_a_long_cluster_decides() -> None:
-    """A set next to a long cluster and a round one: mean distances take the round one."""
-    rng = np.random.default_rng(3)
-    line = np.column_stack([np.linspace(0.0, 10.0, 50), rng.normal(scale=0.1, size=50)])
-    beside = rng.normal([-0.8, 0.0], 0.2, (50, 2))
-    round_one = rng.normal([-3.0, 2.0], 0.3, (50, 2))
-    drawn, masks = [np.array([beside, line, round_one])], [np.ones(2, dtype=np.bool_)]
-    gaps = np.sqrt(((beside[:, None, None] - np.array([line, round_one])) ** 2).sum(axis=3))
-
-    assert gaps.mean(axis=(0, 2)).argmin() == 1
-    assert build_merge_tree(cluster_forces(drawn, masks, 2.0)).cut(2).tolist() == [0, 0, 1]
 
 
 # --- the number of clusters -----------------------------------------------------------------------
@@ -404,10 +366,7 @@ def _variance(value: float) -> FloatArray:
     ],
 )
 def test_an_invalid_message_is_refused_by_rule(update: dict[str, Any], rule: str) -> None:
-    with pytest.raises(RuleViolation) as refused:
-        _check(_payload(**update))
-
-    assert refused.value.rule == rule
+    assert violation(_check, _payload(**update)).rule == rule
 
 
 def test_a_variance_beyond_the_bounds_is_refused() -> None:
@@ -417,17 +376,12 @@ def test_a_variance_beyond_the_bounds_is_refused() -> None:
     ones = np.ones((2, 3))
     check(task, _payload(variances=ones, covariances=NONE), config)
 
-    with pytest.raises(RuleViolation) as refused:
-        check(task, _payload(variances=1.01 * ones, covariances=NONE), config)
-
-    assert refused.value.pointer == "/variances/0/0"
+    broken = violation(check, task, _payload(variances=1.01 * ones, covariances=NONE), config)
+    assert broken.pointer == "/variances/0/0"
 
 
 def test_covariances_that_the_task_did_not_ask_for_are_refused() -> None:
-    with pytest.raises(RuleViolation) as refused:
-        _check(_payload(), full=False)
-
-    assert refused.value.pointer == "/covariances"
+    assert violation(_check, _payload(), full=False).pointer == "/covariances"
 
 
 def test_values_in_features_that_the_site_lacks_are_refused() -> None:
@@ -435,19 +389,13 @@ def test_values_in_features_that_the_site_lacks_are_refused() -> None:
     task = GaussiansTask(n_clusters=3, search=False, n_init=None, full=False)
     payload = _payload(covariances=NONE)
 
-    with pytest.raises(RuleViolation) as refused:
-        check(SiteTask("gaussians", task), payload, config)
-
-    assert refused.value.rule == "mask"
+    assert violation(check, SiteTask("gaussians", task), payload, config).rule == "mask"
 
 
-def test_covariances_too_large_for_a_message_are_refused_when_the_session_is_created() -> None:
+def test_full_covariances_need_exact_records_and_fit_a_message() -> None:
     with pytest.raises(RuleViolation, match="fewer features"):
         check_config(_config(561, "none", covariance="full", n_clusters=20))
     check_config(_config(561, covariance="diagonal", n_clusters=20))
-
-
-def test_full_covariances_need_exact_records() -> None:
     with pytest.raises(RuleViolation, match="covariance: diagonal, or protection: none"):
         check_config(_config(3, covariance="full", n_clusters=2))
     check_config(_config(3, "none", covariance="full", n_clusters=2))
@@ -463,23 +411,10 @@ def test_a_site_measures_no_more_centroids_than_the_method_can_find(
     options: dict[str, Any], most: int
 ) -> None:
     config = _config(3, **options)
-    plan = Plan(overlap_oneshot.METHOD, config.options, config.features, config.policy, seed=0)
-    points = Points(np.eye(3), np.full(3, 5), np.full(3, 0.1))
-    space = Space(center=np.zeros(3), scale=np.ones(3), impute=np.zeros(3), limit=np.full(3, 9.0))
-
-    def measure(n_centroids: int) -> None:
-        asked = evaluation.EvaluationTask(
-            centroids=np.random.default_rng(0).random((n_centroids, 3))
-        )
-        none = np.zeros(0, dtype=np.int64)
-        task = SiteTask(
-            "evidence", evidence.EvidenceTask(n_clusters=none, parts=(asked,)), space=space
-        )
-        site_step(plan, task, points, "a", 3)
-
-    measure(most)
+    small, large = (evaluation.EvaluationTask(centroids=np.zeros((n, 3))) for n in (most, most + 1))
+    evaluation.check_task(small, config)
     with pytest.raises(RuleViolation, match=f"provides for {most} clusters"):
-        measure(most + 1)
+        evaluation.check_task(large, config)
 
 
 # --- sessions -------------------------------------------------------------------------------------

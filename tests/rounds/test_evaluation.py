@@ -16,7 +16,7 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Points
-from support.points import config_of, of_rows, repeated, weighted
+from support.points import config_of, of_rows, repeated, violation, weighted
 from support.site_rows import pooled
 
 OPTIONS = lloyd.Config(n_clusters=4)
@@ -127,9 +127,7 @@ def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None
     payload = _measure(points, centroids, config)
     task = evaluation.EvaluationTask(centroids=centroids)
 
-    with pytest.raises(RuleViolation) as caught:
-        evaluation.check(task, payload.model_copy(update=change), config)
-    assert caught.value.rule == rule
+    assert violation(evaluation.check, task, payload.model_copy(update=change), config).rule == rule
 
 
 EQUAL = np.array([True, True])

@@ -18,6 +18,7 @@ from fedclust.schema.result import Result
 from fedclust.schema.task import SiteTask, row_points
 from support.definitions import session_request
 from support.driven import Run, drive, site_step
+from support.points import violation
 
 SITES = ("berlin", "oslo", "porto", "riga")
 DIED = {"name": "died", "role": "outcome", "kind": "binary"}
@@ -160,9 +161,7 @@ def test_the_coordinator_refuses_counts_that_no_noise_explains(
     if rule is None:
         rounds.check(session, task, changed, p=5, size_band=None)
         return
-    with pytest.raises(RuleViolation) as refused:
-        rounds.check(session, task, changed, p=5, size_band=None)
-    assert refused.value.rule == rule
+    assert violation(rounds.check, session, task, changed, p=5, size_band=None).rule == rule
 
 
 def test_tables_have_the_shape_of_the_declaration() -> None:
@@ -200,9 +199,10 @@ def test_a_site_refuses_another_model_than_the_definition_provides_for(
     task, _ = last_task(session)
     model = task.common.model.model_copy(update=update)  # type: ignore[attr-defined]
     crafted = replace(task, common=outcomes.OutcomesTask(model=model))
-    with pytest.raises(RuleViolation) as refused:
-        at_oslo(session, crafted, lambda *_: pytest.fail("a crafted model reached the rows"))
-    assert refused.value.rule in ("task", "task-space")
+    broken = violation(
+        at_oslo, session, crafted, lambda *_: pytest.fail("a crafted model reached the rows")
+    )
+    assert broken.rule in ("task", "task-space")
 
 
 def test_a_site_counts_at_the_number_of_clusters_of_the_definition_alone() -> None:
@@ -212,9 +212,7 @@ def test_a_site_counts_at_the_number_of_clusters_of_the_definition_alone() -> No
         model = task.common.model.model_copy(update={"n_clusters": k})  # type: ignore[attr-defined]
         crafted = replace(task, common=outcomes.OutcomesTask(model=model))
         other = session if asked else replace(session, outcomes_k="recommended")
-        with pytest.raises(RuleViolation) as refused:
-            at_oslo(other, crafted, None)
-        assert refused.value.rule == "task"
+        assert violation(at_oslo, other, crafted, None).rule == "task"
 
 
 def test_whether_a_site_answers_does_not_depend_on_its_counts() -> None:

@@ -12,11 +12,11 @@ from hypothesis.extra.numpy import arrays
 from fedclust.rounds import preparation
 from fedclust.rounds.site_points import complete_points
 from fedclust.schema.encoding import Space
-from fedclust.schema.errors import MethodFailure, RuleViolation
+from fedclust.schema.errors import MethodFailure
 from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Points, SiteSide, SiteTask, row_points
-from support.points import config_of, repeated, weighted
+from support.points import config_of, repeated, violation, weighted
 
 TASK = SiteTask(preparation.NAME, preparation.PreparationTask())
 
@@ -199,13 +199,11 @@ def test_check_refuses_moments_that_cannot_be(
 ) -> None:
     config = _bounded(missing="impute")
     preparation.check(TASK, MOMENTS, config)
-    with pytest.raises(RuleViolation) as caught:
-        preparation.check(TASK, MOMENTS.model_copy(update=change), config)
-    assert (caught.value.rule, caught.value.pointer) == (rule, pointer)
+    broken = violation(preparation.check, TASK, MOMENTS.model_copy(update=change), config)
+    assert (broken.rule, broken.pointer) == (rule, pointer)
 
 
 def test_where_rows_are_dropped_all_features_are_observed_in_all_rows() -> None:
     fewer = MOMENTS.model_copy(update={"observed": np.array([10, 10, 9])})
-    with pytest.raises(RuleViolation) as caught:
-        preparation.check(TASK, fewer, _bounded(missing="drop"))
-    assert (caught.value.rule, caught.value.pointer) == ("complement", "/observed/2")
+    broken = violation(preparation.check, TASK, fewer, _bounded(missing="drop"))
+    assert (broken.rule, broken.pointer) == ("complement", "/observed/2")

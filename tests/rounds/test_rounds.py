@@ -30,7 +30,7 @@ from fedclust.schema.task import Contribution, Next, SiteTask, Task
 from fedclust.wire import codec
 from support import processes
 from support.driven import data_of, drive, plan_for, site_step
-from support.points import weighted
+from support.points import violation, weighted
 from support.site_rows import blobs
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
@@ -310,9 +310,8 @@ def _evidence(part: evaluation.EvaluationTask) -> SiteTask:
 )
 def test_a_site_answers_no_task_of_another_form(wrong: SiteTask) -> None:
     plan = plan_for(2, {"n_clusters": 3})
-    with pytest.raises(RuleViolation) as caught:
-        _asked(plan, [_prepare(), _cells(), _lloyd(), wrong])
-    assert broken_task_rule(caught.value) is not None
+    broken = violation(_asked, plan, [_prepare(), _cells(), _lloyd(), wrong])
+    assert broken_task_rule(broken) is not None
 
 
 def test_a_site_answers_no_phase_that_the_definition_has_not() -> None:

@@ -22,6 +22,7 @@ from fedclust.schema.encoding import Space
 from fedclust.schema.task import Points, SiteTask, row_points
 from support.definitions import session_request
 from support.driven import site_step
+from support.site_rows import breast_cancer
 
 P = 5
 D = 6
@@ -201,3 +202,35 @@ def _whole_numbers(n: int, total: float, squares: float) -> list[tuple[int, ...]
 
     go((), 0, round(total), round(squares))
     return found
+
+
+@pytest.mark.parametrize(
+    ("method", "config", "protection"),
+    [
+        ("kfed", {}, "groups"),
+        ("kfed", {"variant": "paper"}, "groups"),
+        ("kfed", {"refine": 1}, "groups"),
+        ("spectral", {}, "groups"),
+        ("spectral", {"alignment": "sign"}, "groups"),
+        ("spectral", {"alignment": "procrustes"}, "groups"),
+        ("spectral", {"alignment": "procrustes"}, "none"),
+    ],
+)
+def test_no_vector_sent_is_a_real_record(
+    method: str, config: dict[str, Any], protection: str
+) -> None:
+    """A site may send a group's record, never a person's; an anchor is none, even of rows."""
+    sites = breast_cancer()
+    config, policy = {"n_clusters": 3, **config}, {"protection": protection}
+    run = simulate(method, sites, config=config, policy=policy, seed=4)
+    n_vectors = 0
+    for entry in run.trace_:
+        means = getattr(entry.payload, "means", None)
+        if means is None or (protection == "none" and entry.phase == "eigen"):
+            continue
+        sent = means[entry.payload.counts > 0]
+        n_vectors += len(sent)
+        rows = run.result.space.to_scaled(sites[entry.site])
+        for vector in sent:
+            assert np.abs(rows - vector).max(axis=1).min() > CLOSE
+    assert n_vectors > 0

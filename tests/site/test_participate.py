@@ -313,44 +313,32 @@ def test_a_task_that_is_not_what_was_consented_to_is_refused(
     assert len(fake.puts) == len(fake.refused) == 1
 
 
-def test_a_refusal_whose_answer_is_lost_is_repeated(tmp_path: Path, fake: FakeCoordinator) -> None:
+def test_a_refusal_is_repeated_until_it_arrives_and_a_preview_sends_none(
+    tmp_path: Path, fake: FakeCoordinator
+) -> None:
     tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
     lost: list[str] = []
+
+    def cut(request: httpx.Request) -> None:
+        if request.url.path.endswith("/refusal"):
+            raise httpx.ConnectError("down", request=request)
 
     def lose(request: httpx.Request) -> None:
         if request.url.path.endswith("/refusal") and not lost:
             lost.append(request.url.path)
             raise httpx.ReadError("lost", request=request)
 
-    fake.after = lose
-    with pytest.raises(errors.TaskRefused):
-        fake.site(tmp_path, give_up_after_s=60.0).participate("heart", MINE, consent=True)
-    assert [rule for _, rule in fake.refused] == ["task-digest", "task-digest"]
-
-
-def test_a_site_whose_refusal_does_not_arrive_can_refuse_later(tmp_path: Path) -> None:
-    fake = coordinator()
-    tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
-
-    def cut(request: httpx.Request) -> None:
-        if request.url.path.endswith("/refusal"):
-            raise httpx.ConnectError("down", request=request)
-
     fake.before = cut
     refused(fake, tmp_path, errors.CoordinatorUnreachable)
-    fake.before = lambda _request: None
-    refused(fake, tmp_path, errors.TaskRefused)
-    assert len(fake.refused) == len(fake.puts) == 1
-
-
-def test_a_preview_refuses_nothing(tmp_path: Path, fake: FakeCoordinator) -> None:
-    tampered(fake, lambda v: with_document(v, rehash=False, digest="0" * 64))
-    fake.state, fake.presence = "running", "joined"
-    fake._open(rounds.start(fake.plan, fake.roster))
-    fake.round = 2
     with pytest.raises(errors.TaskRefused):
         fake.site(tmp_path).preview("heart", MINE)
     assert fake.refused == []
+    # Later it arrives, and its answer is lost.
+    fake.before, fake.after = lambda _request: None, lose
+    with pytest.raises(errors.TaskRefused):
+        fake.site(tmp_path, give_up_after_s=60.0).participate("heart", MINE, consent=True)
+    assert [rule for _, rule in fake.refused] == ["task-digest", "task-digest"]
+    assert len(fake.puts) == 1
 
 
 def test_a_round_is_never_answered_twice_differently(tmp_path: Path, fake: FakeCoordinator) -> None:

@@ -1,12 +1,15 @@
 """Weighted points for the tests of methods: made up, or of the protected table of some rows."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import pytest
 from numpy.typing import ArrayLike, NDArray
 
 from fedclust import rounds
 from fedclust.schema.encoding import Space
+from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory
@@ -59,6 +62,13 @@ def answer_task(
 def check_answer(method: AnyMethod, task: SiteTask, payload: Any, config: RunConfig) -> None:
     """Check an answer to a task of a method; RuleViolation."""
     rounds.phase(method, task.phase).check(task, payload, config)
+
+
+def violation(call: Callable[..., object], *given: Any, **options: Any) -> RuleViolation:
+    """Return the broken rule with which a call ends."""
+    with pytest.raises(RuleViolation) as caught:
+        call(*given, **options)
+    return caught.value
 
 
 def weighted(X: ArrayLike, sizes: ArrayLike | int = 5) -> Points:
