@@ -66,10 +66,10 @@ def pooled(labels: dict[str, NDArray[np.int64]], n: int) -> NDArray[np.int64]:
     return found
 
 
-def cluster(rows: Any, method: str = "lloyd", **options: Any) -> Any:
+def cluster(rows: Any, method: str = "lloyd", features: Any = FEATURES, **options: Any) -> Any:
     policy = options.pop("policy", K_PROTOTYPES)
     config = {"n_clusters": 3, **options}
-    features = [each for each in FEATURES if each["name"] in rows]
+    features = [each for each in features if each["name"] in rows]
     return simulate(
         method, by_site(rows), config=config, policy=policy, features=features, progress=False
     )
@@ -262,11 +262,7 @@ def test_gower_assigns_to_the_least_dissimilar_centre_and_centres_are_medians_an
     method: str,
 ) -> None:
     rows = patients()
-    policy = {**GOWER, "protection": "none"}
-    config = {"n_clusters": 3}
-    found = simulate(
-        method, by_site(rows), config=config, policy=policy, features=BOUNDED, progress=False
-    )
+    found = cluster(rows, method, BOUNDED, policy={**GOWER, "protection": "none"})
     result = found.result
     apart = gower(rows, centres(result))
     own = pooled(found.labels_, len(rows))
@@ -287,10 +283,7 @@ def test_gower_assigns_to_the_least_dissimilar_centre_and_centres_are_medians_an
 
 def test_gower_runs_on_protected_tables_and_finds_the_kinds_of_patients() -> None:
     rows = patients(300)
-    config = {"n_clusters": 3}
-    found = simulate(
-        "fkm", by_site(rows), config=config, policy=GOWER, features=BOUNDED, progress=False
-    )
+    found = cluster(rows, "fkm", BOUNDED, policy=GOWER)
     own = pooled(found.labels_, len(rows))
     assert (own.reshape(-1, 3) == own[:3]).mean() > 0.8
 

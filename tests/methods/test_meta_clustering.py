@@ -191,19 +191,6 @@ def test_incremental_agglomeration_equals_the_naive_one(seed: int) -> None:
     assert adjusted_rand_score(_slow_agglomeration(points, 4), found.groups) == 1.0
 
 
-def test_groups_are_found_though_no_site_has_every_cluster() -> None:
-    """Method A as printed needs a site with K clusters; DIM in the paper has none."""
-    points, truth = _federation(3, n=12, k=5, d=24)
-    kept = np.array([(i % 5) != (s % 5) for i, s in zip(truth, points.sites, strict=True)])
-    part = LocalCentroids(
-        points.values[kept], points.mask[kept], points.counts[kept], points.sites[kept]
-    )
-    assert np.bincount(part.sites).max() == 4
-    grouping, warnings = group_centroids(part, 5, "agglomerative")
-    assert adjusted_rand_score(truth[kept], grouping.groups) == 1.0
-    assert not warnings
-
-
 def test_no_site_is_in_a_group_twice_if_that_is_possible() -> None:
     """Two clusters of one site lie nearer to each other than either to its like elsewhere."""
     points = _points([[0.0], [1.0], [2.0], [3.0]], [0, 0, 1, 1])

@@ -133,11 +133,6 @@ def test_sites_with_all_features_need_no_masks() -> None:
     assert agreement(result, truth) == 1.0
 
 
-def test_clusters_are_found_from_groups_as_from_rows() -> None:
-    sites, truth = _federation(n=40)
-    assert agreement(_run(sites, {"protection": "groups", "min_group_size": 5}), truth) == 1.0
-
-
 def test_values_that_groups_do_not_release_are_imputed() -> None:
     sites, truth = _federation(n=60)
     for rows in sites.values():

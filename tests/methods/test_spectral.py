@@ -345,7 +345,6 @@ def _check_task(task: SiteTask, config: RunConfig) -> None:
         ({"alignment": "none"}, "eigen", _eigen_task(1)),
         ({"alignment": "sign"}, "anchors", spectral.AnchorsTask(n_anchors=2)),
         ({"alignment": "sign"}, "eigen", spectral.EigenTask()),
-        ({"alignment": "sign"}, "eigen", _eigen_task(2)),
         ({"alignment": "sign"}, "eigen", _eigen_task(1, 3)),
     ],
 )

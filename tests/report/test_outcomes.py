@@ -50,9 +50,9 @@ def facts() -> Facts:
     return outcome_facts(n_clusters=5)
 
 
-def section(facts: Facts) -> str:
+def section(facts: Facts, key: str = "outcomes") -> str:
     found = {each.key: each.html for each in sections(facts)}
-    return found.get("outcomes", "")
+    return found.get(key, "")
 
 
 def changed(facts: Facts, **changes: Any) -> Facts:
@@ -128,8 +128,7 @@ def test_the_section_says_what_readers_have_to_know(facts: Facts) -> None:
         "stay [days]",
     ):
         assert words in shown
-    (table,) = [each.html for each in sections(facts) if each.key == "clusters"]
-    assert "12.3 % (10.0 to 20.0)" in table
+    assert "12.3 % (10.0 to 20.0)" in section(facts, "clusters")
     # Every outcome has a forest plot, the first one on the first screen, and the time to event has
     # its curves before its table.
     assert shown.count("<svg") == len(DECLARED)
@@ -176,7 +175,7 @@ def test_sites_that_gave_no_outcome_are_named(
     outcomes = short.result.outcomes
     show_outcomes(outcomes, short.labels)
     assert said in capsys.readouterr().out
-    assert said in _methods(short)
+    assert said in section(short, "methods")
     # Another site sees itself alone.
     own = outcomes.of_sites(frozenset({"a"}))
     assert "Not counted" not in section(changed(facts, **dict(own)))
@@ -196,18 +195,14 @@ def test_the_result_says_how_many_sites_gave_an_outcome(
     assert f"Given by {n} sites. Each count" in section(changed(facts, **dict(seen)))
     alone = first.model_copy(update={"n_sites": n - 1})
     said = f"Counted at fewer sites: {first.name} at {n - 1} of these {n} sites."
-    assert said in _methods(changed(facts, results=(alone, *rest)))
+    assert said in section(changed(facts, results=(alone, *rest)), "methods")
     fewer = changed(facts, results=tuple(rest), withheld=(first.name,))
     said = f"Not shown: {first.name}, given by fewer sites than needed."
     assert said in section(fewer)
     assert f"{first.name}: " not in section(fewer)
-    assert said in _methods(fewer)
+    assert said in section(fewer, "methods")
     show_outcomes(fewer.result.outcomes, fewer.labels)
     assert said in capsys.readouterr().out
-
-
-def _methods(facts: Facts) -> str:
-    return next(each.html for each in sections(facts) if each.key == "methods")
 
 
 def test_outcomes_stand_at_one_number_of_clusters(facts: Facts) -> None:

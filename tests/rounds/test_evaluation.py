@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from numpy.typing import NDArray
 
@@ -203,36 +202,6 @@ def test_deviations_are_completed_by_the_variance_within_groups() -> None:
     np.testing.assert_allclose(profile.overall_means, overall)
     every = np.sqrt(squares.sum(axis=0) / weights.sum() - overall**2)
     assert profile.estimated_overall_deviations.tolist() == _two_digits(every)
-
-
-def _mixed(n: int) -> dict[str, pd.DataFrame]:
-    """Return three sites' rows, away from the origin and with a yes/no column."""
-    rng = np.random.default_rng(4)
-    of = rng.integers(0, 3, n)
-    frame = pd.DataFrame(
-        {
-            "age": 1e3 + 20.0 * of + rng.normal(0, 3, n),
-            "smoker": (rng.random(n) < np.array([0.1, 0.5, 0.9])[of]).astype(float),
-            "score": rng.integers(0, 9, n).astype(float) - 4.0 * of,
-        }
-    )
-    names = np.array(["a", "b", "c"])[np.arange(n) % 3]
-    return {name: frame[names == name] for name in "abc"}
-
-
-FEATURES = ["age", {"name": "smoker", "kind": "binary"}, "score"]
-
-
-def test_protected_the_profile_is_near_what_pandas_finds() -> None:
-    sites = _mixed(900)
-    result = simulate("lloyd", sites, config={"n_clusters": 3}, features=FEATURES, seed=2)
-    rows = pd.concat(list(sites.values()))
-    groups, profile = rows.groupby(result.predict(rows)), result.result.profile
-
-    unit = rows.std(ddof=0).to_numpy()
-    assert (np.abs(profile.means - groups.mean().to_numpy()) < 0.2 * unit).all()
-    assert (np.abs(profile.estimated_deviations - groups.std(ddof=0).to_numpy()) < 0.2 * unit).all()
-    assert (np.abs(profile.estimated_overall_deviations - rows.std(ddof=0)) < 0.1 * unit).all()
 
 
 def test_clusters_of_records_look_clearer_than_those_of_the_persons() -> None:

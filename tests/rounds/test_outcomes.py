@@ -184,9 +184,12 @@ def at_oslo(session: rounds.Plan, task: SiteTask, count: Any) -> Any:
     "update",
     [
         {"center": np.array([9.0, 9.0])},
+        {"scale": np.full(2, 2.0)},
+        {"mask": np.ones((1, 2), dtype=bool)},
         {"dissimilarity": "gower"},
         {"centroids": np.zeros((0, 2)), "centroids_original": np.zeros((0, 2))},
         {"centroids": np.full((3, 2), np.nan)},
+        {"centroids": np.zeros((3, 5)), "centroids_original": np.zeros((3, 5))},
         {"centroids_original": np.zeros((2, 2))},
         {"prototypes": np.zeros((2, 2)), "prototype_labels": (0, 1)},
     ],

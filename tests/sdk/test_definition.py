@@ -294,10 +294,6 @@ def test_a_weight_is_more_than_nothing(weight: float) -> None:
         Feature(name="a", weight=weight)
 
 
-def test_two_sites_may_work_together_by_themselves() -> None:
-    check_definition(request(sites=["a", "b"], policy_min_sites=2))
-
-
 def test_a_simulation_may_do_what_leaves_no_process() -> None:
     alone = request(sites=["a"], policy_min_sites=1)
     check_definition(alone, simulated=True)

@@ -338,30 +338,24 @@ def test_points_that_are_given_back_while_it_counts_are_not_drawn_on(
 
 
 def test_a_model_of_another_form_is_refused_before_noise_is_drawn(
-    tmp_path: Path, draws: list[Fraction]
+    tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    crafts: list[dict[str, Any]] = [
-        {"centroids": np.zeros((0, 2)), "centroids_original": np.zeros((0, 2))},
-        {"centroids": np.zeros((3, 5)), "centroids_original": np.zeros((3, 5))},
-        {"prototypes": np.zeros((4, 2)), "prototype_labels": (0, 1, 2, 7)},
-        {"scale": np.full(2, 2.0)},
-        {"mask": np.ones((1, 2), dtype=bool)},
-    ]
-    for number, craft in enumerate(crafts):
-        fake, place = coordinator(title=f"t{number}"), tmp_path / str(number)
+    """Which forms are refused is in ``rounds/test_outcomes.py``."""
 
-        def swap(_request: httpx.Request, fake: Any = fake, craft: Any = craft) -> None:
-            step = fake.step
-            if step is not None and step.task.phase == "outcomes":
-                model = step.task.common.model.model_copy(update=craft)
-                task = dataclasses.replace(step.task, common=OutcomesTask(model=model))
-                fake.step = dataclasses.replace(step, task=task)
+    def swap(_request: httpx.Request) -> None:
+        step = fake.step
+        if step is not None and step.task.phase == "outcomes":
+            prototypes = {"prototypes": np.zeros((4, 2)), "prototype_labels": (0, 1, 2, 7)}
+            model = step.task.common.model.model_copy(update=prototypes)
+            task = dataclasses.replace(step.task, common=OutcomesTask(model=model))
+            fake.step = dataclasses.replace(step, task=task)
 
-        fake.before = swap
-        with pytest.raises(errors.TaskRefused):
-            take_part(fake, place)
-        assert fake.refused[0][1] in ("task", "task-space"), craft
-        assert max(stored(fake, place)) < fake.refused[0][0]
+    fake.before = swap
+    with pytest.raises(errors.TaskRefused):
+        take_part(fake, tmp_path)
+    ((number, rule),) = fake.refused
+    assert rule in ("task", "task-space")
+    assert max(stored(fake, tmp_path)) < number
     assert draws == []
 
 
