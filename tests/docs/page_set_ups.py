@@ -495,14 +495,10 @@ def check_results(page: Page) -> None:
 @around("docs/ro-crate.md")
 def _ro_crate(page: Page) -> Iterator[None]:
     """An analyst with a completed session."""
-    api = ApiCaller(page.url, page.coordinator.operator_token)
-    api.register("sites", *SITES)
-    api.register("analysts", "ada")
-    page.save_token(api.tokens["ada"], "analyst.token")
-    api.begin("ada", "heart-2026", SITES)
-    assert api.finish("heart-2026", SITES) == "completed"
-    page.env["FEDCLUST_COORDINATOR"] = page.url
-    page.env["FEDCLUST_TOKEN_FILE"] = str(page.place / "analyst.token")
+    hospitals = Hospitals(page, reader="ada")
+    page.save_token(hospitals.analyst_token, "analyst.token")
+    hospitals.create("heart-2026")
+    hospitals.finish("heart-2026")
     yield
     with zipfile.ZipFile(page.place / "heart.zip") as crate:
         assert set(crate.namelist()) >= {"report.html", "definition.json", "SHA256SUMS"}

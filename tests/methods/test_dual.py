@@ -1,6 +1,5 @@
 """dual: bounds that hold over weighted points, sites that leave, and answers that are refused."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from itertools import permutations
@@ -8,47 +7,27 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedclust import rounds
 from fedclust.rounds import Plan
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rule
-from fedclust.schema.feature import Feature
 from fedclust.schema.result import Result
-from fedclust.schema.run_config import Policy
-from fedclust.schema.task import Contribution, Done, Points
-from fedclust_dual import METHOD, server
-from fedclust_dual.config import Config
+from fedclust.schema.task import Contribution, Done
+from fedclust_dual import server
 from fedclust_dual.messages import multiplier_digest
+from methods.dual_assignments import FloatArray, Sites, plan_for, points_of
 from support.driven import Run, data_of, drive
 from support.points import violation
 from support.site_rows import blobs, least_inertia, pooled
 
-FloatArray = NDArray[np.float64]
-Sites = Mapping[str, FloatArray]
 RULES = ("quadratic_bundle", "subgradient", "bundle_trust", "quasi_newton")
 #: What a site is told with a task.
 STEP: dict[str, Any] = {"site": "a", "round_number": 9, "p": 1, "size_band": None}
-#: Every row is a point: what is looked at here are bounds.
-OPEN = {"protection": "none", "min_sites": 1, "scaling": "none", "missing": "drop"}
-
-
-def plan_for(
-    sites: Sites,
-    *,
-    policy: Mapping[str, Any] | None = None,
-    box: tuple[float, float] = (-20.0, 20.0),
-    **options: Any,
-) -> Plan:
-    d = next(iter(sites.values())).shape[1]
-    features = tuple(Feature(name=f"x{j}", lower=box[0], upper=box[1]) for j in range(d))
-    config = Config(**{"n_clusters": 2, "iterations": 25, "evaluate": False, **options})
-    return Plan(METHOD, config, features, Policy(**{**OPEN, **(policy or {})}), seed=0)
 
 
 def run(sites: Sites, **options: Any) -> tuple[Run, Result]:
     """Drive a session to its end."""
-    found = drive(plan_for(sites, **options), sites)
+    found = drive(plan_for(sites, **{"iterations": 25, **options}), sites)
     assert found.result is not None
     return found, found.result
 
@@ -65,13 +44,6 @@ def few(seed: int, sizes: tuple[int, ...] = (4, 5, 4), d: int = 2) -> dict[str, 
 
 def inertia(X: FloatArray, centroids: FloatArray) -> float:
     return float(((X[:, None] - centroids[None]) ** 2).sum(axis=2).min(axis=1).sum())
-
-
-def points_of(plan: Plan, sites: Sites) -> tuple[FloatArray, Any]:
-    """Return all sites' points (m, d) and their sizes (m,)."""
-    own = [data_of(plan, sites[site]) for site in sorted(sites)]
-    assert all(isinstance(points, Points) for points in own)
-    return np.concatenate([each.X for each in own]), np.concatenate([each.sizes for each in own])
 
 
 # --- Valid bounds ---------------------------------------------------------------------------------

@@ -5,15 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedclust import rounds
-from fedclust.rounds import Plan
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.feature import Feature
-from fedclust.schema.run_config import Policy
-from fedclust_dual import METHOD
-from fedclust_dual.config import Config
 from fedclust_dual.domain_splitting import (
     Box,
     Domain,
@@ -24,11 +18,11 @@ from fedclust_dual.domain_splitting import (
 )
 from fedclust_dual.feasible_set import Region
 from fedclust_dual.multiplier_update import Proposal, add_assignments, known_cost, start_ascent
-from methods.dual_assignments import assignment_of
+from methods.dual_assignments import FloatArray, Sites, assignment_of, plan_for, points_of
 from support.driven import Run, data_of, drive, site_step
 from support.site_rows import least_inertia, pooled
 
-FloatArray = NDArray[np.float64]
+BOX = (-8.0, 8.0)
 
 
 def sites_of(seed: int, sizes: tuple[int, ...], d: int = 2) -> dict[str, FloatArray]:
@@ -41,16 +35,8 @@ def sites_of(seed: int, sizes: tuple[int, ...], d: int = 2) -> dict[str, FloatAr
     }
 
 
-def plan_for(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Plan:
-    d = next(iter(sites.values())).shape[1]
-    features = tuple(Feature(name=f"x{j}", lower=-8.0, upper=8.0) for j in range(d))
-    config = Config(**{"n_clusters": 2, "evaluate": False, **options})
-    defaults = {"protection": "none", "min_sites": 1, "scaling": "none", "max_rounds": 1_000}
-    return Plan(METHOD, config, features, Policy(**{**defaults, **policy}), seed=0)
-
-
-def run(sites: dict[str, FloatArray], policy: dict[str, Any], **options: Any) -> Run:
-    return drive(plan_for(sites, policy, **options), sites)
+def run(sites: Sites, **options: Any) -> Run:
+    return drive(plan_for(sites, box=BOX, **options), sites)
 
 
 @pytest.mark.parametrize(
@@ -70,7 +56,7 @@ def test_the_gap_closes_and_the_optimum_stays_between_the_bounds(
         sites = sites_of(seed, sizes)
         least, _ = least_inertia(pooled(sites), k)
         found = run(
-            sites, {}, n_clusters=k, symmetry=symmetry, splits=1_000, gap=0.002, iterations=2_000
+            sites, n_clusters=k, symmetry=symmetry, splits=1_000, gap=0.002, iterations=2_000
         )
         bounds = found.result.bounds
         assert bounds.certified
@@ -88,11 +74,9 @@ def test_the_gap_closes_and_the_optimum_stays_between_the_bounds(
 def test_the_gap_of_weighted_points_closes() -> None:
     sites = sites_of(3, (18, 18, 20))
     policy = {"protection": "groups", "min_group_size": 3}
-    plan = plan_for(sites, policy, splits=1_000, iterations=2_000)
+    plan = plan_for(sites, policy=policy, box=BOX, splits=1_000, iterations=2_000)
     found = drive(plan, sites).result
-    own = [data_of(plan, rows) for rows in sites.values()]
-    X = np.concatenate([points.X for points in own])
-    sizes = np.concatenate([points.sizes for points in own])
+    X, sizes = points_of(plan, sites)
     least, _ = least_inertia(X, 2, sizes)
     assert found.bounds.lower <= least * (1 + 1e-9)
     assert found.bounds.upper == pytest.approx(least, rel=1e-9)
@@ -101,12 +85,12 @@ def test_the_gap_of_weighted_points_closes() -> None:
 
 @pytest.fixture(scope="module")
 def complete() -> Run:
-    return run(sites_of(1, (5, 5, 5)), {}, splits=1_000, gap=0.0, iterations=2_000)
+    return run(sites_of(1, (5, 5, 5)), splits=1_000, gap=0.0, iterations=2_000)
 
 
 @pytest.fixture(scope="module")
 def split() -> Run:
-    return run(sites_of(0, (5, 5, 5)), {}, splits=20, gap=0.0)
+    return run(sites_of(0, (5, 5, 5)), splits=20, gap=0.0)
 
 
 def test_a_gap_of_0_closes_to_the_accuracy_of_the_dual(complete: Run) -> None:
@@ -120,7 +104,7 @@ def test_used_up_splits_are_reported_and_never_lower_the_bound() -> None:
     sites = sites_of(1, (5, 5, 5))
     bounds = []
     for splits in (0, 1, 3):
-        found = run(sites, {}, splits=splits, gap=0.0).result
+        found = run(sites, splits=splits, gap=0.0).result
         assert found.stopped_because == ("splits" if splits else "converged")
         assert found.bounds.splits == splits
         assert any("splits" in line for line in found.warnings)
@@ -132,7 +116,7 @@ def test_used_up_splits_are_reported_and_never_lower_the_bound() -> None:
 def test_used_up_iterations_end_with_the_bound_so_far(complete: Run) -> None:
     sites = sites_of(1, (5, 5, 5))
     dual_rounds = sum(opened.phase == "dual" for opened in complete.rounds)
-    found = run(sites, {}, splits=1_000, gap=0.0, iterations=dual_rounds - 2).result
+    found = run(sites, splits=1_000, gap=0.0, iterations=dual_rounds - 2).result
     assert found.stopped_because == "iterations"
     assert found.bounds.iterations == dual_rounds - 2
     least, _ = least_inertia(pooled(sites), 2)
@@ -163,7 +147,7 @@ def test_rows_without_cost_need_no_cuts() -> None:
     """No cut can close the gap that rounding leaves."""
     rows = np.array([[0.1, 0.3], [2.7, 1.9]])
     sites = {name: rows[[0, 1, 0, 1]] for name in "ab"}
-    found = run(sites, {}, n_clusters=3, splits=1_000, gap=0.0, iterations=2_000).result
+    found = run(sites, n_clusters=3, splits=1_000, gap=0.0, iterations=2_000).result
     assert found.bounds.splits <= 2
     assert found.bounds.iterations <= 6
 
@@ -296,7 +280,7 @@ def test_boxes_beyond_the_declared_bounds_are_refused(
     symmetry: str, lower: FloatArray, upper: FloatArray | None
 ) -> None:
     rows = sites_of(0, (6, 6))
-    plan = plan_for(rows, {}, symmetry=symmetry, splits=int(symmetry == "pairwise"))
+    plan = plan_for(rows, box=BOX, symmetry=symmetry, splits=int(symmetry == "pairwise"))
     found = drive(plan, rows)
     opened = next(one for one in found.rounds if one.phase == "dual")
     task = opened.tasks["a"]
@@ -308,7 +292,7 @@ def test_boxes_beyond_the_declared_bounds_are_refused(
 
 
 def test_a_centroid_outside_its_box_is_refused(split: Run) -> None:
-    plan = plan_for(sites_of(0, (5, 5, 5)), {}, splits=20, gap=0.0)
+    plan = plan_for(sites_of(0, (5, 5, 5)), box=BOX, splits=20, gap=0.0)
     opened = [one for one in split.rounds if one.phase == "dual"][-1]
     answer, task = opened.payloads["a"], opened.tasks["a"]
     rounds.check(plan, task, answer, p=1, size_band=None)

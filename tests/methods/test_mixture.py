@@ -1,6 +1,7 @@
 """mixture: the EM of scikit-learn and of plain latent classes, step by step, over sites."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from sklearn.datasets import load_iris
 from sklearn.mixture import GaussianMixture
 
 from fedclust import simulate
-from fedclust.methods.mixture import METHOD, State
+from fedclust.methods.mixture import METHOD
 from fedclust.methods.mixture.model import (
     Classes,
     Config,
@@ -153,19 +154,14 @@ def test_yes_no_and_levels_are_latent_classes(proportions: str) -> None:
     assert fit.n_parameters == 2 * 5 + (3 if proportions == "by_site" else 1)
 
 
-class Rounds:
-    """Rounds of EM as they happened."""
+def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Any:
+    """Run ``n`` rounds of the method itself, every message checked at either end.
 
-    def __init__(self, state: State, memories: list[Memory]) -> None:
-        self.state, self.memories = state, memories
-        self.likelihoods: list[float] = []
-
-
-def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Rounds:
-    """Run ``n`` rounds of the method itself, every message checked at either end."""
+    Return the last ``state``, the sites' ``memories`` and the ``likelihoods`` of the rounds.
+    """
     state, task = METHOD.start(config, 0)
     names = [f"site{number}" for number in range(len(sites))]
-    run = Rounds(state, [{} for _ in sites])
+    run = SimpleNamespace(state=state, memories=[{} for _ in sites], likelihoods=[])
     config = replace(config, roster=tuple(names))
     for number in range(n):
         asked = SiteTask(task.phase, task.common)

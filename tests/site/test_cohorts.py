@@ -285,9 +285,8 @@ def test_damaged_contents_end_the_command_and_form_no_groups(
     hospital: Hospital, table: str, where: str, change: Callable[[bytes], bytes] | None
 ) -> None:
     hospital.update(mixed(80))
-    with hospital.state.read() as connection:
-        found = connection.execute(f"SELECT content FROM {table} WHERE {where}")  # noqa: S608
-        (whole,) = found.fetchone()
+    query = f"SELECT content FROM {table} WHERE {where}"  # noqa: S608
+    ((whole,),) = hospital.state.rows(query)
     if change is None:
         hospital.change(f"DELETE FROM {table} WHERE {where}")  # noqa: S608
     else:
@@ -308,8 +307,7 @@ def test_contents_that_do_not_fit_together_are_damaged(
     hospital: Hospital, change: dict[str, object]
 ) -> None:
     hospital.update(mixed(80))
-    with hospital.state.read() as connection:
-        (content,) = connection.execute("SELECT content FROM cohorts").fetchone()
+    ((content,),) = hospital.state.rows("SELECT content FROM cohorts")
     changed = msgpack.packb(msgpack.unpackb(hospital.state.unseal(content)) | change)
     hospital.change("UPDATE cohorts SET content = ?", seal(changed))
     with pytest.raises(errors.StateDamaged, match="table"):
@@ -318,8 +316,7 @@ def test_contents_that_do_not_fit_together_are_damaged(
 
 def test_an_older_table_is_not_what_was_stored_last(hospital: Hospital) -> None:
     hospital.update(mixed(80))
-    with hospital.state.read() as connection:
-        (old,) = connection.execute("SELECT content FROM cohorts").fetchone()
+    ((old,),) = hospital.state.rows("SELECT content FROM cohorts")
     hospital.update(mixed(80) | mixed(30, 200))
     hospital.change("UPDATE cohorts SET content = ?", old)
     with pytest.raises(errors.StateDamaged, match="not what was stored last"):
@@ -330,8 +327,7 @@ def test_a_table_of_another_state_is_foreign(hospital: Hospital, tmp_path: Path)
     other = Hospital(tmp_path / "other")
     hospital.update(mixed(80))
     other.update(mixed(80))
-    with other.state.read() as connection:
-        row = connection.execute("SELECT table_id, content FROM cohorts").fetchone()
+    (row,) = other.state.rows("SELECT table_id, content FROM cohorts")
     hospital.change("UPDATE cohorts SET table_id = ?, content = ?", *row)
     with pytest.raises(errors.StateDamaged, match=r"not what was stored last|is missing"):
         hospital.update(mixed(80))
