@@ -60,6 +60,8 @@ def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> Non
     assert {name: made[name] for name in shown} == shown
     assert made["table"] in command.ran("show").out
     assert "p7" not in command.out
+    assert command.create("--separate-groups", "board 7") == 0
+    assert len(json.loads(command.ran("show", "--json").out)) == 2
 
 
 def test_groups_are_no_smaller_than_the_settings_ask(command: Command) -> None:
@@ -136,14 +138,6 @@ def test_a_state_that_cannot_be_used_ends_with_8(
         connection.execute("DELETE FROM cohorts")
     assert command.create() == 8, "the ledger names a table"
     assert "is missing" in command.err
-
-
-def test_separate_groups_are_entered_in_the_ledger(command: Command) -> None:
-    assert command.create() == 0
-    assert command.create("--separate-groups", "board 7") == 0
-    assert len(json.loads(command.ran("show", "--json").out)) == 2
-    assert command.create() == 3
-    assert "--cohort" in command.err
 
 
 def definition_file(command: Command, names: list[str]) -> Path:

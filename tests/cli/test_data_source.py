@@ -167,7 +167,7 @@ def test_commands_read_a_registered_source(office: Office) -> None:
     assert office.run("simulate", "lloyd", "--clusters=2", "--features=x,y", *sites, *policy) == 0
 
 
-def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
+def test_an_unknown_name_lists_the_known_ones_and_a_mark_is_part_of_none(office: Office) -> None:
     for command in (("check", "--definition", "heart.json"), ("doctor",)):
         assert office.run(*command, "--data", "@cohrt") != 0
         said = " ".join((office.out + office.err).split())
@@ -177,16 +177,11 @@ def test_an_unknown_name_lists_the_known_ones(office: Office) -> None:
     Path("@cohort").write_text("mrn;Ex;y\na;1;2\n", "utf-8")
     assert office.run("check", "--definition", "heart.json", "--data", "./@cohort", "--json") == 3
     assert json.loads(office.out)["refused"]["message"].startswith("@cohort")
-
-
-def test_a_name_may_begin_with_its_mark(office: Office) -> None:
     assert office.run("data", "show", "@cohort") == 0
     assert "@second: 3 columns" in office.ran("data", "add", "@second", "--data", "cohort.csv").err
     assert office.run("data", "show", "@@cohort") == 2
     assert "@second is no longer registered" in office.ran("data", "remove", "@second").err
 
-
-def test_a_name_without_its_mark_is_no_file(office: Office) -> None:
     check = ("check", "--definition", "heart.json", "--data")
     assert office.run(*check, "cohort") == 2
     assert "there is no file cohort here; for the registered source: @cohort" in office.err

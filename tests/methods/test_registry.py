@@ -38,17 +38,6 @@ def registry(place: Path) -> MethodRegistry:
     return MethodRegistry(built_in, lambda: chain.from_iterable(found))
 
 
-def test_a_method_of_another_distribution_is_found_by_its_entry_point(place: Path) -> None:
-    code = RENAMED.format(name="plain")
-    install(
-        place, "plain-clusters", {"plain": "plain_clusters:METHOD"}, {"plain_clusters.py": code}
-    )
-    methods = registry(place)
-    assert list(methods) == ["lloyd", "plain"]
-    assert methods["plain"].name == "plain"
-    assert methods.problems() == ()
-
-
 def test_methods_of_this_package_come_first_and_without_a_look_at_others(place: Path) -> None:
     def no_look() -> list[object]:
         raise AssertionError("the environment was searched")

@@ -9,7 +9,6 @@ from scipy.cluster.hierarchy import dendrogram, fcluster, is_valid_linkage, link
 from sklearn.metrics import adjusted_rand_score
 
 from fedclust import simulate
-from fedclust.definition import DefinitionError
 from fedclust.methods import ward
 from fedclust.methods.common.kmeans_rounds import Cells
 from fedclust.numeric import ward as numeric_ward
@@ -17,7 +16,7 @@ from fedclust.result.figures.tree import cut_height, places
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Points, SiteTask, row_points
+from fedclust.schema.task import Contribution, Points, SiteTask
 from fedclust.wire.codec import encode_model
 from fedclust.wire.errors import UsageError
 from support.points import answer_task, config_of, violation
@@ -158,17 +157,6 @@ def test_fewer_cells_than_clusters_give_as_many_clusters_and_say_so() -> None:
     assert "9 were asked for" in " ".join(result.warnings_)
 
 
-def test_only_means_are_merged() -> None:
-    for dissimilarity in ("k-prototypes", "gower"):
-        with pytest.raises(DefinitionError, match="does not take"):
-            simulate(
-                "ward",
-                {"a": _blobs()},
-                config={"n_clusters": 2},
-                policy={"dissimilarity": dissimilarity},
-            )
-
-
 # --- labels ---------------------------------------------------------------------------------------
 
 
@@ -242,9 +230,3 @@ def test_the_figure_shows_the_cuts_and_the_page_what_it_cannot_tell(
     assert other.linkage_ is None
     with pytest.raises(UsageError, match="no tree"):
         other.plot.tree()
-
-
-def test_the_exact_rows_of_a_site_are_points_of_one_person() -> None:
-    points = row_points(_blobs(2))
-    sent = answer_task(ward.METHOD, _task(), points, _config())
-    assert (sent.counts == 1).all()

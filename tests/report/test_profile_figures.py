@@ -27,11 +27,7 @@ def test_the_columns_that_separate_most_come_first() -> None:
     # The long name comes between, and ends with an ellipsis.
     assert next(word for word in words if word.startswith("systolic")).endswith("…")
     check_drawing(figure)
-
-
-def test_a_cell_says_the_mean_and_marks_on_which_side_it_is() -> None:
-    figure = Plots(facts_of(MEANS, NAMES)).profile()
-    words = words_of(figure)
+    # A cell says the mean and marks on which side it is.
     at = words.index("lactate")
     assert words[at + 1 : at + 4] == ["2", "8", "2"]
     # Two columns are -.5, 1 and -.5 away, one .8; and the legend has four colours each way.

@@ -182,7 +182,7 @@ def test_values_of_repeated_records_are_not_called_means_or_shares_of_persons(
     assert "Davies-Bouldin 0.7 of the groups' records" in " ".join(printed.split())
 
 
-def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
+def test_the_page_stands_alone_runs_nothing_and_describes_its_plots(cohort: Any) -> None:
     result, _, _ = cohort
     text = html(Facts(result.result, result.definition))
     page = Page(text)
@@ -196,11 +196,7 @@ def test_the_page_stands_alone_and_runs_nothing(cohort: Any) -> None:
     assert policy == ["default-src 'none'; style-src 'unsafe-inline'"]
     assert text.count("<table>") >= 4
     assert len(text) < 60_000
-
-
-def test_every_plot_says_what_it_shows_and_has_its_numbers_beside_it(cohort: Any) -> None:
-    result, _, _ = cohort
-    text = html(Facts(result.result, result.definition))
+    # Every plot says what it shows.
     images = re.findall(r"<svg.*?</svg>", text, re.S)
     drawn = [ElementTree.fromstring(image) for image in images]  # noqa: S314
     space = "{http://www.w3.org/2000/svg}"
@@ -408,8 +404,7 @@ def test_centroids_stand_in_own_units_and_levels_as_shares() -> None:
 
 
 def test_quality_says_what_it_is_measured_over() -> None:
-    quality = Quality(inertia=12.5, simplified_silhouette=0.5, davies_bouldin=0.7, n_rows=100)
-    result = _result([[0.0], [9.0]], np.ones((2, 1)), quality=quality)
+    result = _result([[0.0], [9.0]], np.ones((2, 1)))
     found = {each.key: each for each in sections(Facts(result, _definition([{"name": "u"}])))}
     said = "Inertia 12.5, simplified silhouette 0.5, Davies-Bouldin 0.7 of the groups' records."
     assert said in Page(found["holds"].html).words

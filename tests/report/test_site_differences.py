@@ -71,8 +71,6 @@ def test_what_cannot_be_told_is_said(found: SessionResult) -> None:
     assert agree[0] == "No site seems to code a column otherwise than the other sites."
     assert agree[1].startswith("The site moderately predicts the cluster: Cramér's V of groups is")
     assert len(unknown) == len(agree) == 2
-
-
-def test_sites_that_were_not_compared_have_no_heading(found: SessionResult) -> None:
+    # Without a comparison there is no heading.
     assert site_sentences(changed(found, None)) == ()
     assert "<h3>Sites</h3>" not in section(changed(found, None))

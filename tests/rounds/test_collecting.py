@@ -89,11 +89,9 @@ def test_a_round_that_is_optional_does_not_wait_after_a_refused_task() -> None:
     assert decide(1, 1, 2, optional=True, refused=True) == done
     assert decide(0, 0, 0, optional=True, refused=True) == done
     assert decide(1, 2, 3, optional=True, refused=True) == Wait(overdue=False)
-
-
-@pytest.mark.parametrize(("nonempty", "joined"), [(2, 4), (2, 2), (0, 0)])
-def test_a_round_that_is_optional_closes_with_whatever_came(nonempty: int, joined: int) -> None:
-    assert decide(0, nonempty, joined, optional=True) == CollectedReason.ALL_ANSWERED
+    # Without one it closes with whatever came.
+    for nonempty, joined in ((2, 4), (2, 2), (0, 0)):
+        assert decide(0, nonempty, joined, optional=True) == CollectedReason.ALL_ANSWERED
 
 
 def test_a_round_that_is_optional_waits_for_answers_but_not_for_ever() -> None:

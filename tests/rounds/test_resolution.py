@@ -43,10 +43,14 @@ def _clusters(n_sites: int, a_site: int, k: int = 12) -> tuple[list[FloatArray],
 
 
 def test_clusters_of_fewer_persons_than_a_group_are_warned_of() -> None:
-    warning = resolution_warning(**_sent(*_clusters(50, 3)))
+    sites, centres = _clusters(50, 3)
+    warning = resolution_warning(**_sent(sites, centres))
 
     assert "12 clusters" in warning
     assert "smaller min_group_size" in warning
+    # Exact rows and one cluster are not.
+    assert resolution_warning(**_sent(sites, centres, exact=True)) is None
+    assert resolution_warning(**_sent(sites, centres[:1])) is None
 
 
 @pytest.mark.parametrize(
@@ -54,13 +58,6 @@ def test_clusters_of_fewer_persons_than_a_group_are_warned_of() -> None:
 )
 def test_clusters_of_several_groups_are_not(n_sites: int, a_site: int) -> None:
     assert resolution_warning(**_sent(*_clusters(n_sites, a_site))) is None
-
-
-def test_exact_rows_and_one_cluster_are_not_warned_of() -> None:
-    sites, centres = _clusters(50, 3)
-
-    assert resolution_warning(**_sent(sites, centres, exact=True)) is None
-    assert resolution_warning(**_sent(sites, centres[:1])) is None
 
 
 @pytest.mark.parametrize(("cost", "warns"), [(10.0, False), (2_000.0, True)])

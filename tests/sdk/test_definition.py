@@ -130,6 +130,7 @@ def test_only_a_simulation_needs_no_purpose() -> None:
     silent = request().model_copy(update={"purpose": ""})
     assert pointers(silent) == ["/purpose"]
     assert freeze(silent, seed=7, simulated=True).purpose == ""
+    check_definition(request(sites=["a"], policy_min_sites=1), simulated=True)
 
 
 @pytest.mark.parametrize(
@@ -292,11 +293,6 @@ def test_dual_needs_the_bounds_of_every_feature() -> None:
 def test_a_weight_is_more_than_nothing(weight: float) -> None:
     with pytest.raises(ValidationError, match="weight"):
         Feature(name="a", weight=weight)
-
-
-def test_a_simulation_may_do_what_leaves_no_process() -> None:
-    alone = request(sites=["a"], policy_min_sites=1)
-    check_definition(alone, simulated=True)
 
 
 def test_every_fault_is_listed_at_once() -> None:

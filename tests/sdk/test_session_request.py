@@ -9,9 +9,8 @@ import pytest
 
 from fedclust import Feature, Site, errors
 from fedclust.client import Client
-from fedclust.client.session_request import inherit, read_session, read_study
+from fedclust.client.session_request import inherit, read_study
 from fedclust.client.token_file import choose_token
-from fedclust.definition.study import StudyInfo
 from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.purpose import PURPOSE
@@ -30,10 +29,6 @@ SESSION: dict[str, Any] = {
     "algorithm": "fkm",
     "config": {"n_clusters": (2, 3), "candidates": 3},
 }
-
-
-def no_study(name: str) -> StudyInfo:
-    raise AssertionError(name)
 
 
 @pytest.fixture(scope="module")
@@ -104,19 +99,6 @@ def test_lists_and_what_they_hold_are_shown_in_words(analyst: Client) -> None:
     assert repr(analyst.sessions("failed")) == "(none)"
     with pytest.raises(errors.NotFound):
         analyst.sessions(study="tumors")
-
-
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ({"features": [{"name": "x", "lower": "0"}]}, r"features\[0\].lower in the definition: it"),
-        ({"config": {"tol": {1}}}, "only text, finite numbers, lists"),
-    ],
-)
-def test_what_is_wrong_is_named(change: dict[str, Any], said: str) -> None:
-    with pytest.raises(errors.UsageError, match=said) as caught:
-        read_session({**SESSION, **change}, None, no_study)
-    assert "pydantic" not in str(caught.value)
 
 
 def test_a_study_of_wrong_fields_is_refused() -> None:

@@ -117,21 +117,13 @@ def test_each_change_is_a_line_of_the_ledger_in_counts(hospital: Hospital) -> No
 
 
 def test_a_draft_from_before_another_change_is_made_again(hospital: Hospital) -> None:
-    draft = hospital.draft(mixed(80))
-    other = hospital.update(mixed(80))
-
-    with pytest.raises(Overtaken):
-        hospital.store.keep(draft)
-
-    assert list(hospital.store.records()) == [other.table_id]
-
-
-def test_a_new_table_that_does_not_know_of_another_is_drafted_again(hospital: Hospital) -> None:
-    """It names the tables that share its points."""
-    first, second = hospital.draft(mixed(80)), hospital.draft(mixed(80, 500))
+    """Also of a new table: it names the tables that share its points."""
+    first, again, second = (hospital.draft(mixed(80, first)) for first in (0, 0, 500))
     table = hospital.store.keep(first)
-    with pytest.raises(Overtaken):
-        hospital.store.keep(second)
+    for late in (again, second):
+        with pytest.raises(Overtaken):
+            hospital.store.keep(late)
+    assert list(hospital.store.records()) == [table.table_id]
     hospital.update(mixed(80, 500), other_persons="board 7")
     created = [line for line in hospital.lines() if line["what"] == "created"]
     assert [line.get("shares_with") for line in created] == [None, [table.table_id]]
@@ -398,8 +390,10 @@ def test_separate_groups_need_an_approval_and_end_at_three(hospital: Hospital) -
     assert changes == [("created", None), *acts]
 
 
-def test_withdrawal_reaches_every_table_and_no_unknown_person(hospital: Hospital) -> None:
-    people = mixed(80)
+def test_who_is_withdrawn_leaves_every_table_and_is_in_no_later_one_real_record(
+    hospital: Hospital,
+) -> None:
+    people = persons(60)
     hospital.update(people)
     hospital.update(people, separate="board decision 7")
 
@@ -408,14 +402,7 @@ def test_withdrawal_reaches_every_table_and_no_unknown_person(hospital: Hospital
     with pytest.raises(errors.PersonsRefused, match="no group holds"):
         hospital.store.withdraw("P700", NOW)
 
-
-def test_who_was_withdrawn_is_in_no_later_table_real_record(hospital: Hospital) -> None:
-    people = persons(60)
-    hospital.update(people)
-    hospital.store.withdraw("P7", NOW)
-
-    apart = hospital.update(people, separate="board decision 7")
-
+    apart = hospital.update(people, separate="board decision 8")
     rows = apart.table_rows(hospital.state.secret(), list(people))
     assert np.flatnonzero(rows < 0).tolist() == [7]
     assert len(apart.keys) == 59

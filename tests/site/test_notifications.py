@@ -75,7 +75,10 @@ def post(tmp_path: Path) -> Iterator[Post]:
 def test_each_is_handed_over_once_also_after_a_restart(post: Post) -> None:
     api = post.api
     assert post.look() == []
-    api.define("ada", "heart", SITES)
+    # A session that was handed to the agent needs no invitation.
+    post.handed = frozenset({"lung"})
+    for name in ("heart", "lung"):
+        api.define("ada", name, SITES)
     assert post.look() == [("invited", "heart")]
     assert post.look() == []
     post.restart()
@@ -109,12 +112,6 @@ def test_failed_and_finished_are_told_apart(post: Post) -> None:
     post.clock.advance(8 * DAY)
     sweep(post.local.coordinator)
     assert sorted(post.look()) == [("failed", "one"), ("finished", "two")]
-
-
-def test_a_session_that_was_handed_to_the_agent_needs_no_invitation(post: Post) -> None:
-    post.api.define("ada", "heart", SITES)
-    post.handed = frozenset({"heart"})
-    assert post.look() == []
 
 
 def test_a_token_that_ends_soon(post: Post) -> None:
