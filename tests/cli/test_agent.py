@@ -92,6 +92,9 @@ def test_a_session_that_is_taken_back_is_answered_no_more(post: Post) -> None:
     post.run()
     assert sorted(post.fake.accepted) == [1, 2]
     assert "heart: taken back; nothing more is sent" in post.said
+    read = [line for line in post.said if "rows read" in line]
+    assert read[0] == "heart: cohort.csv: 60 rows read"
+    assert not any(": 0 " in line for line in read), "the start of a pass is no progress"
     # The journal is free: participate goes on where the agent stopped.
     with post.fake.site(post.entries.state.directory) as site:
         site.participate("heart", post.data, consent=True)
@@ -132,13 +135,6 @@ def test_a_session_waits_for_its_approval(post: Post) -> None:
     assert len(refused) == 2
     assert post.known.state == "done"
     assert [number for number, _ in post.fake.puts] == sorted(post.fake.accepted)
-
-
-def test_how_far_the_rows_are_read_is_said_if_it_takes_a_while(post: Post) -> None:
-    post.run()
-    read = [line for line in post.said if "rows read" in line]
-    assert read[0] == "heart: cohort.csv: 60 rows read"
-    assert not any(": 0 " in line for line in read), "the start of a pass is no progress"
 
 
 def test_an_entry_that_is_replaced_is_served_as_it_is_now(post: Post) -> None:

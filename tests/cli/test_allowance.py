@@ -50,8 +50,7 @@ class Desk(CommandLine):
         return asked
 
     def shown(self) -> str:
-        assert self.run("allowance", "show") == 0
-        return self.out
+        return self.ran("allowance", "show").out
 
 
 desk = at_desk(Desk)
@@ -78,8 +77,7 @@ def test_show_says_what_was_spent_and_what_it_teaches(desk: Desk) -> None:
     assert "lung at https://first.example: died 10 (given back)" in said
     assert "may not be features: dead_30 (fedclust allowance role)" in said
 
-    assert desk.run("allowance", "show", "--json") == 0
-    (facts,) = json.loads(desk.out)
+    (facts,) = json.loads(desk.ran("allowance", "show", "--json").out)
     assert (facts["limit"], facts["spent"], facts["left"]) == (100, 40, 60)
     assert [each["state"] for each in facts["charges"]] == ["open", "given back"]
     assert facts["no_features"] == ["dead_30"]
@@ -120,14 +118,12 @@ def test_what_is_open_is_named_with_what_to_do(desk: Desk, tmp_path: Path) -> No
     lung = session_file(file, "x", "y", died, days | {"edges": [1, 2, 3, 9]}, name="lung")
     check = ("check", "--definition", lung, "--data", str(rows), "--id-column", "mrn")
 
-    assert desk.run(*check) == 0
-    words = " ".join(desk.out.split())
+    words = " ".join(desk.ran(*check).out.split())
     assert "70 points of the allowance of each site (died 60, days 10); 60 are left" in words
     assert "answer no outcomes" in words
     assert "days: 25 % of those at risk have the event from 2 to 3" in words
     assert said in words
-    assert desk.run(*check, "--json") == 0
-    facts = json.loads(desk.out)
+    facts = json.loads(desk.ran(*check, "--json").out)
     assert (facts["points"], facts["points_left"], facts["points_short"]) == (70, 60, True)
     assert facts["open_points"] == [said]
     assert said in doctor._allowance(desk.state)

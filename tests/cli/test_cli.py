@@ -84,8 +84,7 @@ def test_participate_and_the_agent_take_a_registered_source(command: Command) ->
     labels = command.place / "labels.csv"
     assert command.site("participate", "--preview-out", str(command.place / "body")) == 0
     assert command.site("agent add", "--yes", "--missing", "x") == 0, command.err
-    assert command.run("agent", "list", "--json") == 0
-    (entry,) = json.loads(command.out)
+    (entry,) = json.loads(command.ran("agent", "list", "--json").out)
     assert (entry["data"], entry["id_column"]) == ("@cohort", None)
     assert entry["reading"]["missing"] == ["x"]
     assert command.site("participate", "--yes", "--labels-out", str(labels)) == 0, command.err
@@ -173,18 +172,15 @@ def test_status_and_ledger(command: Command) -> None:
     assert command.run("ledger", "verify") == 0
     assert command.site("participate", "--yes") == 0
     n = len(command.fake.accepted)
-    assert command.run("status", *command.reached, "--json") == 0
-    (status,) = json.loads(command.out)
+    (status,) = json.loads(command.ran("status", *command.reached, "--json").out)
     assert (status["state"], status["sent"], status["in_flight"]) == ("completed", n, 0)
     assert "completed" in command.ran("status", "heart", *command.reached).out
-    assert command.run("ledger", "show", "--json") == 0
-    lines = [json.loads(line) for line in command.out.splitlines()]
+    lines = [json.loads(line) for line in command.ran("ledger", "show", "--json").out.splitlines()]
     assert lines[0]["event"] == "cohort"
     assert [line["round"] for line in lines[1:]] == list(range(1, n + 1))
     assert command.ran("ledger", "show", "--session", "other", "--json").out == ""
     assert "evidence" in command.ran("ledger", "show").out
-    assert command.run("ledger", "verify", "--json") == 0
-    head = json.loads(command.out)["head"]
+    head = json.loads(command.ran("ledger", "verify", "--json").out)["head"]
     assert command.run("ledger", "verify", "--head", head) == 0
     assert command.run("ledger", "verify", "--head", "0" * 64) == 8
 

@@ -56,8 +56,7 @@ def test_simulate_prints_every_k_and_which_is_recommended(
 
     def run(*arguments: str) -> str:
         command = ["simulate", "lloyd", *given, "--features", "x,y", *arguments]
-        assert command_line.run(*command) == 0
-        return command_line.out
+        return command_line.ran(*command).out
 
     facts = json.loads(run("--clusters", "2-3", "--json"))
     assert [entry["n_clusters"] for entry in facts["sweep"]] == [2, 3]

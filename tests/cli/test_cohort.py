@@ -55,8 +55,7 @@ def test_groups_are_formed_up_front_and_shown_in_counts(command: Command) -> Non
 
     assert command.create() == 0
     assert "0 persons in 0 new groups" in command.err
-    assert command.run("show", "--json") == 0
-    (shown,) = json.loads(command.out)
+    (shown,) = json.loads(command.ran("show", "--json").out)
     assert {name: made[name] for name in shown} == shown
     assert made["table"] in command.ran("show").out
     assert "p7" not in command.out
@@ -87,18 +86,15 @@ def test_one_person_is_withdrawn_at_a_time(command: Command) -> None:
 
     assert command.create() == 0
     for typed in ("", "\n", "p7\np8\n"):
-        assert command.run("withdraw", "--yes", typed=typed) == 2
-        assert "on one line" in command.err
+        assert "on one line" in command.ran("withdraw", "--yes", typed=typed, code=2).err
     # The shell's history would keep an argument.
     assert command.run("withdraw", "p7", "--yes") == 2
-    assert command.run("withdraw", typed=Terminal("p7\nn\n")) == 4
-    assert "The person's id" in command.err
+    assert "The person's id" in command.ran("withdraw", typed=Terminal("p7\nn\n"), code=4).err
     assert withdrawn() == 0
 
     assert command.run("withdraw", typed=Terminal("p7\ny\n")) == 0
     assert withdrawn() == 1
-    assert command.run("withdraw", "--yes", "--json", typed="p8\n") == 0
-    assert json.loads(command.out) == {"tables": 1}
+    assert json.loads(command.ran("withdraw", "--yes", "--json", typed="p8\n").out) == {"tables": 1}
     assert withdrawn() == 2
     assert command.run("withdraw", "--yes", typed=" p700 \n\n") == 3
     assert "no group holds this person" in command.err

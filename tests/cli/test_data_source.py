@@ -49,8 +49,7 @@ def test_sources_are_added_shown_and_removed(office: Office) -> None:
     assert office.run("data", "show", "cohort") == 0
     for text in ("cohort.csv", "mrn, Ex, y", "columns.toml", "missing          ?"):
         assert text in office.out
-    assert office.run("data", "show", "cohort", "--json") == 0
-    facts = json.loads(office.out)
+    facts = json.loads(office.ran("data", "show", "cohort", "--json").out)
     assert facts["columns"] == ["mrn", "Ex", "y"]
     assert set(facts["reading"]) == {"mapping", "missing"}
     assert "SECRET" not in office.out
@@ -143,8 +142,7 @@ def test_a_simulation_names_rows_by_the_columns_of_its_sources(office: Office) -
     assert office.run("data", "add", "other", "--data", "other.csv", *named) == 0
     sites = ("--site", "a=@cohort", "--site", "b=@other", "--labels-dir", "labels")
     policy = ("--policy", '{"min_sites": 2}', "--json")
-    assert office.run("simulate", "lloyd", "--clusters=2", *sites, *policy) == 0, office.err
-    found = json.loads(office.out)
+    found = json.loads(office.ran("simulate", "lloyd", "--clusters=2", *sites, *policy).out)
     assert found["columns"] == ["x", "y"]
     assert sum(found["sizes"]) == 2 * (N + 1)
     heads = [Path("labels", f"{name}.csv").read_text("utf-8")[:12] for name in "ab"]

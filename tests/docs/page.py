@@ -1,6 +1,5 @@
 """A page of the documentation whose examples are run: its directory, terminals and coordinator."""
 
-import io
 import os
 import re
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from docs.terminal import Terminal, commands, fits, transcript
 from fedclust.client import Client
+from support import command_line
 from support.local_coordinator import LocalCoordinator, local_coordinator
 from support.processes import clean_environment
 from support.server import lasting_port
@@ -31,16 +31,6 @@ _ASKS = re.compile(r"\bfedclust (participate|agent add)\b(?!.*--yes)", re.DOTALL
 #: Absolute paths in a command, and programs whose effects leave the page's directory.
 _PATHS = re.compile(r"(?:^|[\s=\"'(:@<>])(/[^\s\"')/:]+/[^\s\"'):]*)")
 _REACHING = re.compile(r"\b(?:sudo|systemctl|docker|apt|pip|make|git)\b(?= )")
-
-
-class Person(io.StringIO):
-    """A terminal with somebody who always says yes."""
-
-    def isatty(self) -> bool:
-        return True
-
-    def readline(self, *_: Any) -> str:
-        return "yes\n"
 
 
 class Page:
@@ -283,6 +273,7 @@ def opened(title: str, source: str, place: Path, patch: pytest.MonkeyPatch) -> I
             patch.delenv(name)
         for name, value in page.env.items():
             patch.setenv(name, value)
-        patch.setattr(sys, "stdin", Person())
-        patch.setattr(sys, "stderr", Person())
+        # Somebody says yes to each question.
+        patch.setattr(sys, "stdin", command_line.Terminal("yes\n" * 100))
+        patch.setattr(sys, "stderr", command_line.Terminal())
         yield page
