@@ -5,7 +5,6 @@ import json
 import sqlite3
 import sys
 from contextlib import closing
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -136,18 +135,13 @@ def test_a_state_that_cannot_be_used_ends_with_8(
     assert "is missing" in command.err
 
 
-def definition_file(command: Command, names: list[str]) -> Path:
-    path = command.place / "study.json"
-    session_file(path, *({"name": name, "lower": -999, "upper": 999} for name in names))
-    return path
-
-
 def test_check_says_how_many_persons_are_known_and_what_differs(command: Command) -> None:
     assert command.create() == 0
     lines = command.data.read_text("utf-8").splitlines()
     changed = [line.rsplit(",", 1)[0] + ",999" for line in lines[3:10]]
     command.data.write_text("\n".join([lines[0], *changed, *lines[10:], "q1,30,200"]) + "\n")
-    path = definition_file(command, ["age", "chol"])
+    path = command.place / "study.json"
+    session_file(path, *({"name": name, "lower": -999, "upper": 999} for name in ("age", "chol")))
     check = ("check", "--definition", str(path), "--data", str(command.data), "--id-column", "mrn")
     assert command.fedclust(*check, "--json") == 0, command.err
     known = json.loads(command.out)["persons_known"]

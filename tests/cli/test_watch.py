@@ -113,10 +113,6 @@ def watched(stage: Stage, capsys: pytest.CaptureFixture[str], sleep: Step) -> li
     return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
 
 
-def never() -> None:
-    raise AssertionError("waited, though events came")
-
-
 def test_an_overdue_round_says_until_when_it_waits() -> None:
     stage = Stage([])
     stage.join()
@@ -173,7 +169,7 @@ def test_every_event_is_told_when_it_comes_over_broken_connections(
         [b"id: 14\ndata: {}\n\n", stage.rest, b"id: 15\ndata: {}\n\n"],
         [stage.end, b"id: 20\nevent: session.completed\ndata: {}\n\n"],
     ]
-    events = watched(stage, capsys, never)
+    events = watched(stage, capsys, lambda: pytest.fail("waited, though events came"))
     assert event_keys(events) == EXPECTED
     assert stage.asked == [None, "14", "15"]
 

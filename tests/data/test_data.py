@@ -59,7 +59,6 @@ def test_columns_are_found_by_name_and_come_in_the_sessions_order(tmp_path: Path
         ('age,sex,chol\n1,0,"1,5"\n', "not-a-number", "chol", 2),
         ('note,age,sex,chol\n"two\nlines",1,0,2\n,1,0,SECRET\n', "not-a-number", "chol", 4),
         ("age,sex,chol\n1,0,inf\n", "too-large", "chol", 2),
-        ("age,sex,chol\n1,0,-Infinity\n", "too-large", "chol", 2),
         ("age,sex,chol\n1,0,1e999\n", "too-large", "chol", 2),
         ("age,sex,chol\n1,0,-1e155\n", "too-large", "chol", 2),
         ("age,sex,chol\n1,0\n", "field-count", None, 2),

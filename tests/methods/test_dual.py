@@ -42,10 +42,6 @@ def few(seed: int, sizes: tuple[int, ...] = (4, 5, 4), d: int = 2) -> dict[str, 
     }
 
 
-def inertia(X: FloatArray, centroids: FloatArray) -> float:
-    return float(((X[:, None] - centroids[None]) ** 2).sum(axis=2).min(axis=1).sum())
-
-
 # --- Valid bounds ---------------------------------------------------------------------------------
 
 
@@ -66,7 +62,8 @@ def test_certified_bounds_enclose_the_optimum_in_every_round(update: str, symmet
         assert bounds.certified
         assert bounds.lower == max(lower)
         assert bounds.upper <= min(upper)
-        assert bounds.upper == pytest.approx(inertia(X, result.centroids), rel=1e-9)
+        away = ((X[:, None] - result.centroids) ** 2).sum(axis=2).min(axis=1)
+        assert bounds.upper == pytest.approx(away.sum(), rel=1e-9)
         assert bounds.upper == pytest.approx(least, rel=1e-9) or update != "quadratic_bundle"
         assert len(lower) == sum(opened.phase == "dual" for opened in found.rounds)
 

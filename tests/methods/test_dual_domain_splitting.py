@@ -179,10 +179,6 @@ def boxes_of(splitting: Splitting) -> list[Box]:
     return [*splitting.waiting, *splitting.settled, *current]
 
 
-def volume(boxes: Any) -> float:
-    return float(sum(np.prod(box.upper - box.lower) for box in boxes))
-
-
 def test_boxes_cover_the_domain_without_overlap() -> None:
     domain = make_domain("none")
     splitting = start_splitting(np.full(2, -2.0), np.full(2, 2.0), 2, 0.0)
@@ -194,7 +190,8 @@ def test_boxes_cover_the_domain_without_overlap() -> None:
         splitting = record_bound(splitting, 1.0)
     boxes = boxes_of(splitting)
     assert splitting.splits == 40
-    assert volume(boxes) == pytest.approx(4.0**4, rel=1e-12)
+    volume = sum(np.prod(box.upper - box.lower) for box in boxes)
+    assert volume == pytest.approx(4.0**4, rel=1e-12)
     for i, one in enumerate(boxes):
         for other in boxes[:i]:
             shared = np.minimum(one.upper, other.upper) - np.maximum(one.lower, other.lower)

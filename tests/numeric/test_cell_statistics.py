@@ -35,17 +35,13 @@ def _odds(x1: Any, x0: Any) -> Measure:
     return cs.odds_ratio((x1 + x0).sum(axis=-2), EVENTS, VALID)
 
 
-def _stratified(tables: Any) -> Any:
-    return sms.StratifiedTable([np.reshape(each, (2, 2)) for each in tables])
-
-
 # --- Without noise --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("more", [[], [[0, 12, 5, 35]], [[1, 3000, 4, 9000], [2, 9, 1, 5]]])
 def test_exact_odds_ratios_are_those_of_statsmodels(more: list[list[int]]) -> None:
     tables = np.array([*TABLES, *more])
-    theirs = _stratified(tables)
+    theirs = sms.StratifiedTable([np.reshape(each, (2, 2)) for each in tables])
     found, p, same = cs.mantel_haenszel(tables)
     assert tuple(found) == pytest.approx(
         (theirs.oddsratio_pooled, *theirs.oddsratio_pooled_confint()), **EXACT

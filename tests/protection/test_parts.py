@@ -1,6 +1,6 @@
 """Parts by missing columns, the least size L of their groups, and the points that are grouped."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from unittest import mock
 
 import numpy as np
@@ -134,21 +134,15 @@ def test_least_sizes_by_hand(n: int, lacking: list[int], least: int) -> None:
 def test_the_least_size_never_shows_that_fewer_than_p_lack_a_value_real_record(p: int) -> None:
     """All states of one and of two columns at small sites."""
     for n in range(2 * p, 8 * p):
-        for states in (_one_column(n), _two_columns(n) if n <= 4 * p else []):
+        one = [(lacking,) for lacking in range(n + 1)]
+        two = [(first, second) for first in range(n + 1) for second in range(first + 1)]
+        for states in (one, two if n <= 4 * p else []):
             by_least: dict[int, list[Sequence[int]]] = {}
             for state in states:
                 found = _least(n, p, *state)
                 assert found == reference.least_size(n, state, p), (n, state)
                 by_least.setdefault(found, []).append(state)
             assert not _shown(by_least, p), (n, p)
-
-
-def _one_column(n: int) -> Iterator[tuple[int, ...]]:
-    return ((lacking,) for lacking in range(n + 1))
-
-
-def _two_columns(n: int) -> Iterator[tuple[int, ...]]:
-    return ((first, second) for first in range(n + 1) for second in range(first + 1))
 
 
 def _shown(by_least: dict[int, list[Sequence[int]]], p: int) -> list[int]:

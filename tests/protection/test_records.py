@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 from fedclust.protection.cohort import Cohort
 from fedclust.protection.columns import SourceColumn, find_step
@@ -87,7 +86,8 @@ def test_later_files_release_what_the_rules_say(first: int) -> None:
             if session and rng.random() < 0.5:
                 here = here[: max(p, n - int(rng.integers(0, 5)))]
             if session == 2:
-                memory.cohorts = [memory.cohort.withdraw(SECRET, _somebody(memory, ids, rng))]
+                somebody = str(rng.choice(ids[groups_of(memory.cohort, ids.tolist()) >= 0]))
+                memory.cohorts = [memory.cohort.withdraw(SECRET, somebody)]
             columns = rows_of(everybody[: n_columns if session == 0 else None], here)
             memory.update_sources(ids[here].tolist(), columns, any_persons=True)
             expected.release(memory.cohort, ids[here].tolist(), columns)
@@ -96,10 +96,6 @@ def test_later_files_release_what_the_rules_say(first: int) -> None:
             for each in everybody:
                 # Too few for a file of other people.
                 each.values[rng.integers(0, 80, 2)] = rng.choice(each.values)
-
-
-def _somebody(memory: Memory, ids: NDArray[np.str_], rng: np.random.Generator) -> str:
-    return str(rng.choice(ids[groups_of(memory.cohort, ids.tolist()) >= 0]))
 
 
 # --- the step -------------------------------------------------------------------------------------

@@ -73,7 +73,8 @@ def test_unions_release_what_the_rules_say(first: int) -> None:
         for session in range(4):
             here = np.sort(rng.permutation(n)[: max(p, n - int(rng.integers(0, 3)))])
             if session == 2:
-                memory.cohorts = [memory.cohort.withdraw(SECRET, _somebody(memory, ids, rng))]
+                somebody = str(rng.choice(np.array(ids)[memory.groups_of(ids) >= 0]))
+                memory.cohorts = [memory.cohort.withdraw(SECRET, somebody)]
             columns = rows_of(everything[: 2 if session == 0 else None], here)
             for each in larger:
                 before = memory.cohort if memory.cohorts else None
@@ -83,10 +84,6 @@ def test_unions_release_what_the_rules_say(first: int) -> None:
                 _check_new(before if known else None, memory.cohort, each)
                 _check_table(memory.cohort, ids, each)
             n = min(n_all, n + int(rng.integers(0, 12)))
-
-
-def _somebody(memory: Memory, ids: Sequence[str], rng: np.random.Generator) -> str:
-    return str(rng.choice(np.array(ids)[memory.groups_of(ids) >= 0]))
 
 
 def _check_table(cohort: Cohort, ids: Sequence[str], p: int) -> None:
@@ -127,10 +124,6 @@ def _site(
     with given_groups(lambda _: labels, 3):
         memory.update_sources(ids, sources, p=larger_p)
     return memory, ids
-
-
-def _union_records(memory: Memory, p: int) -> list[float]:
-    return memory.cohort.table(["x"], p).values("x").tolist()
 
 
 @pytest.mark.parametrize(("larger_p", "least"), [(4, 2), (6, 2), (7, 3), (9, 3), (10, 4)])
@@ -190,7 +183,7 @@ def test_a_later_p_finds_what_groups_have_released() -> None:
     # The file has only one person, and not the column.
     memory.update_sources(ids[:1], [SourceColumn("place", np.zeros(1))], p=6)
 
-    assert sorted(_union_records(memory, 6)) == [20.0, 30.0]
+    assert sorted(memory.cohort.table(["x"], 6).values("x")) == [20.0, 30.0]
 
 
 def test_a_withdrawal_ends_the_union_and_its_other_groups_wait() -> None:

@@ -41,10 +41,6 @@ def plain():
     return run({"stability": 0})
 
 
-def payloads(result, phase):
-    return [entry.payload for entry in result.trace_ if entry.phase == phase]
-
-
 def test_a_session_with_stability_takes_one_more_round_and_says_how_stable_clusters_are(
     found, plain
 ):
@@ -72,7 +68,8 @@ def test_every_number_of_clusters_has_its_own_stability(swept):
 
 def test_the_tables_count_every_person_of_a_site_for_each_model(swept):
     sizes = {site: len(rows) for site, rows in blobs().items()}
-    for site, payload in zip(SITES, payloads(swept, "resampling"), strict=True):
+    sent = [entry.payload for entry in swept.trace_ if entry.phase == "resampling"]
+    for site, payload in zip(SITES, sent, strict=True):
         for part in payload.parts:
             assert (part.models.sum(axis=(1, 2)) == sizes[site]).all()
 

@@ -26,15 +26,11 @@ def _config(d: int, *, p: int = 1, kind: Any = "numeric", **policy: Any) -> RunC
     return config_of(None, p=p, features=features, **{"scaling": "standard", **policy})
 
 
-def _answer(points: Points, config: RunConfig) -> preparation.SiteMoments | None:
-    site = SiteSide(points, config, np.random.default_rng(0), {})
-    return preparation.local_step(TASK, site)
-
-
 def _contributions(sites: list[Points], config: RunConfig) -> list[Contribution]:
     answers = []
     for name, points in zip("abc", sites, strict=False):
-        payload = _answer(complete_points(points, config), config)
+        site = SiteSide(complete_points(points, config), config, np.random.default_rng(0), {})
+        payload = preparation.local_step(TASK, site)
         if payload is not None:
             preparation.check(TASK, payload, config)
         answers.append(Contribution(name, payload, config.p))

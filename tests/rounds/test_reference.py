@@ -26,11 +26,6 @@ def correlated(n: int, r: float, d: int = 4, seed: int = 0) -> np.ndarray:
     return rng.multivariate_normal(np.zeros(d), np.full((d, d), r) + (1 - r) * np.eye(d), n)
 
 
-def three(n: int, seed: int = 0) -> np.ndarray:
-    rng = np.random.default_rng(seed)
-    return CENTRES[rng.integers(3, size=n)] + rng.normal(size=(n, 4))
-
-
 def released(rows: np.ndarray, p: int = 5) -> Points:
     columns = [SourceColumn(f"x{j}", np.ascontiguousarray(x)) for j, x in enumerate(rows.T)]
     table = form_table(columns, p)
@@ -60,7 +55,8 @@ def centroids(sites: Sequence[RecordCells], ks: Sequence[int]) -> dict[int, np.n
 
 @pytest.fixture(scope="module")
 def clustered() -> list[RecordCells]:
-    return cells(three(240))
+    rng = np.random.default_rng(0)
+    return cells(CENTRES[rng.integers(3, size=240)] + rng.normal(size=(240, 4)))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from fedclust.rounds.site_points import complete_points, released_points, scaled
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.task import Points, row_points, total_variances
+from fedclust.schema.task import row_points, total_variances
 from support.points import config_of, of_rows, repeated, weighted
 
 
@@ -54,14 +54,10 @@ def test_a_row_is_a_point_of_one_person_with_the_exact_record() -> None:
     np.testing.assert_allclose(total_variances(points), X.var(axis=0))
 
 
-def _gappy() -> Points:
+def test_points_without_a_column_are_dropped_or_imputed_as_the_policy_says() -> None:
     X = np.arange(12.0).reshape(6, 2)
     X[1, 0] = X[4, 1] = np.nan
-    return weighted(X)
-
-
-def test_points_without_a_column_are_dropped_or_imputed_as_the_policy_says() -> None:
-    points = _gappy()
+    points = weighted(X)
     dropped = complete_points(points, config_of(None, missing="drop"))
     assert dropped.X[:, 0].tolist() == [0.0, 4.0, 6.0, 10.0]
     assert dropped.sizes.tolist() == [5] * 4

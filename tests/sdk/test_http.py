@@ -89,6 +89,8 @@ def ok() -> httpx.Response:
         refusal("request-timeout"),
         answer(502, b"<html>bad gateway"),
         answer(504),
+        # Whose connection ends during the handshake.
+        caused(ssl.SSLEOFError(8, "EOF occurred in violation of protocol")),
     ],
 )
 def test_what_waiting_may_heal_is_tried_again(failure: httpx.Response | Exception) -> None:
@@ -172,13 +174,6 @@ def test_redirects_are_refused(status: int) -> None:
     with pytest.raises(ProtocolError, match="redirects"):
         http(script).request("GET", "/v1/x")
     assert len(script.seen) == 1
-
-
-def test_a_connection_that_ends_during_the_handshake_is_tried_again() -> None:
-    dropped, time = ssl.SSLEOFError(8, "EOF occurred in violation of protocol"), Time()
-    with pytest.raises(CoordinatorUnreachable):
-        http(Script(lambda: caused(dropped)), time, give_up_after_s=5).request("GET", "/v1/x")
-    assert time.slept
 
 
 def test_a_connection_that_is_always_closed_without_an_answer_hints_at_client_certificates() -> (

@@ -62,10 +62,6 @@ def other(line: Line, old: str, new: str) -> Line:
     return line[0], line[1].replace(old, new)
 
 
-def swap(found: list[Line]) -> list[Line]:
-    return [found[0], (2, found[2][1]), (3, found[1][1]), *found[3:]]
-
-
 @pytest.mark.parametrize(
     ("change", "line"),
     [
@@ -76,7 +72,7 @@ def swap(found: list[Line]) -> list[Line]:
         (lambda t: t[:-1], 5),
         (lambda t: t[:2], 3),
         (lambda _t: [], 1),
-        (swap, 2),
+        (lambda t: [t[0], (2, t[2][1]), (3, t[1][1]), *t[3:]], 2),
         (lambda t: [*t, (6, t[4][1])], 6),
         (lambda t: [*t, (6, "{}"), (7, "{}")], 6),
         (lambda t: [*t[:3], (4, "not json"), *t[4:]], 4),

@@ -70,13 +70,10 @@ def outcome_round(fake: FakeCoordinator) -> int:
 
 def sent(fake: FakeCoordinator) -> tuple[Any, ...]:
     """Return the tables that the site sent."""
-    payload = read_submission(outcomes_phase(fake), fake.accepted[outcome_round(fake)], BINARY)[1]
+    phase = rounds.phase(fake.plan, "outcomes")
+    payload = read_submission(phase, fake.accepted[outcome_round(fake)], BINARY)[1]
     assert isinstance(payload, OutcomesPayload)
     return payload.cells
-
-
-def outcomes_phase(fake: FakeCoordinator) -> Any:
-    return rounds.phase(fake.plan, "outcomes")
 
 
 @pytest.fixture
