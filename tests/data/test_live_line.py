@@ -6,7 +6,6 @@ import io
 import pickle
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -27,30 +26,25 @@ from support.site_rows import blobs
 SITES = blobs(np.array([[0.0, 0.0], [9.0, 9.0]]), [30, 30, 30])
 
 
-class Timer:
+class Timer(threading.Timer):
     """A timer that rings when the test says so."""
-
-    made: list[Timer] = []  # noqa: RUF012
-
-    def __init__(self, seconds: float, function: Callable[..., None], args: Any) -> None:
-        self.seconds, self._call, self.cancelled = seconds, lambda: function(*args), False
-        self.made.append(self)
 
     def start(self) -> None:
         pass
 
-    def cancel(self) -> None:
-        self.cancelled = True
-
     def ring(self) -> None:
-        self._call()
+        self.function(*self.args)
 
 
 @pytest.fixture(autouse=True)
 def timers(monkeypatch: pytest.MonkeyPatch) -> list[Timer]:
     made: list[Timer] = []
-    monkeypatch.setattr(Timer, "made", made)
-    monkeypatch.setitem(SlowWork.__init__.__kwdefaults__, "timer", Timer)
+
+    def timer(*given: Any) -> Timer:
+        made.append(Timer(*given))
+        return made[-1]
+
+    monkeypatch.setitem(SlowWork.__init__.__kwdefaults__, "timer", timer)
     # Work that goes on after a question is shown if it took long by now: no machine is slow here.
     monkeypatch.setitem(SlowWork.__init__.__kwdefaults__, "monotonic", lambda: 0.0)
     monkeypatch.delenv(live_line.VARIABLE, raising=False)
@@ -85,13 +79,13 @@ def test_a_terminal_shows_work_after_two_seconds(
     clock = [0.0]
     with SlowWork("reading", monotonic=lambda: clock[0]) as work:
         (timer,) = timers
-        assert timer.seconds == 2.0
+        assert timer.interval == 2.0
         work.say("round 3", 1, 4)
         assert terminal.getvalue() == ""
         clock[0] = 75.0
         timer.ring()
         assert "round 3, 1:15" in terminal.getvalue()
-    assert timer.cancelled
+    assert timer.finished.is_set()
     # The line is removed from the screen.
     shown = terminal.getvalue()
     assert shown.endswith(("\x1b[2K", "\x1b[?25h", "\x1b[1A\x1b[2K"))
@@ -221,7 +215,7 @@ def test_a_result_and_an_estimator_say_that_they_label_and_measure(
     getattr(made, what.split()[-1])(SITES["a"])
     assert f"{said}, 0:03" in terminal.getvalue()
     assert len(timers) == 1
-    assert timers[0].cancelled
+    assert timers[0].finished.is_set()
 
 
 def test_a_site_shows_its_session_unless_the_caller_takes_its_events(
@@ -259,7 +253,7 @@ def test_a_site_shows_its_session_unless_the_caller_takes_its_events(
     result = site.participate("heart", mine, consent=consent, ask=ask)
     assert quiet == [True] * (1 + len(asked))
     assert len(timers) == 3
-    assert all(timer.cancelled for timer in timers)
+    assert all(timer.finished.is_set() for timer in timers)
     assert len(asked) == len({event.round for event in reported if event.event == "sent"})
     assert (reported[0].event, reported[-1].event) == ("joined", "done")
     assert all(event.most_rounds for event in reported)

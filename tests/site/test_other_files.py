@@ -83,11 +83,6 @@ class Hospital:
         return ways
 
 
-@pytest.fixture
-def hospital(tmp_path: Path) -> Hospital:
-    return Hospital(tmp_path)
-
-
 def new_ids(n: int) -> Callable[[pd.DataFrame], pd.DataFrame]:
     def change(file: pd.DataFrame) -> pd.DataFrame:
         ids = [f"N{each}" if row < n else each for row, each in enumerate(file["mrn"])]
@@ -141,9 +136,9 @@ WAYS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], Sequence[str]]] = 
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_ordinary_ways_to_come_with_another_file(hospital: Hospital, way: str) -> None:
+def test_ordinary_ways_to_come_with_another_file(tmp_path: Path, way: str) -> None:
     change, expected = WAYS[way]
-    found = hospital.each_way(change(patients(200)), patients(10, 5_000))
+    found = Hospital(tmp_path).each_way(change(patients(200)), patients(10, 5_000))
     for said, pattern in zip(found, expected, strict=True):
         assert re.search(pattern, said), said
         assert bool(said) == bool(pattern), said

@@ -1,6 +1,5 @@
 """The points of a session: charged before the site joins, given back if nothing was drawn."""
 
-import itertools
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -20,7 +19,15 @@ from fedclust.site.cohorts import CohortStore
 from fedclust.site.consent import ConsentRequest
 from fedclust.site.state import SiteState
 from fedclust.wire.models import Page, Participation, SiteTableInfo
-from support.fake_coordinator import EPOCH, FakeCoordinator, answer, in_json, refusal
+from support.fake_coordinator import (
+    EPOCH,
+    FakeCoordinator,
+    another,
+    answer,
+    in_json,
+    joins,
+    refusal,
+)
 
 RNG = np.random.default_rng(3)
 FEATURES = (
@@ -30,7 +37,6 @@ FEATURES = (
 )
 IDS = [f"p{i}" for i in range(80)]
 FIRST, SECOND = "https://first.example", "https://second.example"
-NUMBERS = itertools.count()
 
 
 def rows(n: int) -> np.ndarray:
@@ -55,8 +61,7 @@ def points(monkeypatch: pytest.MonkeyPatch) -> dict[str, int]:
 
 def coordinator(**definition: Any) -> FakeCoordinator:
     """Return a coordinator with a session of its own."""
-    title = f"session {next(NUMBERS)}"
-    return FakeCoordinator(OTHERS, features=FEATURES, title=title, **definition)
+    return another(OTHERS, features=FEATURES, **definition)
 
 
 def site_at(fake: FakeCoordinator, place: Path, url: str = FIRST) -> Site:
@@ -68,10 +73,6 @@ def site_at(fake: FakeCoordinator, place: Path, url: str = FIRST) -> Site:
 def take_part(fake: FakeCoordinator, place: Path, url: str = FIRST, **more: Any) -> Any:
     options = {"person": IDS, "consent": True, **more}
     return site_at(fake, place, url).participate("heart", MINE, **options)
-
-
-def joins(request: httpx.Request) -> bool:
-    return request.method == "PUT" and request.url.path.endswith("/participation")
 
 
 def cancelled(fake: FakeCoordinator) -> FakeCoordinator:

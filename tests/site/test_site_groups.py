@@ -1,6 +1,5 @@
 """A site answers sessions from its groups: the same in every session, at every coordinator."""
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +11,10 @@ from fedclust import errors
 from fedclust.site.cohorts import CohortRecord, CohortStore
 from fedclust.site.progress import Preview
 from fedclust.site.state import SiteState
-from support.fake_coordinator import FakeCoordinator, three_clusters
+from support.fake_coordinator import FakeCoordinator, another, three_clusters
 
 MINE = three_clusters(80, 3)
 IDS = [f"p{i}" for i in range(80)]
-NUMBERS = itertools.count()
-
-
-def coordinator(**definition: Any) -> FakeCoordinator:
-    """Return a coordinator with a session of its own."""
-    title = f"session {next(NUMBERS)}"
-    return FakeCoordinator(title=title, **definition)
 
 
 def tables(place: Path) -> dict[str, CohortRecord]:
@@ -44,21 +36,21 @@ def preview(fake: FakeCoordinator, place: Path, **more: Any) -> Preview:
 
 def test_a_known_person_is_answered_from_the_store_real_record(tmp_path: Path) -> None:
     """Two sessions, between which one value changes, send the same: nothing to subtract."""
-    take_part(coordinator(), tmp_path)
-    before = preview(coordinator(), tmp_path).body
+    take_part(another(), tmp_path)
+    before = preview(another(), tmp_path).body
     changed = MINE.copy()
     changed[7, 0] += 100.0
 
-    after = coordinator().site(tmp_path).preview("heart", changed, person=IDS).body
+    after = another().site(tmp_path).preview("heart", changed, person=IDS).body
 
     assert before == after
     departed = np.delete(MINE, 7, axis=0)
     ids = IDS[:7] + IDS[8:]
-    assert coordinator().site(tmp_path).preview("heart", departed, person=ids).body == before
+    assert another().site(tmp_path).preview("heart", departed, person=ids).body == before
 
 
 def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path) -> None:
-    fake = coordinator()
+    fake = another()
     with pytest.raises(errors.ConsentDeclined):
         take_part(fake, tmp_path, ask=lambda next_one: next_one.round == 1)
     CohortStore(SiteState(tmp_path)).withdraw("p7", fake.site(tmp_path)._now())
@@ -69,7 +61,7 @@ def test_a_withdrawal_ends_the_sites_part_in_a_session_that_runs(tmp_path: Path)
 
 def test_two_sessions_that_begin_at_once_use_one_table_and_ask_once(tmp_path: Path) -> None:
     """The second one finds that the first was faster, and takes its groups."""
-    first, second = coordinator(), coordinator()
+    first, second = another(), another()
     asked: list[str] = []
 
     def consent(request: Any) -> bool:
@@ -87,7 +79,7 @@ def test_two_sessions_that_begin_at_once_use_one_table_and_ask_once(tmp_path: Pa
 
 
 def test_other_persons_are_declared_and_have_their_own_table(tmp_path: Path) -> None:
-    first, second = coordinator(), coordinator()
+    first, second = another(), another()
     take_part(first, tmp_path)
     other = np.random.default_rng(9).normal(size=(60, 2))
     ids = [f"q{i}" for i in range(60)]
@@ -102,7 +94,7 @@ def test_other_persons_are_declared_and_have_their_own_table(tmp_path: Path) -> 
 
 def test_another_file_is_refused_also_where_the_session_was_joined_before(tmp_path: Path) -> None:
     """Known persons under new ids would get second groups."""
-    fake = coordinator()
+    fake = another()
     new_ids = [f"new-{each}" if place < 40 else each for place, each in enumerate(IDS)]
     fake.stop_at("/task")
     with pytest.raises(ZeroDivisionError):
@@ -118,8 +110,8 @@ def test_another_file_is_refused_also_where_the_session_was_joined_before(tmp_pa
 
 
 def test_an_approval_of_persons_who_wait_need_not_be_repeated(tmp_path: Path) -> None:
-    take_part(coordinator(), tmp_path)
-    fake = coordinator()
+    take_part(another(), tmp_path)
+    fake = another()
     few, ids = MINE[:7], [*IDS[:3], *(f"q{i}" for i in range(4))]
     with pytest.raises(errors.ConsentDeclined):
         take_part(fake, tmp_path, few, person=ids, other_persons="board 7", ask=lambda _: False)
@@ -128,7 +120,7 @@ def test_an_approval_of_persons_who_wait_need_not_be_repeated(tmp_path: Path) ->
 
 
 def test_a_table_of_persons_in_no_other_one_is_declared_so(tmp_path: Path) -> None:
-    first, second, third = coordinator(), coordinator(), coordinator()
+    first, second, third = another(), another(), another()
     take_part(first, tmp_path)
     other = np.random.default_rng(9).normal(size=(60, 2))
     stated = {"person": [f"q{i}" for i in range(60)], "no_person_in_another_table": True}
@@ -146,8 +138,8 @@ def test_a_table_of_persons_in_no_other_one_is_declared_so(tmp_path: Path) -> No
 
 
 def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
-    take_part(coordinator(), tmp_path)
-    fake = coordinator()
+    take_part(another(), tmp_path)
+    fake = another()
     with pytest.raises(errors.ConsentDeclined):
         take_part(
             fake, tmp_path, separate_groups="board 7", ask=lambda next_one: next_one.round == 1
@@ -158,15 +150,15 @@ def test_separate_groups_are_declared_and_formed_once(tmp_path: Path) -> None:
     assert separate
     assert len(tables(tmp_path)) == 2
     with pytest.raises(errors.PersonsRefused, match="--cohort"):
-        take_part(coordinator(), tmp_path)
-    third = coordinator()
+        take_part(another(), tmp_path)
+    third = another()
     take_part(third, tmp_path, cohort=table[:6])
     # A coordinator that knows the first table alone would refuse this one without the approval.
     assert declared(third) == (table, True)
 
 
 def test_without_protection_there_is_no_table(tmp_path: Path) -> None:
-    fake = coordinator(policy={"protection": "none", "max_rounds": 4})
+    fake = another(policy={"protection": "none", "max_rounds": 4})
     take_part(fake, tmp_path, consent=True)
     assert declared(fake) == (None, False)
     assert tables(tmp_path) == {}

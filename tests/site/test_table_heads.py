@@ -1,6 +1,5 @@
 """The heads of a site's table: chained over its changes, stored before they are sent."""
 
-import itertools
 import shutil
 from datetime import UTC, datetime
 from pathlib import Path
@@ -16,16 +15,10 @@ from fedclust.site import cohorts
 from fedclust.site.cohorts import CohortRecord, CohortStore, table_heads
 from fedclust.site.state import SiteState
 from fedclust.wire.models import Participation, TableHeads
-from support.fake_coordinator import FakeCoordinator, refusal, three_clusters
+from support.fake_coordinator import FakeCoordinator, another, joins, refusal, three_clusters
 
 MINE = three_clusters(120, 3)
 IDS = [f"p{i}" for i in range(120)]
-NUMBERS = itertools.count()
-
-
-def coordinator() -> FakeCoordinator:
-    """Return a coordinator with a session of its own."""
-    return FakeCoordinator(title=f"session {next(NUMBERS)}")
 
 
 def take_part(fake: FakeCoordinator, place: Path, n: int = 80) -> None:
@@ -37,10 +30,6 @@ def stored(place: Path) -> TableHeads:
     store = CohortStore(SiteState(place))
     (table_id,) = store.records()
     return store.heads(table_id, every=True)
-
-
-def joins(request: httpx.Request) -> bool:
-    return request.method == "PUT" and request.url.path.endswith("/participation")
 
 
 def sent_heads(request: httpx.Request) -> TableHeads:
@@ -81,7 +70,7 @@ def test_the_last_thousand_heads_are_sent_and_all_if_asked() -> None:
 
 def test_changes_are_stored_before_their_heads_leave(tmp_path: Path) -> None:
     """Also where the site crashes in between: then its chain is longer than what was sent."""
-    fake = coordinator()
+    fake = another()
     seen: list[bool] = []
 
     def crash(request: httpx.Request) -> httpx.Response | None:
@@ -95,7 +84,7 @@ def test_changes_are_stored_before_their_heads_leave(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError):
         take_part(fake, tmp_path / "a")
     # Newcomers between the crash and the next run.
-    other = coordinator()
+    other = another()
     take_part(other, tmp_path / "a", n=100)
     take_part(fake, tmp_path / "a", n=100)
     assert seen == [True, True]
@@ -104,9 +93,9 @@ def test_changes_are_stored_before_their_heads_leave(tmp_path: Path) -> None:
 def test_all_heads_are_sent_to_a_coordinator_that_needs_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    take_part(coordinator(), tmp_path / "a")
+    take_part(another(), tmp_path / "a")
     monkeypatch.setattr(cohorts, "_LAST_HEADS", 1)
-    fake = coordinator()
+    fake = another()
     firsts: list[int] = []
 
     def needs_all(request: httpx.Request) -> httpx.Response | None:
@@ -126,7 +115,7 @@ def test_a_refusal_stands_if_nothing_was_stored_since(tmp_path: Path) -> None:
         ("table-changed", errors.TableChanged),
         ("table-heads-needed", errors.TableHeadsNeeded),
     ):
-        fake = coordinator()
+        fake = another()
         fake.before = lambda request, slug=slug: refusal(slug) if joins(request) else None
         with pytest.raises(error, match="do something else"):
             take_part(fake, tmp_path / "a")
@@ -136,7 +125,7 @@ def test_a_refusal_stands_if_nothing_was_stored_since(tmp_path: Path) -> None:
 
 def test_a_change_that_another_process_stores_meanwhile_refuses_nobody(tmp_path: Path) -> None:
     """Another session of this site joins with it first: the coordinator is ahead of this join."""
-    fake = coordinator()
+    fake = another()
     sent: list[TableHeads] = []
 
     def overtaken(request: httpx.Request) -> httpx.Response | None:
@@ -157,14 +146,14 @@ def test_a_change_that_another_process_stores_meanwhile_refuses_nobody(tmp_path:
 def test_a_store_that_is_restored_in_mid_session_is_noticed_before_anything_is_sent(
     tmp_path: Path,
 ) -> None:
-    fake = coordinator()
+    fake = another()
     state, backup = tmp_path / "a", tmp_path / "backup"
     fake.stop_at("/task")
     with pytest.raises(ZeroDivisionError):
         take_part(fake, tmp_path / "a")
     assert fake.presence == "joined"
     shutil.copytree(state, backup)
-    take_part(coordinator(), tmp_path / "a", n=100)
+    take_part(another(), tmp_path / "a", n=100)
     accepted = stored(tmp_path / "a")
 
     shutil.rmtree(state)

@@ -5,6 +5,7 @@ hand ``site()``'s transport to the SDK and look at ``puts`` afterwards: everythi
 """
 
 import hashlib
+import itertools
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -30,6 +31,7 @@ from support.results import PROVENANCE
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
 URL = "https://coordinator.example"
 Handler = Callable[[httpx.Request], httpx.Response | None]
+_NUMBERS = itertools.count()
 
 
 def three_clusters(n: int, seed: int) -> NDArray[np.float64]:
@@ -307,6 +309,15 @@ class FakeCoordinator(httpx.BaseTransport):
                 update={"definition_sha256": self.sha256, **method, "sites": tuple(self.roster)}
             ),
         )
+
+
+def another(*given: Any, **definition: Any) -> FakeCoordinator:
+    """Return a coordinator with a session of its own."""
+    return FakeCoordinator(*given, title=f"session {next(_NUMBERS)}", **definition)
+
+
+def joins(request: httpx.Request) -> bool:
+    return request.method == "PUT" and request.url.path.endswith("/participation")
 
 
 def answer(status: int, content: bytes = b"", media: str = "", **headers: str) -> httpx.Response:
