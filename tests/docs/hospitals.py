@@ -5,7 +5,7 @@ import random
 import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from docs.page import Page
 from fedclust import Client, Site
@@ -45,12 +45,13 @@ class Hospitals:
         for name in sites[1:]:
             write_rows(self._others / f"{name}.csv", features, name)
 
-    def create(self, name: str, **definition: Any) -> None:
+    def create(self, name: str, **definition: Any) -> Self:
         """Create a session with federated k-means, unless ``definition`` says otherwise."""
         purpose = "Which types of coronary patients do the hospitals share?"
         given = {"name": name, "purpose": purpose, "sites": list(self.sites), "seed": 7}
         with Client(self.page.url, self.analyst_token) as analyst:
             analyst.create_session(session_body(*self.features, **{**given, **definition}))
+        return self
 
     def site(self, name: str | None = None) -> Site:
         """Return a site in Python: the reader's, unless named."""

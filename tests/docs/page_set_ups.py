@@ -76,8 +76,7 @@ def _adding_a_method(page: Page) -> Iterator[None]:
 @around("docs/approval.md")
 def _approval(page: Page) -> Iterator[None]:
     """A session that a steward approves."""
-    hospitals = Hospitals(page)
-    hospitals.create("heart-2026")
+    hospitals = Hospitals(page).create("heart-2026")
 
     def read_the_code() -> None:
         """The steward types what the signed page says."""
@@ -128,8 +127,7 @@ def _choosing_k(page: Page) -> Iterator[None]:
 @around("docs/cli.md")
 def _cli(page: Page) -> Iterator[None]:
     """A site that takes part by itself, and by its agent."""
-    hospitals = Hospitals(page)
-    hospitals.create("heart-2026")
+    hospitals = Hospitals(page).create("heart-2026")
     data = page.folder("/data")
     shutil.copy(page.place / "cohort.csv", data)
     page.save_token(hospitals.tokens["cleveland"], "site.token")
@@ -215,8 +213,7 @@ def _evidence(_: Page) -> Iterator[None]:
 @around("docs/estimators.md")
 def _estimators(page: Page) -> Iterator[None]:
     """Rows of four hospitals, and a session in which another site takes part."""
-    hospitals = Hospitals(page)
-    hospitals.create("heart-2026", config={"n_clusters": 4}, features=[AGE, CHOL])
+    hospitals = Hospitals(page).create("heart-2026", config={"n_clusters": 4}, features=[AGE, CHOL])
     page.before("Site(", lambda: hospitals.others_take_part("heart-2026"))
     page.replace("fcs_...", hospitals.tokens["cleveland"])
     rows = np.random.default_rng(0).uniform((20, 100), (90, 400), size=(240, 2))
@@ -261,8 +258,7 @@ def _operations_backup(page: Page) -> Iterator[None]:
 @around("docs/operations/monitoring.md")
 def _operations_monitoring(page: Page) -> Iterator[None]:
     """A coordinator with a session that has ended, and the operator's shell."""
-    hospitals = Hospitals(page, sites=("north", "south", "west"), reader="ada")
-    hospitals.create("heart-2026")
+    hospitals = Hospitals(page, sites=("north", "south", "west"), reader="ada").create("heart-2026")
     hospitals.finish("heart-2026")
     data_dir = str(page.coordinator.settings.data_dir)
     said = service("audit", "verify", "--data-dir", data_dir).stdout
@@ -284,8 +280,7 @@ def _privacy_dpia(page: Page) -> Iterator[None]:
 @around("docs/privacy/thresholds.md")
 def _privacy_thresholds(page: Page) -> Iterator[None]:
     """A session to start from, and a hospital's file and state directory."""
-    hospitals = Hospitals(page, reader="ada")
-    hospitals.create("heart-2026")
+    hospitals = Hospitals(page, reader="ada").create("heart-2026")
     rng = np.random.default_rng(7)
     rows = [f"p{i},{rng.integers(30, 90)},{rng.normal(240, 40):.0f}" for i in range(200)]
     (page.place / "cohort.csv").write_text("\n".join(["mrn,age,chol", *rows]) + "\n", "utf-8")
@@ -447,8 +442,7 @@ def export(page: Page) -> dict[str, list[float]]:
 @around("docs/reporting.md")
 def _reporting(page: Page) -> Iterator[None]:
     """An analyst with a completed session of which a paper is written."""
-    hospitals = Hospitals(page, [{"name": "x0"}, {"name": "x1"}], reader="ada")
-    hospitals.create("heart-2026")
+    hospitals = Hospitals(page, [{"name": "x0"}, {"name": "x1"}], reader="ada").create("heart-2026")
     hospitals.finish("heart-2026")
     yield
     assert page.names["result"].methods_text().startswith("We clustered 180 persons of 3 sites")
@@ -461,8 +455,7 @@ def _result(page: Page) -> Iterator[None]:
     centres = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 9.0]])
     sites = blobs(centres, [40, 50, 45], spread=0.5).values()
     page.names["rows"] = dict(zip(("berlin", "oslo", "porto"), sites, strict=True))
-    hospitals = Hospitals(page, [{"name": "x0"}, {"name": "x1"}], reader="ada")
-    hospitals.create("heart-2026")
+    hospitals = Hospitals(page, [{"name": "x0"}, {"name": "x1"}], reader="ada").create("heart-2026")
     page.before("session result", lambda: hospitals.finish("heart-2026"))
     yield
     for name in ("sizes.svg", "choice.svg"):
@@ -495,9 +488,8 @@ def check_results(page: Page) -> None:
 @around("docs/ro-crate.md")
 def _ro_crate(page: Page) -> Iterator[None]:
     """An analyst with a completed session."""
-    hospitals = Hospitals(page, reader="ada")
+    hospitals = Hospitals(page, reader="ada").create("heart-2026")
     page.save_token(hospitals.analyst_token, "analyst.token")
-    hospitals.create("heart-2026")
     hospitals.finish("heart-2026")
     yield
     with zipfile.ZipFile(page.place / "heart.zip") as crate:
@@ -538,9 +530,8 @@ def _start_analyst(page: Page) -> Iterator[None]:
 @around("docs/start/data-manager.md")
 def _start_data_manager(page: Page) -> Iterator[None]:
     """A hospital that is invited to a session."""
-    hospitals = Hospitals(page)
+    hospitals = Hospitals(page).create("heart-2026")
     page.save_token(hospitals.tokens["cleveland"], "token")
-    hospitals.create("heart-2026")
     page.before("fedclust participate", lambda: hospitals.others_take_part("heart-2026"))
     yield
 
