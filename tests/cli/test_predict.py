@@ -24,8 +24,10 @@ PATIENT = ["age=41", "crp=3", "male=yes", "pain=typical"]
 Run = Callable[..., tuple[int, str, str]]
 
 
-def write_models(folder: Path) -> None:
-    """Two clusters, of the old with pain none and the young with pain typical."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return models of two clusters: the old with pain none and the young with pain typical."""
+    folder = tmp_path_factory.mktemp("models")
     rng = np.random.default_rng(0)
     old = np.arange(120) % 2
     sites = {}
@@ -44,12 +46,6 @@ def write_models(folder: Path) -> None:
             features=FEATURES,
         ).at(2)
         found.save(folder / f"{missing}.fc")
-
-
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("models")
-    write_models(folder)
     return folder
 
 

@@ -90,17 +90,6 @@ def _consortium(
     return Consortium(sites, Region(np.full(d, -2.0), np.full(d, 2.0), references, symmetry))
 
 
-def _one_cluster(seed: int) -> tuple[Consortium, float]:
-    """K = 1: the dual function is a smooth quadratic whose maximum is the pooled scatter."""
-    rng = np.random.default_rng(seed)
-    sites = [rng.normal(rng.normal(0, 0.5, 2), 0.5, (n, 2)) for n in (3, 2, 4)]
-    rows = np.vstack(sites)
-    scatter = float(((rows - rows.mean(axis=0)) ** 2).sum())
-    return Consortium(sites, Region(np.full(2, -9.0), np.full(2, 9.0), np.zeros((1, 2)), "none")), (
-        scatter
-    )
-
-
 def _by_planes(consortium: Consortium, reach: float = 40.0) -> tuple[float, float]:
     """Bracket the dual optimum by Kelley's method, linear programs within |lambda| <= reach."""
     lambdas = consortium.start("subgradient").lambdas
@@ -129,7 +118,12 @@ def _by_planes(consortium: Consortium, reach: float = 40.0) -> tuple[float, floa
 
 @pytest.mark.parametrize("rule", RULES)
 def test_every_rule_reaches_the_pooled_scatter_of_a_smooth_dual(rule: Rule) -> None:
-    consortium, scatter = _one_cluster(3)
+    """K = 1: the dual function is a smooth quadratic whose maximum is the pooled scatter."""
+    rng = np.random.default_rng(3)
+    sites = [rng.normal(rng.normal(0, 0.5, 2), 0.5, (n, 2)) for n in (3, 2, 4)]
+    scatter = float(((np.vstack(sites) - np.vstack(sites).mean(axis=0)) ** 2).sum())
+    region = Region(np.full(2, -9.0), np.full(2, 9.0), np.zeros((1, 2)), "none")
+    consortium = Consortium(sites, region)
     rounds, part = {
         "subgradient": (60, 0.1),
         "bundle_trust": (60, 0.02),

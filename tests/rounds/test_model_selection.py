@@ -40,6 +40,12 @@ def entry(
     return SweepEntry(n_clusters=k, result=result, **measured)
 
 
+def counted(of: SweepEntry) -> SweepEntry:
+    """Return an entry at whose K outcomes were counted."""
+    found = Outcomes(n_clusters=of.n_clusters, reference=0, results=())
+    return of.model_copy(update={"result": of.result.model_copy(update={"outcomes": found})})
+
+
 # --- beside one cloud -----------------------------------------------------------------------------
 
 
@@ -121,10 +127,7 @@ def test_where_no_k_is_recommended_the_k_of_the_outcomes_is_shown(
     entries: list[SweepEntry], best: int, reason: str
 ) -> None:
     assert (choose(entries).n_clusters, choose(entries).reason) == (best, reason)
-    found = Outcomes(n_clusters=3, reference=0, results=())
-    entries[1] = entries[1].model_copy(
-        update={"result": entries[1].result.model_copy(update={"outcomes": found})}
-    )
+    entries[1] = counted(entries[1])
     choice = choose(entries)
     assert (choice.n_clusters, choice.reason) == (3, reason)
     assert choice.tied == ((2, 3, 5) if reason == "silhouette" else ())
@@ -132,15 +135,11 @@ def test_where_no_k_is_recommended_the_k_of_the_outcomes_is_shown(
     assert sole_choice(entries) is None
     swept = entries[0].result.model_copy(update={"sweep": tuple(entries)})
     whole = report_recommended(swept, binary=False)
-    assert (whole.n_clusters, whole.outcomes) == (3, found)
+    assert (whole.n_clusters, whole.outcomes) == (3, entries[1].result.outcomes)
 
 
 def test_a_recommended_k_is_shown_wherever_outcomes_were_counted() -> None:
-    found = Outcomes(n_clusters=2, reference=0, results=())
-    entries = [entry(2, simplified_silhouette=0.4), entry(3, simplified_silhouette=0.6)]
-    entries[0] = entries[0].model_copy(
-        update={"result": entries[0].result.model_copy(update={"outcomes": found})}
-    )
+    entries = [counted(entry(2, simplified_silhouette=0.4)), entry(3, simplified_silhouette=0.6)]
     assert (choose(entries).n_clusters, sole_choice(entries)) == (3, 3)
     assert "is shown" not in choose(entries).text
 

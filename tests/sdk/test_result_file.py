@@ -217,18 +217,14 @@ def test_prototypes_count_by_cluster() -> None:
     rows = patients(50, 7)
     details = found.predict_details(rows)
     one = found.result
-    X = found.result.space.to_scaled(_encoded(rows))
+    levels = [(rows["pain"] == level).astype(float) for level in ("typical", "atypical", "none")]
+    numbers = [rows["age"], np.log(rows["chol"]), np.log1p(rows["stay"]), rows["male"]]
+    X = one.space.to_scaled(np.column_stack([*numbers, *levels]))
     apart = np.sqrt(((X[:, None] - one.prototypes) ** 2).sum(axis=2))
     of = np.array(one.prototype_labels)
     nearest = np.stack([apart[:, of == k].min(axis=1) for k in range(3)], axis=1)
     assert (nearest.argmin(axis=1) == details.labels).all()
     assert (nearest.argsort(axis=1)[:, 1] == details.second).all()
-
-
-def _encoded(rows: pd.DataFrame) -> np.ndarray[Any, Any]:
-    levels = [(rows["pain"] == level).astype(float) for level in ("typical", "atypical", "none")]
-    numbers = [rows["age"], np.log(rows["chol"]), np.log1p(rows["stay"]), rows["male"]]
-    return np.column_stack([*numbers, *levels])
 
 
 def test_labels_by_something_else_than_distance_have_no_margin() -> None:

@@ -105,13 +105,10 @@ def test_a_feature_is_declared_as_in_the_study() -> None:
     assert "'age' with another unit, lower, upper" in found["/features/1"]
 
 
-def test_what_nobody_says_is_named() -> None:
+def test_what_nobody_says_is_named_and_all_faults_at_once() -> None:
     bare = study(features=[], defaults={})
     said = "the study has none either: give it here"
     assert faults(bare) == {"/algorithm": said, "/features": said}
-
-
-def test_all_faults_are_found_at_once() -> None:
     found = faults(study(defaults={}), sites=["basel"], features=[{"name": "age"}])
     assert set(found) == {"/sites", "/features/0", "/algorithm"}
 

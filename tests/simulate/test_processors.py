@@ -144,11 +144,8 @@ def sessions(tried: Sequence[str]) -> dict[str, dict[str, Any]]:
     return done
 
 
-def write_sessions(path: Path, tried: Sequence[str]) -> None:
-    """Write all that left the sites, the results, the labels, and which kernels there were."""
-    blas = sorted({pool["architecture"] for pool in threadpool_info() if "architecture" in pool})
-    path.write_bytes(codec.encode({"blas": blas, "sessions": sessions(tried)}))
-
-
 if __name__ == "__main__":
-    write_sessions(Path(sys.argv[1]), sys.argv[2:])
+    # All that left the sites, the results, the labels, and which kernels there were.
+    blas = sorted({pool["architecture"] for pool in threadpool_info() if "architecture" in pool})
+    found = codec.encode({"blas": blas, "sessions": sessions(sys.argv[2:])})
+    Path(sys.argv[1]).write_bytes(found)

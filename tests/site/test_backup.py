@@ -197,10 +197,6 @@ def _edit(statement: str) -> Callable[[Path], None]:
     return change
 
 
-def _first_half(path: Path) -> None:
-    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-
-
 def _flip_in_the_table(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         (sealed,) = connection.execute("SELECT content FROM cohorts").fetchone()
@@ -213,7 +209,7 @@ DAMAGE: dict[str, Callable[[Path], object]] = {
     "empty": lambda path: path.write_bytes(b""),
     "another file": lambda path: path.write_text("mrn,age\n7,60\n" * 99, "utf-8"),
     "another database": lambda path: _edit("PRAGMA application_id = 1")(path),
-    "first half": _first_half,
+    "first half": lambda path: path.write_bytes(path.read_bytes()[: path.stat().st_size // 2]),
     "one bit": _flip_in_the_table,
     "no key": _edit("DELETE FROM documents WHERE name = 'key'"),
     "no line": _edit("DELETE FROM ledger WHERE line = 1"),
