@@ -8,7 +8,6 @@ from functools import partial
 from starlette.responses import Response
 from starlette.routing import Route
 
-from fedclust.schema.model import SLUG
 from fedclust.wire.models import (
     PrincipalCreate,
     PrincipalInfo,
