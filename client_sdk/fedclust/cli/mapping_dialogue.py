@@ -302,7 +302,7 @@ class _Dialogue:
         proposed = point.settings.get("missing", ())
         of_choices = {code for _, settings in point.choices for code in settings["levels"]}
         asked = {*point.levels, *of_choices, *proposed} - {*levels}
-        # A minus beside a plus is no missing value.
+        # Where plus is a code, minus is one, too.
         missing = [code for code in proposed if every or looks_missing(code)]
         if "+" in asked and not every:
             missing = [code for code in missing if code != "-"]
