@@ -121,7 +121,9 @@ def _with_flags(names: list[str], command: Callable[..., None]) -> Callable[...,
     def run(**values: Any) -> None:
         flags = {name: values.pop(name) for name in names}
         settings = load_settings(flags)
-        logging.configure(settings.log_level, settings.log_format)
+        # A command prints what it has done; only a server logs it.
+        level = "warning" if settings.log_level == "info" else settings.log_level
+        logging.configure(level, settings.log_format)
         command(settings, **values)
 
     flags = [
@@ -169,7 +171,6 @@ def init(settings: Settings, token_out: TokenOut = None, new_key: NewKey = False
     """
     from fedclust_service.bootstrap import open_coordinator
 
-    _only_warnings(settings)
     with (
         _new_file(token_out) as written,
         open_coordinator(settings, serving=False, new_key=new_key) as opened,
@@ -182,12 +183,6 @@ def init(settings: Settings, token_out: TokenOut = None, new_key: NewKey = False
             _say("an operator exists already; `fedclust-service operator-token` makes a token")
         elif token_out is not None:
             _say(f"wrote an operator token to {token_out}")
-
-
-def _only_warnings(settings: Settings) -> None:
-    """Log only warnings: the command prints what it has made."""
-    level = settings.log_level
-    logging.configure("warning" if level == "info" else level, settings.log_format)
 
 
 @contextlib.contextmanager
@@ -233,6 +228,7 @@ def serve(
     """
     from fedclust_service import server
 
+    logging.configure(settings.log_level, settings.log_format)
     server.serve(settings, _say, ready_file, accept_clock=accept_clock)
 
 
@@ -258,7 +254,6 @@ def operator_token(
             f"there is no data directory {settings.data_dir}: name the coordinator's with "
             "--data-dir, or make a new coordinator with `fedclust-service init`"
         )
-    _only_warnings(settings)
     with _new_file(token_out) as written, open_coordinator(settings, serving=False) as opened:
         for line in opened.made:
             print(line, file=sys.stderr)  # stdout has only the token, for scripts
@@ -315,7 +310,6 @@ def restore(
     from fedclust_service.usecases.attention import RESTORED
     from fedclust_service.usecases.audit import record_command
 
-    _only_warnings(settings)
     check_key = None if new_key else functools.partial(require_key, settings)
     with explain_store_errors(settings, "nothing was restored"):
         made = copies.restore(source, settings.store_url, check_key)
