@@ -241,8 +241,7 @@ _PAGE_OF_RECEIPTS = 200
 def _consent(page: PageRequest) -> Response:
     """Show the consent screen of the reader's site; analysts and operators choose the site."""
     info = sessions.get_session(*page.caller, page.param("session"))
-    site, url = _site_of(page, info), page.coordinator_url
-    terms = _terms(info, site, url)
+    terms = _terms(page, info, _site_of(page, info))
     mark = _isolating(info.definition)
     shown = [
         (heading, [(line.startswith(" "), mark(line.strip())) for line in lines])
@@ -258,13 +257,12 @@ def _consent(page: PageRequest) -> Response:
         short=[pair for pair in shown if pair[0] in SHORT],
         annex=[pair for pair in shown if pair[0] not in {*SHORT, *TECHNICAL}],
         technical=[(TECHNICAL[name], lines) for name, lines in shown if name in TECHNICAL],
-        address=page.coordinator_url,
     )
 
 
-def _terms(info: SessionInfo, site: str, url: str) -> SessionTerms:
+def _terms(page: PageRequest, info: SessionInfo, site: str) -> SessionTerms:
     definition, p = info.definition, info.definition.policy.min_group_size
-    return SessionTerms(url, site, info.asker, info.operator, definition, p)
+    return SessionTerms(page.coordinator_url, site, info.asker, info.operator, definition, p)
 
 
 def _isolating(definition: Definition) -> Callable[[str], str]:
@@ -293,8 +291,7 @@ def _receipts(page: PageRequest) -> Response:
     found = list_receipts(*page.caller, name, limit=_PAGE_OF_RECEIPTS, cursor=page.query("cursor"))
     info = sessions.get_session(*page.caller, name)
     phases = {each.phase for each in found.items}
-    site, url = page.actor.name, page.coordinator_url
-    terms = _terms(info, site, url)
+    terms = _terms(page, info, page.actor.name)
     return page.render(
         "receipts.html",
         info=info,
