@@ -234,9 +234,8 @@ def listen(host: str, port: int) -> socket.socket:
         listener.listen(2048)
     except OSError as error:
         listener.close()
-        taken = error.errno == errno.EADDRINUSE
         why = "is in use: stop what listens there or set --port"
-        if not taken:
+        if error.errno != errno.EADDRINUSE:
             why = f"cannot be listened on ({error.strerror}): set --host or --port"
         if error.errno == errno.EACCES:
             why += ", or give the account CAP_NET_BIND_SERVICE for a port below 1024"

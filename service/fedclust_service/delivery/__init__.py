@@ -16,8 +16,10 @@ from fedclust_service.settings import Settings, trust
 def outgoing(settings: Settings) -> Outgoing:
     """Return what the settings say about notifications; SettingsError if a file is unusable."""
     senders: dict[Channel, Sender] = {}
-    if settings.smtp_host is not None or settings.webhook_url is not None:
-        context = _client_context(settings)
+    context = ssl.create_default_context()  # with the system's authorities
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if settings.notify_ca is not None:
+        trust(context, "notify_ca", settings.notify_ca)
     if settings.smtp_host is not None:
         senders[Channel.EMAIL] = SmtpSender(settings, context)
     if settings.webhook_url is not None and settings.webhook_secret is not None:
@@ -32,15 +34,6 @@ def outgoing(settings: Settings) -> Outgoing:
         settings.operator_emails,
         settings.public_url,
     )
-
-
-def _client_context(settings: Settings) -> ssl.SSLContext:
-    """Return a client's TLS context with the system's authorities and those of ``notify_ca``."""
-    context = ssl.create_default_context()
-    context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if settings.notify_ca is not None:
-        trust(context, "notify_ca", settings.notify_ca)
-    return context
 
 
 def try_channels(
