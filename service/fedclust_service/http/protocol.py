@@ -147,7 +147,7 @@ class Protocol(H11Protocol):
         if not idle or self.timeout_keep_alive_task is not None or self.transport.is_closing():
             self._forget("head")
         elif "head" not in self._timers:
-            self._timers["head"] = self.loop.call_later(HEAD_SECONDS, self._give_up)
+            self._timers["head"] = self.loop.call_later(HEAD_SECONDS, self.transport.close)
 
     def _forget(self, name: Literal["head", "stuck"]) -> None:
         timer = self._timers.pop(name, None)
@@ -158,8 +158,3 @@ class Protocol(H11Protocol):
         self._forget("stuck")
         seconds = _ENDING_STUCK_SECONDS if self._ending else STUCK_SECONDS
         self._timers["stuck"] = self.loop.call_later(seconds, self.transport.abort)
-
-    def _give_up(self) -> None:
-        del self._timers["head"]
-        if not self.transport.is_closing():
-            self.transport.close()
