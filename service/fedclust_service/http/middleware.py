@@ -179,7 +179,7 @@ class EdgeMiddleware:
         except asyncio.CancelledError:
             if exchange.status:
                 raise
-            exchange.hurry()  # the shutdown's grace time is over
+            exchange.unread = 0  # the shutdown's grace time is over
             detail = "The coordinator restarts; send it again."
             await exchange.refuse(Refusal("unavailable", detail, retry_after_s=2))
         except Exception as error:
@@ -235,7 +235,8 @@ class _Exchange:
         self.scope: Scope = {**scope, "method": "GET"} if context.head else scope
         self.headers = headers = Headers(scope=scope)
         self.status = 0
-        self._left = 2 * edge.body_limit
+        #: How many bytes of a refused body are read at most.
+        self.unread = 2 * edge.body_limit
         self._more = "expect" not in headers and (
             headers.get("content-length", "0") != "0" or "transfer-encoding" in headers
         )
@@ -264,10 +265,6 @@ class _Exchange:
         self._edge.metrics.requested(self._method, self._route, self.status, seconds)
         self._write_line("request", seconds)
 
-    def hurry(self) -> None:
-        """Do not read the rest of the body."""
-        self._left = 0
-
     async def receive(self) -> Message:
         message = await self._receive()
         if message["type"] == "http.disconnect" or not message.get("more_body", False):
@@ -289,12 +286,12 @@ class _Exchange:
 
     async def _drain(self) -> None:
         drains = self._edge.drains
-        if not self._more or self._left <= 0 or drains.locked():
+        if not self._more or self.unread <= 0 or drains.locked():
             return
         try:
             async with drains, asyncio.timeout(_DRAIN_SECONDS):
-                while self._more and self._left > 0:
-                    self._left -= len((await self.receive()).get("body", b""))
+                while self._more and self.unread > 0:
+                    self.unread -= len((await self.receive()).get("body", b""))
         except TimeoutError:
             return
 
