@@ -125,24 +125,19 @@ def listed(names: Sequence[str], most: int = 3) -> str:
     return and_text(names) if names else ""
 
 
-def _environment() -> Environment:
-    environment = Environment(
-        loader=FileSystemLoader(Path(__file__).parent / "templates"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        auto_reload=False,
-    )
-    environment.filters |= {
-        "time": time_element,
-        "bytes": decimal,
-        "duration": time_span,
-        "name": name_element,
-        "listed": listed,
-        "account_path": account_path,
-    }
-    return environment
-
-
-ENVIRONMENT = _environment()
+ENVIRONMENT = Environment(
+    loader=FileSystemLoader(Path(__file__).parent / "templates"),
+    autoescape=True,
+    undefined=StrictUndefined,
+    trim_blocks=True,
+    lstrip_blocks=True,
+    auto_reload=False,
+)
+ENVIRONMENT.filters |= {
+    "time": time_element,
+    "bytes": decimal,
+    "duration": time_span,
+    "name": name_element,
+    "listed": listed,
+    "account_path": account_path,
+}
