@@ -130,7 +130,7 @@ def test_a_sweep_leads_to_each_of_its_clusterings(api: ApiCaller) -> None:
     # Everything below leads on with the same K.
     assert f"/ui/sessions/swept/result/report.html?k={other}" in shown.links
     assert f"--k {other} --out swept.json" in " ".join(shown.words["terminal"])
-    for wrong in ("4", "x", "0", "9" * 40, "٣"):
+    for wrong in ("4", "x", "0", "9" * 40, "0000000021", "٣"):
         assert "another number" in me.open(f"/ui/sessions/swept/result?k={wrong}", status=422)
 
 

@@ -33,8 +33,6 @@ from fedclust_service.usecases import results, sessions
 from fedclust_service.usecases.events import newest_number
 
 _SVG, _PNG = "image/svg+xml", "image/png"
-#: Most clusters of a result: what the HTTP interface takes too.
-_MOST_CLUSTERS = 10_000
 #: For a report that is opened where it was saved: its own style, and nothing else.
 _REPORT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; frame-ancestors 'none'; sandbox"
 
@@ -95,9 +93,9 @@ def number_of_clusters(page: PageRequest, name: str) -> int | None:
     given = (page.query(name) or "").strip()
     if not given:
         return None
-    if not (given.isascii() and given.isdigit() and 0 < int(given[:9]) <= _MOST_CLUSTERS):
-        raise results.other_k(f"a number from 1 to {_MOST_CLUSTERS:,}")
-    return int(given[:9])
+    if not (given.isascii() and given.isdigit() and len(given) < 10):
+        raise results.other_k("a whole number of at most nine digits")
+    return int(given)
 
 
 # --- the page -------------------------------------------------------------------------------------
