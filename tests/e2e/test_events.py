@@ -6,7 +6,7 @@ import sqlite3
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -188,14 +188,14 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         number = int(body_lines(tmp_path / name)[-1]["audit_head"].split(":")[0]) - 1
         base = ["audit", "verify", "--data-dir", str(server.data_dir)]
         head = json.loads(service(*base, "--json").stdout)["head"]
-        with sqlite3.connect(server.data_dir / "fedclust.db") as connection:
+        database = server.data_dir / "fedclust.db"
+        with closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("DELETE FROM audit WHERE number > ?", [number])
             connection.execute(
                 "UPDATE audit_chain SET number = ?,"
                 " hash = (SELECT hash FROM audit WHERE number = ?)",
                 [number, number],
             )
-        connection.close()
         assert service(*base).returncode == 0
         assert service(*base, "--head", head).returncode == 1
         noted = body_lines(tmp_path / name)[-1]["audit_head"]

@@ -222,9 +222,8 @@ def test_a_schema_that_is_newer(tmp_path: Path) -> None:
     head = re.search(r"program: +(\S+)", current)
     assert head
     assert f"database: {head[1]}" in current
-    with sqlite3.connect(tmp_path / "data" / "fedclust.db") as database:
+    with closing(sqlite3.connect(tmp_path / "data" / "fedclust.db")) as database, database:
         database.execute("UPDATE alembic_version SET version_num = '9999'")
-    database.close()
     for command in (("serve", "--port", "0"), ("operator-token",), ("init",), ("db", "upgrade")):
         one_line(service(*command, *data), Exit.SCHEMA)
 
