@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -174,7 +174,7 @@ class _Scene:
     def _begin(self) -> tuple[str, list[_Site]]:
         name = f"session-{self._sessions}"
         self._sessions += 1
-        with self._person(self._people.analyst_token) as analyst:
+        with closing(self._person(self._people.analyst_token)) as analyst:
             created = analyst.insist("POST", "/v1/sessions", json=self._definition | {"name": name})
         info = SessionInfo.model_validate_json(created.content)
         plan = plan_of(info.definition)
@@ -223,7 +223,7 @@ class _Scene:
         return len(trail)
 
     def _result(self, name: str) -> bytes:
-        with self._person(self._people.analyst_token) as analyst:
+        with closing(self._person(self._people.analyst_token)) as analyst:
             path = f"/v1/sessions/{name}/result"
             answer = analyst.insist("GET", path, headers={"Accept": BINARY})
         return shared(codec.decode(answer.content)["result"])
@@ -243,12 +243,6 @@ class _Person:
             trust_env=False,
             verify=NOBODY,
         )
-
-    def __enter__(self) -> _Person:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def close(self) -> None:
         self._http.close()

@@ -3,7 +3,7 @@
 import base64
 import socket
 import sys
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def test_a_session_over_https_through_a_proxy_that_wants_a_password(
     data = {name: rng.normal(size=(40, 3)) + 6 * rng.integers(0, 2, (40, 1)) for name in SITES}
     with (
         tls_server(tmp_path / "server", authority) as server,
-        ForwardProxy("clinic", "s3cret") as proxy,
+        closing(ForwardProxy("clinic", "s3cret")) as proxy,
     ):
         options = ConnectionOptions(
             ca_bundle=authority.bundle,

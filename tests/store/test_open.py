@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -195,10 +196,8 @@ def test_a_link_to_a_file_is_the_same_file(
         link.symlink_to(path_of(sqlite_url))
     except OSError:
         pytest.skip("links need a privilege here")
-    first = Store.open(sqlite_url, clock, serving=True)
-    with pytest.raises(StoreLocked):
+    with closing(Store.open(sqlite_url, clock, serving=True)), pytest.raises(StoreLocked):
         Store.open(f"sqlite:///{link}", clock, serving=True)
-    first.close()
 
 
 def test_a_file_with_two_names_is_refused(
@@ -232,11 +231,8 @@ def test_several_that_start_at_once_on_an_empty_database(
     empty_database_url: str, clock: ManualClock
 ) -> None:
     def start(_: int) -> str | None:
-        store = Store.open(empty_database_url, clock)
-        try:
+        with closing(Store.open(empty_database_url, clock)) as store:
             return store.migration_head()
-        finally:
-            store.close()
 
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(start, range(4))) == [tables.SCHEMA_REVISION] * 4

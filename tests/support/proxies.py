@@ -14,7 +14,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any
 
 import httpx
 
@@ -50,12 +49,6 @@ class TcpProxy:
         _shut_down(self._listener)
         self._listener.close()
         self.cut()
-
-    def __enter__(self) -> Any:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _accept(self) -> None:
         with contextlib.suppress(OSError):

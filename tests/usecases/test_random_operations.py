@@ -144,12 +144,9 @@ class Trial:
             raise Crash
 
         counting_method.HOOK.append(die)
-        try:
+        with contextlib.suppress(Crash):
             self.direct.another().driver.run_once()
-        except Crash:
-            pass
-        finally:
-            counting_method.HOOK.clear()
+        counting_method.HOOK.clear()
 
     def sweep(self) -> None:
         sweep(self.direct.co)
