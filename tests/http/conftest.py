@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from fedclust_service.store import Tx
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.contract_watch import Watch, watched_coordinator
@@ -26,10 +27,9 @@ class Running:
     def stored(self) -> int:
         """Return how many submissions the database holds."""
 
-        def count(tx: object) -> int:
-            session = tx.sessions.get("heart")  # type: ignore[attr-defined]
-            latest = tx.rounds.latest(session.id)  # type: ignore[attr-defined]
-            return len(tx.submissions.list(latest.id))  # type: ignore[attr-defined]
+        def count(tx: Tx) -> int:
+            latest = tx.rounds.latest(tx.sessions.get("heart").id)
+            return len(tx.submissions.list(latest.id))
 
         return self.local.coordinator.store.read("test.count", count)
 

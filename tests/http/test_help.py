@@ -12,29 +12,25 @@ from support.local_coordinator import local_coordinator
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Path:
+def site(tmp_path: Path) -> None:
     folder = tmp_path / "site"
     (folder / "_static").mkdir(parents=True)
     (folder / "index.html").write_text("<title>front page</title>", "utf-8")
     (folder / "_static" / "site.css").write_text("a { color: red }", "utf-8")
     (tmp_path / "secret.txt").write_text("not of the site", "utf-8")
-    return folder
 
 
 @pytest.fixture
-def visitor(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> Iterator[httpx.Client]:
-    """Return a client of a coordinator with or without a built site."""
-    built = request.getfixturevalue("site") if request.param else tmp_path / "absent"
-    monkeypatch.setattr(docs, "_SITE", built)
+def visitor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[httpx.Client]:
+    """Return a client of a coordinator, whose site is built where a test asks for `site` first."""
+    monkeypatch.setattr(docs, "_SITE", tmp_path / "site")
     with local_coordinator(tmp_path) as local:
         visitor = local.http()
         visitor.post("/ui/sign-in", data={"token": local.operator_token})
         yield visitor
 
 
-@pytest.mark.parametrize("visitor", [True], indirect=True)
+@pytest.mark.usefixtures("site")
 def test_a_built_site_is_served_under_a_strict_policy(visitor: httpx.Client) -> None:
     moved = visitor.get("/help")
     assert (moved.status_code, moved.headers["Location"]) == (307, "/help/")
@@ -61,7 +57,6 @@ def test_a_built_site_is_served_under_a_strict_policy(visitor: httpx.Client) -> 
     assert overview.count("Read how") == 3
 
 
-@pytest.mark.parametrize("visitor", [False], indirect=True)
 def test_without_a_site_the_page_says_how_to_build_it(visitor: httpx.Client) -> None:
     for path in ("/help/", "/help/data.html"):
         page = visitor.get(path)
