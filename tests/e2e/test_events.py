@@ -15,8 +15,8 @@ import pytest
 
 from e2e.random_kills import POLICY, SESSION, D, K, rows
 from fedclust import errors
-from fedclust.cli.main import main as fedclust
 from fedclust.client import Client
+from support.command_line import CommandLine
 from support.consortium import Consortium
 from support.ledgers import body_lines
 from support.server import ServerProcess, running_server, service
@@ -159,7 +159,7 @@ def test_after_kill_nothing_is_lost_or_told_twice(tmp_path: Path) -> None:
 
 
 def test_a_cut_trail_is_found_by_a_sites_ledger(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
 ) -> None:
     """The coordinator's own check finds nothing: the head was set back too."""
     with running_server(tmp_path / "server") as server:
@@ -171,19 +171,14 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
             monkeypatch.setenv("FEDCLUST_COORDINATOR", url)
             monkeypatch.setenv("FEDCLUST_TOKEN", people.site_tokens[name])
             monkeypatch.setenv("FEDCLUST_STATE_DIR", str(tmp_path / name))
-            command = ["fedclust", "ledger", "verify", "--against-coordinator"]
-            monkeypatch.setattr(sys, "argv", command)
-            with pytest.raises(SystemExit) as ended:
-                fedclust()
-            return ended.value.code
+            return command_line.run("ledger", "verify", "--against-coordinator")
 
         assert verify() == 0
-        assert "noted here" in capsys.readouterr().out
+        assert "noted here" in command_line.out
         # By another name it is another coordinator: that is said, not passed over.
         assert verify(server.base_url.replace("127.0.0.1", "localhost")) == 0
-        output = capsys.readouterr().out
-        assert "nothing to compare" in output
-        assert server.base_url in output
+        assert "nothing to compare" in command_line.out
+        assert server.base_url in command_line.out
         server.stop()
         number = int(body_lines(tmp_path / name)[-1]["audit_head"].split(":")[0]) - 1
         base = ["audit", "verify", "--data-dir", str(server.data_dir)]
@@ -202,6 +197,5 @@ def test_a_cut_trail_is_found_by_a_sites_ledger(
         assert service(*base, "--head", noted).returncode == 1
         assert service(*base, "--head", "5d41").returncode == 2
         server.restart()
-        capsys.readouterr()
         assert verify() == 8
-        assert f"{number + 1}" in capsys.readouterr().err
+        assert f"{number + 1}" in command_line.err
