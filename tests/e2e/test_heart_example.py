@@ -1,6 +1,6 @@
 """`examples/heart_disease.py` on files of the same form as the UCI's, in real processes."""
 
-import importlib.util
+import importlib
 import json
 import sys
 from pathlib import Path
@@ -21,10 +21,7 @@ def _beside_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _example() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("heart_example", EXAMPLE)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return importlib.import_module(EXAMPLE.stem)
 
 
 def _write(directory: Path) -> None:
