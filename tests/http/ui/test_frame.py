@@ -23,9 +23,6 @@ class Place:
         self.local = local
         self.api = ApiCaller.found(local, ("north",))
 
-    def visitor(self) -> httpx.Client:
-        return self.local.http()
-
 
 @pytest.fixture(scope="module")
 def place(served: LocalCoordinator) -> Place:
@@ -52,7 +49,7 @@ def test_an_unexpected_error_is_a_page_that_repeats_nothing(
 def test_a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(
     place: Place, name: str
 ) -> None:
-    visitor = place.visitor()
+    visitor = place.local.http()
     answer = visitor.post("/ui/sign-in", data={"token": f" {place.api.tokens[name]}\n"})
     assert (answer.status_code, answer.headers["Location"]) == (303, STARTS[name])
     cookie = answer.headers["Set-Cookie"]
@@ -71,7 +68,7 @@ def test_a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(
 
 def test_a_wrong_token_is_refused_in_words_and_not_repeated(place: Place) -> None:
     wrong = "fco_" + "a" * 12 + "_" + "B" * 49
-    answer = place.visitor().post("/ui/sign-in", data={"token": wrong})
+    answer = place.local.http().post("/ui/sign-in", data={"token": wrong})
     assert answer.status_code == 401
     assert "not a complete token" in answer.text
     assert wrong not in answer.text
@@ -79,7 +76,7 @@ def test_a_wrong_token_is_refused_in_words_and_not_repeated(place: Place) -> Non
 
 
 def test_who_has_not_signed_in_is_led_to_the_form_and_back(place: Place) -> None:
-    visitor = place.visitor()
+    visitor = place.local.http()
     asked = visitor.get("/ui/account")
     assert asked.status_code == 303
     form = visitor.get(asked.headers["Location"])
@@ -95,29 +92,29 @@ def test_who_has_not_signed_in_is_led_to_the_form_and_back(place: Place) -> None
 )
 def test_signing_in_never_leads_elsewhere(place: Place, elsewhere: str) -> None:
     fields = {"token": place.api.tokens["ada"], "next": elsewhere}
-    answer = place.visitor().post("/ui/sign-in", data=fields)
+    answer = place.local.http().post("/ui/sign-in", data=fields)
     assert answer.headers["Location"] == "/ui/sessions"
 
 
 def test_a_link_in_an_email_finds_the_reader_signed_in(place: Place) -> None:
     """A browser withholds the cookie; the same address asked for from here comes with it."""
-    answer = place.visitor().get("/ui/account", headers={"Sec-Fetch-Site": "cross-site"})
+    answer = place.local.http().get("/ui/account", headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 200
     assert answer.headers["Refresh"] == "0;url=/ui/account"
     for path in ("/ui/x;url=https://example.org/", "/ui/%0D%0ASet-Cookie:%20a=b", "/ui/%D7%90"):
-        odd = place.visitor().get(path, headers={"Sec-Fetch-Site": "cross-site"})
+        odd = place.local.http().get(path, headers={"Sec-Fetch-Site": "cross-site"})
         assert odd.status_code == 404
 
 
 def test_a_form_of_another_site_signs_nobody_in_or_out(place: Place) -> None:
     """What guards the other forms: test_page_access."""
     headers, token = {"Sec-Fetch-Site": "cross-site"}, {"token": place.api.tokens["ada"]}
-    refused = place.visitor().post("/ui/sign-in", data=token, headers=headers)
+    refused = place.local.http().post("/ui/sign-in", data=token, headers=headers)
     assert (refused.status_code, "Nothing was done" in refused.text) == (403, True)
     assert "set-cookie" not in refused.headers
     # The browser sends no cookie with it, but would take an answer that deletes it.
     for sent in ({}, headers):
-        answer = place.visitor().post("/ui/sign-out", data={"csrf": "x"}, headers=sent)
+        answer = place.local.http().post("/ui/sign-out", data={"csrf": "x"}, headers=sent)
         assert (answer.status_code, "not done" in answer.text) == (401, True)
         assert not {"set-cookie", "refresh"} & set(answer.headers)
 
@@ -208,7 +205,7 @@ def test_no_database_is_asked_about_odd_addresses(place: Place) -> None:
 
 
 def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> None:
-    visitor, reader = place.visitor(), place.api.reader("ada")
+    visitor, reader = place.local.http(), place.api.reader("ada")
     large = {"token": "x" * 270_000}
     assert visitor.post("/ui/sign-in", data=large).status_code == 413
     # What an unknown caller sends is not even looked at.
@@ -218,7 +215,7 @@ def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> No
 
 
 def test_nothing_below_ui_is_kept_by_a_browser(place: Place) -> None:
-    visitor, reader = place.visitor(), place.api.reader("ada")
+    visitor, reader = place.local.http(), place.api.reader("ada")
     away = {"Sec-Fetch-Site": "cross-site"}
     answers = [
         visitor.get("/ui/account"),
@@ -266,7 +263,7 @@ def test_over_https_the_cookie_is_for_this_host_alone(tmp_path: Path) -> None:
 
 def test_failed_attempts_keep_nobody_else_out(place: Place) -> None:
     """Who varies the token waits as one; a token waits only after attempts with its own id."""
-    visitor, right = place.visitor(), place.api.tokens["ada"]
+    visitor, right = place.local.http(), place.api.tokens["ada"]
     answers = [
         visitor.post("/ui/sign-in", data={"token": token})
         for token in ("x", *(new_token(Role.ANALYST).reveal() for _ in range(11)))
@@ -281,8 +278,8 @@ def test_failed_attempts_keep_nobody_else_out(place: Place) -> None:
         replace(parse_token(right), secret=new_token(Role.ANALYST).secret) for _ in range(10)
     ]
     for guess in guesses:
-        answer = place.visitor().post("/ui/sign-in", data={"token": guess.reveal()})
+        answer = place.local.http().post("/ui/sign-in", data={"token": guess.reveal()})
         assert answer.status_code == 401
-    assert place.visitor().post("/ui/sign-in", data={"token": right}).status_code == 429
+    assert place.local.http().post("/ui/sign-in", data={"token": right}).status_code == 429
     other = place.api.tokens["north"]
-    assert place.visitor().post("/ui/sign-in", data={"token": other}).status_code == 303
+    assert place.local.http().post("/ui/sign-in", data={"token": other}).status_code == 303

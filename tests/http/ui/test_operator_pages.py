@@ -21,7 +21,7 @@ from fedclust_service.usecases.sweeper import sweep
 from support.api_caller import ApiCaller
 from support.clock import ManualClock
 from support.damage import change_stored
-from support.local_coordinator import LocalCoordinator, local_coordinator
+from support.local_coordinator import LocalCoordinator
 from support.reader import Reader
 from support.showcase import HEBREW, LONG, MARKUP
 
@@ -33,11 +33,11 @@ SITES = ["north", "south", "west"]
 class Place:
     """A coordinator with three sites, an analyst, and a session that waits for a late site."""
 
-    def __init__(self, local: LocalCoordinator, clock: ManualClock) -> None:
-        self.local, self.clock = local, clock
+    def __init__(self, local: LocalCoordinator) -> None:
+        self.local = local
         self.api = ApiCaller.found(local, SITES)
         self.api.begin("ada", "heart", SITES)
-        clock.advance(90_000)
+        local.coordinator.clock.advance(90_000)
         sweep(local.coordinator)
         self.readers = {name: self.api.reader(name) for name in ("operator", "ada", "north")}
 
@@ -47,13 +47,12 @@ class Place:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
-    clock, folder = ManualClock(), tmp_path_factory.mktemp("operators")
+def place(served: LocalCoordinator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    folder = tmp_path_factory.mktemp("operators")
     (folder / "index.html").write_text("the documentation", "utf-8")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(docs, "_SITE", folder)
-        with local_coordinator(folder, clock=clock) as local:
-            yield Place(local, clock)
+        yield Place(served)
 
 
 @pytest.fixture
