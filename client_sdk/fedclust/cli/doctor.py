@@ -132,7 +132,7 @@ def _findings(
     yield look("state", lambda: _state(SiteState()))
     yield look("disk", lambda: _disk(state_directory()))
     yield look("site.toml", _site_settings)
-    definition: Definition | None = None
+    known: list[Definition] = []
     try:
         yield Finding("proxy", "ok", _proxy_of(connection))
         http = Http(connection.url, _token_if_any(connection), connection.options(10.0))
@@ -153,11 +153,9 @@ def _findings(
             known_here = client if token.state in ("ok", "warning") else None
             yield look("allowance", lambda: _allowance(SiteState(), known_here))
             if session is not None and token.state in ("ok", "warning"):
-                known: list[Definition] = []
                 yield look("session", lambda: _check_session(client, session, known))
-                definition = known[0] if known else None
     if read is not None:
-        yield look("data", lambda: _data(read(), definition))
+        yield look("data", lambda: _data(read(), known[0] if known else None))
 
 
 def _skip() -> str:
