@@ -266,11 +266,9 @@ def unsuitable(session: Session, participations: Sequence[Participation]) -> str
 
 def start_if_complete(uow: UnitOfWork, session: Session, actor: Actor) -> None:
     """Start a session that waits for its sites once the last of them has joined or declined."""
-    if session.state is not SessionState.RECRUITING:
+    if not _recruiting_over(session, uow.tx.participations.list(session.id)):
         return
     if definition_of(session).start != "when_all_joined":
-        return
-    if not _recruiting_over(session, uow.tx.participations.list(session.id)):
         return
     try:
         begin(uow, session, actor)
