@@ -89,10 +89,8 @@ def simulate(
     rows = {name: source.rows() for name, source in sources.items()}
     for name in sorted(mappings.keys() - given.keys()):
         raise errors.UsageError(f"--site-mapping {name}: there is no --site of that name")
-    options, rules = (
-        _read_object(session.config, "--config"),
-        _read_object(session.policy, "--policy"),
-    )
+    options = _read_object(session.config, "--config")
+    rules = _read_object(session.policy, "--policy")
     if session.clusters is not None:
         options["n_clusters"] = read_clusters(session.clusters)
     check_outputs(((report, is_report),), files)

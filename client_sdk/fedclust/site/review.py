@@ -190,10 +190,8 @@ def _decision(request: ConsentRequest) -> str:
 
 def _words(body: str) -> str:
     """Return what the words mean that occur in the body of the page."""
-    said, glossary = (
-        unescape(re.sub(r"<[^>]*>", " ", body)),
-        tomllib.loads(_read("review_words.toml")),
-    )
+    said = unescape(re.sub(r"<[^>]*>", " ", body))
+    glossary = tomllib.loads(_read("review_words.toml"))
     written = glossary["written"]
     rows = [
         [word, meaning]
