@@ -189,8 +189,7 @@ def _verify(tx: Tx, after: Head, noted: str | Head | None, most: int | None) -> 
 @writes("admin.read", "audit.verified")
 def record_verification(uow: UnitOfWork, actor: Actor, last: VerificationStep) -> None:
     """Record the outcome of a verification whose last step this was (operators)."""
-    found = {"entries": last.entries, "faults": len(last.faults)}
-    uow.audit(actor, VERIFIED, "database", **found)
+    uow.audit(actor, VERIFIED, "database", entries=last.entries, faults=len(last.faults))
 
 
 @reads("admin.read", "audit.verified")
