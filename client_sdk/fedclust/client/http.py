@@ -140,9 +140,6 @@ class Http:
                 f"the proxy of {where} cannot be used: it is http://[user:password@]host:port"
             ) from None
 
-    def __repr__(self) -> str:
-        return f"Http({self.url!r})"
-
     def close(self) -> None:
         """Close the connections."""
         self._client.close()

@@ -86,9 +86,6 @@ class SiteState:
         self.path = self.directory / name
         self._patience_s = patience_s
 
-    def __repr__(self) -> str:
-        return f"SiteState({str(self.directory)!r})"
-
     @contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Yield a connection that sees the state of one moment, whatever others write meanwhile.

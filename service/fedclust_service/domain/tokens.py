@@ -134,9 +134,6 @@ class SecretKeys:
     def __init__(self, keys: Sequence[bytes]) -> None:
         self._keys = tuple(bytes(key) for key in keys)
 
-    def __repr__(self) -> str:
-        return f"SecretKeys({len(self._keys)} keys)"
-
     def __len__(self) -> int:
         return len(self._keys)
 
