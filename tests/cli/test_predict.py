@@ -129,9 +129,7 @@ def test_one_patient_as_json(run: Run) -> None:
     found = json.loads(out)
     assert (found["cluster"], found["second"], found["outside"]) == (1, 0, True)
     assert (found["why"], found["missing"]) == (["age"], ["pain"])
-
-
-def test_a_level_may_have_the_name_of_a_missing_value(run: Run) -> None:
+    # A level may have the name of a missing value.
     _, out, _ = run("impute.fc", *typed("age=70", "crp=n/a", "male=NA", "pain=none"), "--json")
     assert json.loads(out)["missing"] == ["crp", "male"]
 

@@ -177,16 +177,14 @@ class Trial:
         row = self.direct.row("heart")
 
         def read(tx: Any) -> tuple[Any, ...]:
+            seen = tx.site_views.by_name
             return (
                 tx.rounds.list(row.id, 100),
                 tx.submissions.summaries(session_id=row.id),
                 latest_state(tx, row.id),
                 tx.participations.list(row.id),
                 tx.results.get(row.id),
-                {
-                    who: task_view(tx, site(who), tx.site_views.by_name("heart", who))
-                    for who in NAMES
-                },
+                {who: task_view(tx, site(who), seen("heart", who)) for who in NAMES},
             )
 
         found, stored, state, parts, result, views = self.direct.store.read("t.check", read)
