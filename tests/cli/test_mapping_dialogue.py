@@ -344,3 +344,42 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     assert "Nothing is left to do." in desk.out
     added = f"next: fedclust data add NAME --data {desk.place / 't.csv'} --mapping {mapping}\n"
     assert added in desk.out
+
+
+def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number(
+    answer: Any, tmp_path: Path
+) -> None:
+    stay = Feature(name="stay", unit="days", lower=0, upper=90)
+    table = pd.DataFrame({"stay (d)": ["33", "x 4 y", "x 5 y", "x 6 z", "x 7 z", "u 8", "u 9"]})
+    _, said = answer("", "4", "60", "70", "-", "", features=[stay], table=table)
+    assert '"x 4 y" and 1 like it (2) is a number, or -' in said
+    own = read(tmp_path, [stay])[:, 0]
+    np.testing.assert_array_equal(own, [33, 4, 5, 60, 70, np.nan, np.nan])
+
+
+@pytest.mark.parametrize(
+    ("feature", "header", "cells", "expected"),
+    [
+        (
+            Feature(name="age", unit="months", lower=0, upper=220),
+            "Age (mths)",
+            ["110", "9y 2m"],
+            [110, 110],
+        ),
+        (Feature(name="fev1", unit="% of predicted"), "FEV1 %pred (GLI)", ["80"], [80]),
+        (
+            Feature(name="eosinophils", unit="cells per microlitre, blood"),
+            "Eosinophils (x10^9/L)",
+            ["0.3"],
+            [300],
+        ),
+        (Feature(name="admissions", unit="number in 12 months"), "admissions (months)", ["2"], [2]),
+        (Feature(name="walk", unit="s, timed", lower=0, upper=60), "walk (s)", ["9"], [9]),
+    ],
+)
+def test_units_of_a_header_need_no_question(
+    answer: Any, tmp_path: Path, feature: Feature, header: str, cells: list[str], expected: Any
+) -> None:
+    _, said = answer("", "", features=[feature], table=pd.DataFrame({header: cells}))
+    assert "FACTOR" not in said
+    np.testing.assert_allclose(read(tmp_path, [feature])[:, 0], expected)

@@ -263,13 +263,18 @@ class _Dialogue:
             _say(f"{_heading(section)}: {point.why}; say in the mapping file what is missing")
             return point
         for texts in forms.values():
-            n, first = sum(point.counts[text] for text in texts), texts[0]
-            more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
-            question = f"{_heading(section)}: {as_toml(first)}{more} ({n}) is a number, or -"
-            answer = _asked(question, _number)
-            same = answer is not None and answer == _first_number(first)
-            read |= {text: _first_number(text) if same else answer for text in texts}
-            self._seen |= {(section.feature.name, text) for text in texts}
+            while texts:
+                n, first = sum(point.counts[text] for text in texts), texts[0]
+                more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
+                question = f"{_heading(section)}: {as_toml(first)}{more} ({n}) is a number, or -"
+                answer = _asked(question, _number)
+                # Another number than the text begins with is that of this text alone.
+                alone = answer not in (None, _first_number(first))
+                same, texts = (texts[:1], texts[1:]) if alone else (texts, [])
+                read |= dict.fromkeys(same, answer)
+                if answer is not None and not alone:
+                    read |= {text: _first_number(text) for text in same}
+                self._seen |= {(section.feature.name, text) for text in same}
         self._missing |= {text for text, number in read.items() if number is None}
         return _with_readings(point, read)
 

@@ -513,6 +513,8 @@ def _add_unit(section: Section, column: str) -> tuple[float, float]:
         unit = "minutes"
     if not unit or same_measure(unit, feature.unit):
         return 1.0, 0.0
+    if not is_unit(unit) and "%" in column and same_measure("%", feature.unit):
+        return 1.0, 0.0  # as in FEV1 %pred (GLI)
     if not feature.unit or not (is_unit(unit) or "/" in unit):
         asked = as_toml(feature.unit) if feature.unit else "no unit"
         settings = {"to": feature.unit, "factor": 1.0} if feature.unit else {}
@@ -682,6 +684,8 @@ def _duration(text: str, here: _Column) -> float | None:
     if not is_time(here.unit):
         return None
     pairs = _NUMBER_AND_WORD.findall(text)
+    if [word for _, word in pairs] == ["y", "m"]:
+        pairs[1] = pairs[1][0], "months"
     if clock := _CLOCK.fullmatch(text):
         pairs = [(clock[1], "hours"), (clock[2], "minutes")]
     elif len(pairs) < 2 or _NUMBER_AND_WORD.sub("", text).strip():
