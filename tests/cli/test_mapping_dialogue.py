@@ -350,9 +350,9 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
     answer: Any, tmp_path: Path
 ) -> None:
     stay = Feature(name="stay", unit="days", lower=0, upper=90)
-    table = pd.DataFrame({"stay (d)": ["33", "x 4 y", "x 5 y", "x 6 z", "x 7 z", "u 8", "u 9"]})
+    table = pd.DataFrame({"stay (d)": ["33", "4 zz", "5 zz", "6 yy 1", "7 yy 1", "8 x 1", "9 x 1"]})
     _, said = answer("", "4", "60", "70", "-", "", features=[stay], table=table)
-    assert '"x 4 y" and 1 like it (2) is a number, or -' in said
+    assert '"4 zz" and 1 like it (2) is a number, or -' in said
     own = read(tmp_path, [stay])[:, 0]
     np.testing.assert_array_equal(own, [33, 4, 5, 60, 70, np.nan, np.nan])
 

@@ -205,8 +205,8 @@ def test_what_does_not_fit_is_named(given: dict[str, Any], message: str) -> None
 @pytest.mark.parametrize(
     ("params", "message"),
     [
-        ({"min_group_size": "five"}, "policy.min_group_size: it should be"),
-        ({"policy": {"min_group_size": None}}, "policy.min_group_size: it should be"),
+        ({"min_group_size": "five"}, "min_group_size is 'five'"),
+        ({"policy": {"min_group_size": None}}, "min_group_size is None"),
         ({"policy": "off"}, "policy is 'off'"),
         ({"options": ["candidates"]}, "options is"),
         ({"options": {"candidate": 2}}, "candidates"),

@@ -9,6 +9,7 @@ with ``clone``. ``import fedclust`` does not load this module, because it import
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass, field
+from numbers import Integral
 from typing import Any, Self, TypeAlias
 from warnings import warn
 
@@ -231,7 +232,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def _take_part(
         self, X: Any, persons: Any, coordinator: Site, session: str, consent: _Consent
     ) -> Self:
-        given: Any = {"person": persons, "min_group_size": self._policy()["min_group_size"]}
+        given: Any = {"person": persons, "min_group_size": _least_group_size(self._policy())}
         definition = coordinator.check(session, X, **given).definition
         method, config = self._session()
         for name, own, there in (
@@ -299,7 +300,7 @@ class _Federated(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             dtype=np.float64,
             ensure_all_finite="allow-nan",
             # A site with fewer rows could never answer.
-            ensure_min_samples=LEAST_GROUP if reset else 1,
+            ensure_min_samples=_least_group_size(self._policy()) if reset else 1,
         )
         if reset and declared is not None:
             # New rows have no outcomes.
@@ -578,3 +579,14 @@ def _session_seed(random_state: Any) -> int:
 
 def _has_centroids(method: str) -> bool:
     return method in METHODS and not METHODS[method].by_prototypes
+
+
+def _least_group_size(policy: Mapping[str, Any]) -> int:
+    """Return a policy's ``min_group_size``; ValueError unless it is large enough."""
+    smallest = policy["min_group_size"]
+    if not isinstance(smallest, Integral) or smallest < LEAST_GROUP:
+        raise ValueError(
+            f"min_group_size is {smallest!r}: it must be a number from {LEAST_GROUP} on; "
+            'policy={"protection": "none"} works on exact rows'
+        )
+    return int(smallest)
