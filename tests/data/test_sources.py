@@ -1,6 +1,7 @@
 """One set of rows from every kind of source: the same table, and faults named alike."""
 
 import contextlib
+import dataclasses
 import datetime
 import decimal
 import sys
@@ -18,9 +19,11 @@ from data.stored_rows import KINDS, database, stored_as
 from fedclust.data import Dataset, DataWarning, SqlQuery, Table, load
 from fedclust.data.persons import read_persons
 from fedclust.data.row_source import RowSource
+from fedclust.data.site_data import session_rows, site_data
 from fedclust.data.sql import SqlReader
 from fedclust.schema.feature import Feature
 from fedclust.wire.errors import DataError, UsageError
+from support.driven import plan_for
 from support.processes import run
 
 AGE = Feature(name="age", unit="years", lower=0.0, upper=120.0)
@@ -361,8 +364,13 @@ def test_a_query_in_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_a_query_runs_once_for_a_table(tmp_path: Path) -> None:
     engine, asked = database(ROWS, tmp_path), []
     sqlalchemy.event.listen(engine, "before_cursor_execute", lambda *given: asked.append(given[2]))
-    load(SqlQuery("SELECT * FROM cohort ORDER BY rowid", engine=engine), FEATURES)
+    query = SqlQuery("SELECT * FROM cohort ORDER BY rowid", engine=engine)
+    load(query, FEATURES)
     assert len(asked) == 1
+    plan = plan_for(1, {"n_clusters": 2}, {"protection": "none"})
+    plan = dataclasses.replace(plan, features=tuple(FEATURES))
+    site_data(plan, query, session_rows(plan, query), 1)
+    assert len(asked) == 2
     with contextlib.suppress(DataError):
         load(SqlQuery("SELECT age FROM cohort", engine=engine), FEATURES)
     assert engine.pool.checkedout() == 0

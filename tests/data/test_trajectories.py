@@ -9,12 +9,14 @@ import pytest
 from numpy.typing import NDArray
 from scipy.interpolate import make_interp_spline
 
+from fedclust import simulate
 from fedclust.data import Dataset, load
 from fedclust.data.chunks import DataWarning
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
 from fedclust.data.trajectories import Visits, trajectory_columns
 from fedclust.definition import check_features
+from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature, Outcome, Trajectory, clustered
 from fedclust.wire.errors import DataError
 
@@ -216,6 +218,15 @@ def test_persons_get_their_columns_and_what_they_have_else(tmp_path: Path) -> No
     VISITS.to_csv(path, sep=";", decimal=",", index=False)
     read = persons(Dataset(path, mapping=MAPPING, decimal=",", delimiter=";"), features)
     np.testing.assert_equal(read, found)
+
+
+def test_without_protection_a_row_is_a_person_and_no_value_of_one() -> None:
+    given = Dataset(VISITS, mapping=MAPPING)
+    policy = {"protection": "none", "min_sites": 1}
+    with pytest.raises(
+        RuleViolation, match="are values of a person; give a table with a row for each"
+    ):
+        simulate("lloyd", {"a": given}, features=[OF], policy=policy, config={"n_clusters": 2})
 
 
 def test_units_sentinels_and_times_are_converted() -> None:

@@ -5,16 +5,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedclust.data.mapping import as_dataset
 from fedclust.data.outcome_rows import OutcomeBlock, taking_part
 from fedclust.data.persons import SitePersons, read_persons
 from fedclust.data.readings import session_points
-from fedclust.data.row_source import RowSource
+from fedclust.data.sources import describe
 from fedclust.data.table import LabelRows, Table, load
+from fedclust.data.trajectories import long_trajectories
 from fedclust.numeric.array_types import IntArray
 from fedclust.protection.table import ProtectedTable, TooFewPersons, form_by_blocks
 from fedclust.rounds import Plan
 from fedclust.schema.scaling import own_bounds
 from fedclust.schema.task import Points, row_points
+from fedclust.wire.errors import DataError
 
 
 def session_rows(
@@ -64,17 +67,14 @@ def site_data(
     """
     if plan.policy.protection == "none":
         assert isinstance(rows, Table)  # noqa: S101  (session_rows)
-        opened = RowSource(
-            source,
-            plan.features,
-            lacking=plan.policy.missing == "mask",
-            outcomes=plan.outcomes,
-        )
-        for each in opened.long:
+        given = as_dataset(source)
+        options = given.options
+        for each in long_trajectories(options.resolved(), plan.features, options.mapping_name):
             message = "with protection: none each row counts as a person, and the rows of "
             message += f"{each.of.name!r} are values of a person; give a table with a row for each "
             message += f"person and the columns {each.of.columns[0].name!r} and so on"
-            raise opened.origin.fault("persons", message, column=each.sources[2])
+            place = describe(given.source)
+            raise DataError(place, "persons", message, column=each.sources[2])
         counted: tuple[OutcomeBlock, ...] = ()
         if rows.cells is not None:
             counted = (OutcomeBlock(rows.X, np.ones(len(rows.X), dtype=np.bool_), rows.cells),)
