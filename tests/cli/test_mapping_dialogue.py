@@ -245,7 +245,12 @@ def test_codes_beside_a_missing_one_keep_their_levels(answer: Any, tmp_path: Pat
         (Feature(name="urine", unit="L/day"), "urine ml/d", ["1500", "0"], [1.5, 0]),
         (Feature(name="pth", unit="pmol/L"), "iPTH pg/ml", ["94.25"], [10]),
         (Feature(name="gain", unit="g between two sessions"), "gain kg", ["2.1"], [2100]),
-        (Feature(name="creatinine", unit="µmol/L"), "creatinine", ["179 H", "84 ?"], [179, 84]),
+        (
+            Feature(name="creatinine", unit="µmol/L"),
+            "creatinine",
+            ["179 H", "84 ?", "40+"],
+            [179, 84, 40],
+        ),
         (
             Feature(name="rass", unit="points", lower=-5, upper=4),
             "rass",

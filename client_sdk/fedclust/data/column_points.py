@@ -602,8 +602,8 @@ def _is_limit(text: str) -> bool:
 
 
 def _is_flag(unit: str, to: str) -> bool:
-    """Return whether a mark behind a number is a laboratory's H for high, or a doubt."""
-    return unit in ("?", "*", "!") or (unit in ("H", "L") and not may_become(unit, to))
+    """Return whether a mark behind a number is a laboratory's H for high, a doubt, or a limit."""
+    return unit in ("?", "*", "!", "+") or (unit in ("H", "L") and not may_become(unit, to))
 
 
 def _values_of(
