@@ -203,10 +203,14 @@ class _Dialogue:
 
     def _column_of(self, section: Section, used: Mapping[str, str]) -> str | None:
         """Ask which column a feature is; ``used`` are those of others."""
+        match = section.match
+        sure = match is not None and match.score >= 0 and not match.others
+        default = match.column if match and sure and match.column not in used else None
 
         def column(answer: str) -> str | None:
             name = answer
-            if answer.isdecimal() and 0 < int(answer) <= len(self._listed):
+            # A column may be called by a number.
+            if answer != default and answer.isdecimal() and 0 < int(answer) <= len(self._listed):
                 name = self._listed[int(answer) - 1]
             if name in used:
                 raise typer.BadParameter(f"{name} is the column of {used[name]}")
@@ -214,9 +218,6 @@ class _Dialogue:
                 raise typer.BadParameter("give a column's number or name, or - if there is none")
             return None if name == "-" else name
 
-        match = section.match
-        sure = match is not None and match.score >= 0 and not match.others
-        default = match.column if match and sure and match.column not in used else None
         name: str | None = _asked(f"{_called(section.feature)}: which column?", column, default)
         return name
 
