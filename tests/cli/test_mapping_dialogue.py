@@ -270,6 +270,15 @@ def test_what_a_table_means_is_taken_after_enter(
     np.testing.assert_allclose(own, expected, rtol=1e-12)
 
 
+def test_none_may_mean_no(answer: Any, tmp_path: Path) -> None:
+    attack = Feature(name="attack", kind="binary")
+    table = pd.DataFrame({"attack": ["None", "yes", "no", "NA", "None"]})
+    _, said = answer("", "0", "", features=[attack], table=table)
+    assert '"None" 2:' in said
+    assert "NA" not in said
+    assert str(read(tmp_path, [attack])[:, 0].tolist()) == "[0.0, 1.0, 0.0, nan, 0.0]"
+
+
 def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
     died = Outcome(name="died", role="outcome", kind="binary", unit="1 = within 30 days")
     table = pd.DataFrame({"status": ["a", "b", "c"]})

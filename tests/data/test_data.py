@@ -104,6 +104,8 @@ def test_separators_between_thousands_are_recognised(tmp_path: Path, text: str) 
 def test_what_spreadsheets_leave_behind(tmp_path: Path) -> None:
     path = csv(tmp_path, "\ufeff\r\nage,sex,chol,,\r\n1,0,2,,\r\n   \r\n\r\n3,1,4,,\r\n")
     np.testing.assert_array_equal(load(path, FEATURES).X, [[1, 0, 2], [3, 1, 4]])
+    remark = str(fault(csv(tmp_path, "age,sex,chol\n1,0,2\n1 row returned\n")))
+    assert "line 3: 1 field, and 3 fields in the header; if it is a remark and no row" in remark
     # In a file of one column a line of quotes is a row whose value is missing.
     alone = load(csv(tmp_path, 'chol\n1\n""\n2\n'), (CHOL,)).X[:, 0]
     np.testing.assert_array_equal(alone, [1, np.nan, 2])

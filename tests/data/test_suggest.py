@@ -371,11 +371,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         (HB, {"Hb": [6.3, 8.5, 10.9]}, "says no unit, and its values would fit in mmol/l too"),
         (HB, {"Hb__[g/dl]": [6.3, 8.5, 10.9]}, ""),
         (SMOKER, {"smoker": [1, 2]}, 'codes that are not known: "1" 1, "2" 1'),
-        (
-            SMOKER,
-            {"smoker": ["None", "ja"]},
-            '"None" is read as missing: does it mean that there is no value?',
-        ),
+        (SMOKER, {"smoker": ["None", "ja"]}, 'codes that are not known: "ja" 1, "None" 1'),
         (FEMALE, {"sex": ["H", "Mujer", "M"]}, 'codes that are not known: "H" 1, "Mujer" 1, "M" 1'),
         (Feature(name="male_partner", kind="binary"), {"sex": ["m", "w"]}, "no column here"),
         (CHOL, {"chol (HDL) [mmol/l]": [1.5]}, 'its header says "HDL", too'),

@@ -461,9 +461,9 @@ class ColumnJudge:
     def _add_codes(self, section: Section, match: Match, cells: Counter[Any]) -> None:
         feature = section.feature
         codes, missing = count_codes(feature, cells)
+        for text in [text for text in missing if text.casefold() == "none"]:
+            codes[text] = missing.pop(text)  # it may mean no, or that there is no value
         _add_missing(section, missing)
-        if any(text.casefold() == "none" for text in missing):
-            section.note('"None" is read as missing: does it mean that there is no value?')
         sorted_codes = _sort_codes(feature, codes, match)
         _, known, unknown = sorted_codes
         taken = match.score >= 0 and 0 < len(unknown) < len(codes)

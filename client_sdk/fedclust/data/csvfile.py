@@ -12,6 +12,7 @@ from typing import Any, Final, TextIO
 from fedclust.data.chunks import FIRST_ROWS, Chunk, Origin, Reader, batches, record_chunk
 from fedclust.data.decode import place_of_header
 from fedclust.data.mapping import ColumnsFile
+from fedclust.schema.display import counted
 
 _DELIMITERS: Final = (",", ";", "\t", "|")
 #: Byte order marks, and the encodings that they announce.
@@ -151,7 +152,9 @@ class CsvReader(Reader):
                 continue  # the header once more, as between files that were joined
             if len(record) != width:
                 what = "columns were named" if self._given else "fields in the header"
-                message = f"{len(record)} fields, and {width} {what}"
+                message = f"{counted(len(record), 'field')}, and {width} {what}"
+                if len(record) == 1:
+                    message += "; if it is a remark and no row, delete this line"
                 raise self.origin.fault("field-count", message, index=number)
             if not any(map(str.strip, record)):
                 empty.append((number, record))
