@@ -81,7 +81,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     assert "write texts as they are shown" in said
     assert "write names of the session's features, or none" in said
     assert "Alter is the column of age" in said
-    assert "what does each code mean? 1 (lives in a nursing home), 0" in said
+    assert "each code means 1 (lives in a nursing home), 0, or -" in said
     assert "write 0 or 1, or -" in said
     nan = np.nan
     np.testing.assert_array_equal(
@@ -283,7 +283,7 @@ def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
     died = Outcome(name="died", role="outcome", kind="binary", unit="1 = within 30 days")
     table = pd.DataFrame({"status": ["a", "b", "c"]})
     _, said = answer("", "1", "0", "-", features=[died], table=table)
-    assert "what does each code mean? 1 (within 30 days), 0, or -" in said
+    assert "each code means 1 (within 30 days), 0, or -" in said
 
 
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:

@@ -50,7 +50,8 @@ def ask_mapping(found: MappingSuggestion) -> None:
         The file is written in another way, which only options can say.
     """
     _say(
-        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column. "
+        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column; of "
+        "levels the first letters are enough. "
         "Ctrl-C ends the questions; the mapping file then marks what is still open."
     )
     with contextlib.suppress(typer.Abort):
@@ -320,8 +321,8 @@ class _Dialogue:
             return point
         meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
         if feature.kind != "binary":
-            meant = f"{', '.join(names)} (first letters are enough)"
-        _say(f"{_heading(section)}: what does each code mean? {meant}, or -")
+            meant = ", ".join(names)
+        _say(f"{_heading(section)}: each code means {meant}, or -")
         if known and not every:
             _say(f"known: {_levels_text(known)}", "  ")
         numbers = sorted(filter(str.isdecimal, asked - {"0"}), key=int)
@@ -483,7 +484,7 @@ def _read_as(
     """Return texts with their numbers and counts: of those of one form the first, or each."""
     forms: dict[tuple[bool, str], list[str]] = {}
     for text, number in read.items():
-        alone = each or number is None or number != _first_number(text)
+        alone = each or number not in (None, _first_number(text))
         forms.setdefault((number is None, text if alone else _form(text)), []).append(text)
     said = []
     # What is missing and not known as such comes first.

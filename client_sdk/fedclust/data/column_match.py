@@ -123,7 +123,7 @@ class CountedTable:
         texts = Counter[str]()
         for cell, n in cells.items():
             texts[canonical_code(str(cell))] += n
-        return f"{len(texts)} different texts" if is_free_text(texts) else with_counts(texts, 5)
+        return f"{len(texts)} different texts" if is_free_text(texts) else with_counts(texts, 3)
 
 
 def read_table(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> CountedTable:
