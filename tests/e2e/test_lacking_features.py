@@ -150,7 +150,7 @@ def test_a_site_takes_part_without_outcomes(tmp_path: Path) -> None:
     assert points == {**dict.fromkeys(three, 20), "delft": 10, "essen": 0}
     said = {name: dict(request.sections()) for name, request in asked.items()}
     assert len(said["delft"]["warning"]) == 1
-    assert "Once: counts of stay by cluster, each with random noise." in said["delft"]["leaves"]
+    assert "Once: noisy counts of stay by cluster." in said["delft"]["leaves"]
     assert not any("Once:" in line for line in said["essen"]["leaves"])
     assert not any("outcomes" in line for line in said["essen"]["protection"])
 

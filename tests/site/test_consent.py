@@ -206,7 +206,7 @@ def test_a_steward_signs_one_page_of_350_words(several: bool) -> None:
     asked = dataclasses.replace(asked, warnings=("a " * 60, "b"))
     page = review_page(asked, datetime(2026, 3, 1, tzinfo=UTC))
     body, annex = page.split("<body>")[1].split('<h1 class="annex">')
-    assert "2 warnings about these rows: see the annex" in body
+    assert "2 about these rows, in the annex" in body
     assert "a a a" in annex
     assert len(re.sub(r"<[^>]*>", " ", body).split()) <= 350
     for phase in asked.phases:

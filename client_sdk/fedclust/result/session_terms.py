@@ -67,6 +67,7 @@ _AFTERWARDS = (
     "The group of a patient who withdraws is not used again, nor its other persons in this table.",
     "Others may notice that this group is missing.",
     "Sites, analyst and operator keep the results that they have downloaded.",
+    "How long backups of the coordinator are kept is the operator's decision.",
     "First write the labels of ended sessions. Delete the patient's rows last.",
 )
 
@@ -278,7 +279,7 @@ class SessionTerms:
         days = counted(operator.retention_days, "day")
         return (
             f"{who}. Coordinator: {self.coordinator}. It deletes what was sent {days} after the "
-            "session ends. Results and audit trail stay; the operator decides on backups."
+            "session ends. Results and audit trail stay."
         )
 
     @property
@@ -353,8 +354,8 @@ class SessionTerms:
                 " and ".join(column.name for column in each.columns)
                 for each in self.counted_outcomes
             )
-            noise = "exactly" if self.protection_none else "each with random noise"
-            yield f"Once: counts of {names} by cluster, {noise}."
+            kind = "exact" if self.protection_none else "noisy"
+            yield f"Once: {kind} counts of {names} by cluster."
         yield (
             "The operator can read all, the analyst sizes and outcomes by site, sites means and "
             "sums."

@@ -14,7 +14,6 @@ from fedclust.data.table_figures import HEADINGS
 from fedclust.durable_files import write_file
 from fedclust.result.markup import html_document, html_facts, html_table
 from fedclust.result.session_terms import SHORT, TECHNICAL, feature_text
-from fedclust.schema.display import counted
 from fedclust.schema.feature import asked_of
 from fedclust.site.approvals import LEAST_DIGITS, Approvals, Review
 from fedclust.site.consent import ConsentRequest
@@ -54,10 +53,7 @@ _YES_NO = {
 def review_page(request: ConsentRequest, now: datetime) -> str:
     """Return the consent screen in full, the site's own figures, and lines to sign, as HTML."""
     definition, code = request.definition, request.approval_code
-    written = (
-        f"Session {request.session} at {request.site}. Written {now:%Y-%m-%d %H:%M} UTC; nothing "
-        "was sent."
-    )
+    written = f"Session {request.session} at {request.site}. Written {now:%Y-%m-%d %H:%M} UTC."
     body = "".join(
         [
             f"<h1>{escape(definition.title or request.session)}</h1>",
@@ -95,7 +91,7 @@ def _consent_lines(request: ConsentRequest, *, short: bool) -> str:
     parts = []
     for heading, lines in request.sections():
         if short and heading == "warning":
-            lines = (f"{counted(len(lines), 'warning')} about these rows: see the annex",)
+            lines = (f"{len(lines)} about these rows, in the annex",)
         elif heading in TECHNICAL or (heading in SHORT) is not short:
             continue
         shown = "".join(
