@@ -387,6 +387,7 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
             ["0.3"],
             [300],
         ),
+        (Feature(name="abi", unit="index at rest"), "abi (worse leg)", ["0.9"], [0.9]),
         (Feature(name="admissions", unit="number in 12 months"), "admissions (months)", ["2"], [2]),
         (Feature(name="walk", unit="s, timed", lower=0, upper=60), "walk (s)", ["9"], [9]),
     ],

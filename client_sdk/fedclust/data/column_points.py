@@ -513,8 +513,10 @@ def _add_unit(section: Section, column: str) -> tuple[float, float]:
         unit = "minutes"
     if not unit or same_measure(unit, feature.unit):
         return 1.0, 0.0
-    if not is_unit(unit) and "%" in column and same_measure("%", feature.unit):
-        return 1.0, 0.0  # as in FEV1 %pred (GLI)
+    percent = "%" in column and same_measure("%", feature.unit)  # as in FEV1 %pred (GLI)
+    words = " " in unit and unit.replace(" ", "").isalpha()
+    if not is_unit(unit) and (percent or words):
+        return 1.0, 0.0
     if not feature.unit or not (is_unit(unit) or "/" in unit):
         asked = as_toml(feature.unit) if feature.unit else "no unit"
         settings = {"to": feature.unit, "factor": 1.0} if feature.unit else {}
