@@ -65,7 +65,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
         *("x", "0", "1"),  # homes: x is no level, and k.A. is missing
         *("al", "-", "a", "dr"),
         *("pulse", "systolic_bp consciousness"),  # these are wrong
-        *("", "118 = 1", "118 (liegend) = -", "", ""),  # its column, texts, unit and numbers
+        *("118 = 1", "118 (liegend) = -"),  # its texts
         *("", "", "", "c", ""),  # its column and codes
         "",
     )
@@ -110,7 +110,7 @@ def test_the_end_of_the_questions_keeps_answers_and_marks_the_rest(answer: Any) 
 
 def test_a_column_that_was_found_wrongly_is_asked_for(answer: Any) -> None:
     table = TABLE.rename(columns={"Alter": "age", "AF": "years of life"})
-    answers = ("weight", "age", "2", "1", "139", "age", "age")
+    answers = ("weight", "age", "2", "1", "139", "age", "", "age")
     found, said = answer(*answers, features=[AGE], table=table)
     assert 'Found by name: age = "age"' in said
     assert "Other columns of the table: 1 age" in said
@@ -187,7 +187,7 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
 def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) -> None:
     table = pd.DataFrame({"age": [*range(30, 50), 0.5, 151, 200]})
     found, said = answer(
-        *("", "age", "", "0.5 = 50, 151 = 51, 200 = -", "", "", ""), features=[AGE], table=table
+        *("", "age", "0.5 = 50, 151 = 51, 200 = -", ""), features=[AGE], table=table
     )
     assert "3 of 23 values lie outside the bounds" in said
     assert found.still_open == ()
@@ -279,6 +279,19 @@ def test_none_may_mean_no(answer: Any, tmp_path: Path) -> None:
     assert str(read(tmp_path, [attack])[:, 0].tolist()) == "[0.0, 1.0, 0.0, nan, 0.0]"
 
 
+def test_a_word_for_no_is_the_answer_of_enter(answer: Any, tmp_path: Path) -> None:
+    home = Feature(name="diabetes", kind="binary")
+    table = pd.DataFrame({"diabetes": ["nee", "DM2", "nee"]})
+    _, said = answer("", "", "1", "", features=[home], table=table)
+    assert '"nee" 2 [0]:' in said
+    assert read(tmp_path, [home])[:, 0].tolist() == [0, 1, 0]
+    died = Feature(name="died", kind="binary")
+    _, said = answer(
+        "overleefd", "1", "0", features=[died], table=pd.DataFrame({"overleefd": ["nee", "ja"]})
+    )
+    assert '"nee" 1:' in said
+
+
 def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
     died = Outcome(name="died", role="outcome", kind="binary", unit="1 = within 30 days")
     table = pd.DataFrame({"status": ["a", "b", "c"]})
@@ -288,7 +301,7 @@ def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
 
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
-    found, said = answer(*("", "age", "", "61 (ca.) = -", "", "", ""), features=[AGE], table=table)
+    found, said = answer(*("", "age", "61 (ca.) = -", ""), features=[AGE], table=table)
     assert '"60 (ca.)" = 60 and 9 like it (10), "k.A." = missing (1)' in said
     # Where something is wrong each is shown.
     assert '"60 (ca.)" = 60 (1), "61 (ca.)" = 61 (1), "62 (ca.)" = 62 (1)' in said

@@ -15,7 +15,7 @@ from fedclust.cli.console import err, show
 from fedclust.data.advice import as_toml, conversion_text
 from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
-from fedclust.data.known_names import is_absent_text, looks_missing
+from fedclust.data.known_names import is_absent_text, is_contrary, looks_missing, meanings_of
 from fedclust.data.suggest import MappingSuggestion
 from fedclust.schema.feature import Feature
 from fedclust.site.terminal import WIDEST, printable
@@ -325,6 +325,10 @@ class _Dialogue:
         _say(f"{_heading(section)}: each code means {meant}, or -")
         if known and not every:
             _say(f"known: {_levels_text(known)}", "  ")
+        column, likely = section.settings.get("column", ""), dict[str, str | None]()
+        if feature.kind == "binary" and not is_contrary(feature.name, column):
+            words = meanings_of(point.counts, column)
+            likely = {code: {"no": "0", "yes": "1"}.get(word or "") for code, word in words.items()}
         numbers = sorted(filter(str.isdecimal, asked - {"0"}), key=int)
         are_counts = feature.kind == "binary" and "0" in asked and len(numbers) > 1 and not every
         if are_counts and _confirmed(f"does 0 mean 0, and each of {', '.join(numbers)} 1?", None):
@@ -341,7 +345,7 @@ class _Dialogue:
 
         for code, n in point.counts.most_common():
             if code in asked:
-                default = str(known[code]) if code in known else None
+                default = str(known[code]) if code in known else likely.get(code)
                 answer = _asked(f"    {as_toml(code)} {n}", level, default)
                 missing = [other for other in missing if other != code]
                 levels.pop(code, None)
@@ -394,6 +398,11 @@ class _Dialogue:
         """Ask how a feature is read that a person calls wrong."""
         sections = self._found.sections
         section = sections[name]
+        numeric = section.feature.kind == "numeric"
+        for place, point in enumerate(section.points):
+            if point.counts and numeric and (changed := _changed(point)):
+                section.answer(place, changed)
+                return
         settled = {of: each.settings.get("column") for of, each in sections.items()}
         used = {other: of for of, other in settled.items() if other is not None and of != name}
         column = self._column_of(section, used)
@@ -402,11 +411,9 @@ class _Dialogue:
             self._ask_unknown(sections[name])
             return
         for place, point in enumerate(section.points):
-            if point.counts and section.feature.kind == "numeric":
-                section.answer(place, _changed(point))
-            elif point.counts:
+            if point.counts and not numeric:
                 section.answer(place, self._levels(section, point, every=True))
-        if section.feature.kind == "numeric" and column is not None:
+        if numeric and column is not None:
             self._convert(section)
 
     def _convert(self, section: Section) -> None:
@@ -457,8 +464,8 @@ def _with_readings(point: Point, read: Mapping[str, float | None]) -> Point:
     return dataclasses.replace(point, settings=kept, mark="uncertain", taken=True)
 
 
-def _changed(point: Point) -> Point:
-    """Ask which texts in a column of numbers mean something else."""
+def _changed(point: Point) -> Point | None:
+    """Ask which texts in a column of numbers mean something else; None if no one does."""
     read = _readings(point)
 
     def change(answer: str) -> dict[str, float | None]:
@@ -474,8 +481,8 @@ def _changed(point: Point) -> Point:
 
     _say(_read_as(read, point.counts, each=True), "  ")
     how = "  which mean something else? TEXT = NUMBER, TEXT = -, or - if all are missing"
-    read |= dict(_asked(how, change, "none"))
-    return _with_readings(point, read)
+    changed = _asked(how, change, "none")
+    return _with_readings(point, read | changed) if changed else None
 
 
 def _read_as(
