@@ -182,6 +182,7 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
     assert "50 of 50 values lie outside the bounds" in said
     assert "session's value = value here x FACTOR (+ OFFSET); 1 if they are the same" in said
     assert 'to = "years"\nfactor = 0.1\n' in found.text
+    assert 'age = "age": x 0.1 to years' in said
 
 
 def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_pat
     wait = Feature(name="wait", unit="hours from admission", lower=0, upper=500)
     table = pd.DataFrame({"wait [h]": ["30", "2 d 17 h", "2 x 9 y", "20"]})
     _, said = answer("", "7", "", features=[wait], table=table)
-    assert '"2 x 9 y" (1) is a number, or -' in said
+    assert '"2 x 9 y" (1) stands for which number, or -' in said
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
 
 
@@ -379,7 +380,7 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
     stay = Feature(name="stay", unit="days", lower=0, upper=90)
     table = pd.DataFrame({"stay (d)": ["33", "4 zz", "5 zz", "6 yy 1", "7 yy 1", "8 x 1", "9 x 1"]})
     _, said = answer("", "4", "60", "70", "-", "", features=[stay], table=table)
-    assert '"4 zz" and 1 like it (2) is a number, or -' in said
+    assert '"4 zz" and 1 like it (2) stands for which number, or -' in said
     own = read(tmp_path, [stay])[:, 0]
     np.testing.assert_array_equal(own, [33, 4, 5, 60, 70, np.nan, np.nan])
 

@@ -268,8 +268,8 @@ class _Dialogue:
             while texts:
                 n, first = sum(point.counts[text] for text in texts), texts[0]
                 more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
-                question = f"{_heading(section)}: {as_toml(first)}{more} ({n}) is a number, or -"
-                answer = _asked(question, _number)
+                text = f"{_heading(section)}: {as_toml(first)}{more} ({n})"
+                answer = _asked(f"{text} stands for which number, or -", _number)
                 # Another number than the text begins with is that of this text alone.
                 alone = answer not in (None, _first_number(first))
                 same, texts = (texts[:1], texts[1:]) if alone else (texts, [])
@@ -381,7 +381,8 @@ class _Dialogue:
     def _reading_text(self, section: Section) -> str:
         """Return how a feature is read where no answer says it."""
         seen = {text for name, text in self._seen if name == section.feature.name}
-        said = [_conversion(section).strip()]
+        conversion = _conversion(section).strip()
+        said = [f"{conversion} to {section.feature.unit}" if conversion else ""]
         for point in section.points:
             if point.counts and section.feature.kind != "numeric" and point.mark != "to do":
                 levels = point.known_levels | dict.fromkeys(point.settings.get("missing", ()), "-")
