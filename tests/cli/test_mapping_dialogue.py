@@ -198,6 +198,27 @@ def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) 
     assert read(tmp_path, [AGE])[-3:, 0].tolist() == [0.5, 151, 200]
 
 
+@pytest.mark.parametrize(
+    ("answers", "expected"),
+    [
+        ((), [389, 38.2]),
+        (("temp", "389 = 38.9", ""), [38.9, 38.2]),
+        (("temp", "", "38.2 rekt. = 37.7", ""), [389, 37.7]),
+        (("temp", "389 = 38.9", "temp", "", "38.2 rekt. = 37.7", ""), [38.9, 37.7]),
+        (("temp", "389 = -", "temp", "", "38.2 rekt. = -", ""), [np.nan, np.nan]),
+    ],
+)
+def test_numbers_beyond_the_bounds_and_texts_of_one_column_are_corrected_apart(
+    answer: Any, tmp_path: Path, answers: tuple[str, ...], expected: list[float]
+) -> None:
+    temp = Feature(name="temp", unit="°C", lower=30, upper=43)
+    table = pd.DataFrame({"temp": [*np.arange(35, 40, 0.1).round(1), 999, "389", "38.2 rekt."]})
+    found, said = answer("", *answers, "", features=[temp], table=table)
+    assert 'read as missing: "999" 1' in said
+    assert found.still_open == ()
+    np.testing.assert_array_equal(read(tmp_path, [temp])[-3:, 0], [np.nan, *expected])
+
+
 def test_a_time_of_day_in_a_column_of_minutes_is_a_duration(answer: Any, tmp_path: Path) -> None:
     wait = Feature(name="wait", unit="minutes", lower=0, upper=500)
     table = pd.DataFrame({"wait (min)": ["30", "00:45:00", "1:05", "20"]})

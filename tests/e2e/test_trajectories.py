@@ -115,7 +115,7 @@ def test_what_simulate_refuses_of_a_trajectory(tmp_path: Path, command_line: Com
 
 
 def columns_asked(people: Consortium, rows: Dataset, place: Path) -> tuple[str, Any]:
-    """Return what ada is told of the columns, and the request."""
+    """Return what the consent screen says of the columns, and the request."""
     with Site(people.url, token=people.site_tokens["ada"], state_dir=place / "ada") as site:
         request = site.check("crea", rows, person="mrn")
     return dict(request.text())["columns"], request

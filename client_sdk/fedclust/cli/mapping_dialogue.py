@@ -155,7 +155,8 @@ class _Dialogue:
                 if not _is_of_thousands(note):
                     raise UsageError(
                         "say how the table is written (--sheet, --header-row, --encoding, "
-                        "--delimiter, --decimal), and start again"
+                        "--delimiter, --decimal), or put the rows of several sheets into one, and "
+                        "start again"
                     )
                 table.written = table.written.model_copy(update={"thousands": False})
                 self._found.judge_again()
@@ -389,7 +390,10 @@ class _Dialogue:
                 said.append(_levels_text({a: b for a, b in levels.items() if a not in seen}))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
-                said.append(f"{point.why}: " * point.own + _read_as(read, point.counts))
+                said.append(
+                    f"{point.why}: " * (point.own and not point.settings)
+                    + _read_as(read, point.counts)
+                )
             elif point.mark == "uncertain":
                 kept = "sentinels" in point.settings and not point.taken
                 said.append(point.why + "; kept as values" * kept)

@@ -153,7 +153,8 @@ def read_table(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> 
     )
     if "sheet" in tries[0]:
         names = list_names([as_toml(each["sheet"]) for each in tries])
-        table.notes.append(f"{names} have rows: is {as_toml(table.written.sheet)} the sheet?")
+        sheet = as_toml(table.written.sheet)
+        table.notes.append(f"{names} have rows, and only those of {sheet} are read")
     elif len(tries) > 1:
         odd = next((f"is {as_toml(name)} right" for name in table.header if not name.isascii()), "")
         table.notes.append(

@@ -173,8 +173,11 @@ class Section:
         ]
 
     def answer(self, place: int, point: Point) -> None:
-        """Replace a point by what a person says, which counts in place of all others."""
-        self.drop(*point.settings)
+        """Replace a point by what a person says, which counts in place of all others.
+
+        Texts and numbers of several points are read as each point says.
+        """
+        self.drop(*(name for name, value in point.settings.items() if not _is_many(value)))
         self.points[place] = point
 
     def settle(self) -> None:
@@ -189,8 +192,17 @@ class Section:
     @property
     def settings(self) -> dict[str, Any]:
         """The settings that count as long as nobody changes them."""
-        taken = (each.settings for each in self.points if each.taken)
-        return {name: value for settings in taken for name, value in settings.items()}
+        found: dict[str, Any] = {}
+        for point in self.points:
+            for name, value in point.settings.items() if point.taken else ():
+                before = found.get(name)
+                if isinstance(before, Mapping):
+                    found[name] = {**before, **value}
+                elif _is_many(before):
+                    found[name] = [*dict.fromkeys([*before, *value])]
+                else:
+                    found[name] = value
+        return found
 
     @property
     def marked(self) -> list[Point]:
@@ -200,7 +212,12 @@ class Section:
     def lines(self) -> list[str]:
         """Return the section as lines of a mapping file."""
         key = f"features.{mapping_key(self.feature.name)}"
-        lines = [f"[{key}]", *(line for each in self.points for line in each.lines())]
+        lines, left = [f"[{key}]"], self.settings
+        for each in self.points:
+            given = each.settings
+            if each.taken:  # a setting has one line, at the first point with it
+                given = {name: left.pop(name) for name in given if name in left}
+            lines += dataclasses.replace(each, settings=given).lines()
         for each in self.points:
             if each.levels:
                 lines.append(f"[{key}.levels]")
@@ -211,6 +228,11 @@ class Section:
                 line = f"{as_toml(code)} = {'' if level is None else as_toml(level)}"
                 lines.append(f"{'# ' * (level is None)}{line}  # {each.counts[code]}")
         return [*lines, ""]
+
+
+def _is_many(value: Any) -> bool:
+    """Return whether a setting is about texts or numbers, one by one."""
+    return isinstance(value, Mapping | Sequence) and not isinstance(value, str)
 
 
 @dataclass(frozen=True)
