@@ -41,12 +41,15 @@ def answer(
     """Return a function that asks about a table, and returns the suggestion and what was said."""
 
     def ask(
-        *answers: str, features: Sequence[Any] = FEATURES, table: pd.DataFrame = TABLE
+        *answers: str,
+        features: Sequence[Any] = FEATURES,
+        table: pd.DataFrame = TABLE,
+        row: str | None = "id",
     ) -> tuple[MappingSuggestion, str]:
         table.to_csv(tmp_path / "table.csv", index=False)
         found = suggest_mapping(features, tmp_path / "table.csv")
         monkeypatch.setattr(sys, "stdin", Terminal("".join(f"{each}\n" for each in answers)))
-        ask_mapping(found)
+        found.set_ids(*ask_mapping(found, row))
         (tmp_path / "m.toml").unlink(missing_ok=True)
         found.write(tmp_path / "m.toml")
         return found, " ".join(capsys.readouterr().err.split())
@@ -63,7 +66,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     found, said = answer(
         *("", "1", "Wohnform", "9", "Alter", "3"),  # columns; 9 is none, and Alter is taken
         *("x", "0", "1"),  # homes: x is no level, and k.A. is missing
-        *("al", "-", "a", "dr"),
+        *("al", "-", "e", "fus", "dr"),  # each but confused has an e
         *("pulse", "systolic_bp consciousness"),  # these are wrong
         *("118 = 1", "118 (liegend) = -"),  # its texts
         *("", "", "", "c", ""),  # its column and codes
@@ -97,6 +100,33 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     )
 
 
+@pytest.mark.parametrize(
+    ("table", "answers", "asked", "expected"),
+    [
+        (
+            {"patient": [1, 1, 2], "Fallnr.": [4, 5, 6]},
+            ["", ""],
+            "[Fallnr.]",
+            ("Fallnr.", "patient"),
+        ),
+        ({"patient": [1, 1, 2]}, ["", ""], "several rows (2 rows)", ("patient", "patient")),
+        ({"patient": [1, 2, 3]}, [""], "[patient]", ("patient", None)),
+        ({"nr": [1, 2, 3]}, ["2"], " 2 nr ", ("nr", None)),
+        ({"nr": [f"A{i}" for i in range(40)]}, [""], "[nr]", ("nr", None)),
+        ({"nr": [1, 2, 3]}, ["-"], "ids of persons", (None, None)),
+    ],
+)
+def test_the_ids_of_persons_and_rows_are_asked(
+    answer: Any, table: Any, answers: list[str], asked: str, expected: tuple[str | None, ...]
+) -> None:
+    rows = pd.DataFrame(table)
+    rows.insert(0, "age", [*range(40, 40 + len(rows))])
+    found, said = answer(*answers, "", features=[AGE], table=rows, row=None)
+    assert asked in said
+    assert found.ids == expected
+    assert {*found.unused} == {*table} - {*expected}
+
+
 def test_the_end_of_the_questions_keeps_answers_and_marks_the_rest(answer: Any) -> None:
     found, _ = answer("", "1", "2", "3")
     assert found.columns == {"age": "Alter", **dict(COLUMNS)}
@@ -113,7 +143,7 @@ def test_a_column_that_was_found_wrongly_is_asked_for(answer: Any) -> None:
     answers = ("weight", "age", "2", "1", "139", "age", "", "age")
     found, said = answer(*answers, features=[AGE], table=table)
     assert 'Found by name: age = "age"' in said
-    assert "Other columns of the table: 1 age" in said
+    assert "Columns of the table: 1 age" in said
     assert 'age = "years of life": "n. e." = missing (1), "118 (liegend)" = 118 (1)' in said
     assert found.columns == {"age": "age"}
     assert found.still_open == ()
@@ -190,7 +220,7 @@ def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) 
     found, said = answer(
         *("", "age", "0.5 = 50, 151 = 51, 200 = -", ""), features=[AGE], table=table
     )
-    assert "3 of 23 values lie outside the bounds" in said
+    assert "outside the bounds (18 to 110 years), kept: " in said
     assert found.still_open == ()
     assert read(tmp_path, [AGE])[-3:, 0].tolist()[:2] == [50, 51]
     assert np.isnan(read(tmp_path, [AGE])[-1, 0])
@@ -376,23 +406,24 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
         "utf-8",
     )
     table = pd.DataFrame({"age": [*range(40, 70)] * 2, "Wohnform": ["PH", "daheim", "PH"] * 20})
+    table["visit"], table["patient"] = range(60), [*range(30)] * 2
     table.to_csv(desk.place / "t.csv", index=False)
     given = ("--definition", str(desk.place / "heart.json"), "--data", str(desk.place / "t.csv"))
-    mapping = desk.place / "m.toml"
-    assert "--write-mapping" in desk.ran("check", *given, "--ask", code=2).err
-    write = ("--ask", "--write-mapping", str(mapping))
-    assert "needs a terminal" in desk.ran("check", *given, *write, code=2).err
-    assert not mapping.exists()
-    monkeypatch.setattr(sys, "stdin", Terminal("\nWohnform\n1\n0\n"))
-    desk.ran("check", *given, *write)
-    assert "m.toml: the mapping\n" in desk.err
+    monkeypatch.chdir(desk.place)
+    assert "needs a terminal" in desk.ran("check", *given, "--ask", code=2).err
+    assert not Path("columns.toml").exists()
+    monkeypatch.setattr(sys, "stdin", Terminal("patient\nvisit\n\nWohnform\n1\n0\n"))
+    desk.ran("check", *given, "--ask")
+    assert "columns.toml: the mapping\n" in desk.err
     home = next(line for line in desk.out.splitlines() if line.startswith("home "))
     assert home.split() == ["home", "Wohnform", "0.0%"]
     # Its levels were the answers, and the next commands can be pasted.
     assert "33.3%" not in desk.out
     assert "Nothing is left to do." in desk.out
-    added = f"next: fedclust data add NAME --data {desk.place / 't.csv'} --mapping {mapping}\n"
+    ids = "--id-column visit --person-column patient"
+    added = f"next: fedclust data add heart --data t.csv {ids} --mapping columns.toml\n"
     assert added in desk.out
+    assert "columns.toml exists" in desk.ran("check", *given, "--ask", code=2).err
 
 
 def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number(

@@ -451,7 +451,7 @@ def test_a_file_that_holds_no_rows(desk: Desk, name: str, content: bytes | None,
         (
             "mrn,Age,chol,angina",
             "",
-            "check --write-mapping FILE --ask makes one: 1. age: there is no column for it here",
+            "--ask makes: 1. age: there is no column for it here",
         ),
         ("mrn,age,chol,angina", "--id-column mnr", "such as 'mrn'"),
     ],

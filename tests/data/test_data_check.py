@@ -266,9 +266,9 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     assert "columns that are not used (1): id" in office.out
     assert "Nothing is left to do." in office.out
     added = " ".join(office.data[:2])
-    assert f"next: fedclust data add NAME {added} " in office.out
-    assert "\nthen: fedclust review heart --data @NAME --out review.html\n" in office.out
-    assert "\nor:   fedclust participate heart --data @NAME\n" in office.out
+    assert f"next: fedclust data add heart {added} " in office.out
+    assert "\nthen: fedclust review heart --data @heart --out review.html\n" in office.out
+    assert "\nor:   fedclust participate heart --data @heart\n" in office.out
     office.ran("data", "add", "hearts", *office.data, "--mapping", str(mapping))
     office.ran("check", "heart", "--data", "@hearts")
     assert "next:" not in office.out
@@ -340,8 +340,8 @@ def test_what_is_still_to_do_is_listed(office: Office) -> None:
     mapping.write_text(suggested.replace(sex, sex[2:]), "utf-8")
     plain, office.out = office.out, office.ran(*check, "--mapping", str(mapping), code=3).out
     assert "sex" not in office.out
-    assert "makes one" not in office.out
-    assert "makes one" in plain
+    assert "--ask makes" not in office.out
+    assert "--ask makes" in plain
     assert office.run(*check, "--mapping", str(mapping), "--json") == 3
     found = {each["feature"]: each["levels"] for each in json.loads(office.out)["columns"]}
     assert found["sex"] == {"0": 10, "1": 10}
@@ -494,7 +494,9 @@ def test_repeated_ids_are_decided_on_before_nothing_is_left_to_do(office: Office
     assert "Nothing is left to do if each row is a person (patient id)." in said
     said = " ".join(office.ran(*given, "--person-column", "patient id").out.split())
     # The rows of 0 and 1 have other smokers; those of 2 are two of 1 and one of 0.
-    assert "the rows of a person differ in smoker (2 persons): the commonest value counts" in said
+    assert (
+        "the rows of a person differ in smoker (2 persons): of codes the commonest counts" in said
+    )
     assert "Nothing is left to do." in " ".join(office.out.split())
     # Other spellings of one level are no difference.
     rows["smoker"] = ["ja", "Ja"] * 30

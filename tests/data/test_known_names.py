@@ -85,7 +85,7 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
     assert meanings_of(["M", "V"], "Sexo") == {"M": "female", "V": "male"}
     assert meanings_of(["M", "V"], "sex") == {"M": None, "V": None}
     assert meanings_of(["H", "M"], "sex") == {"H": "male", "M": "female"}
-    assert meanings_of(["hombre", "M"], "sex") == {"hombre": None, "M": None}
+    assert meanings_of(["hombre", "M"], "sex") == {"hombre": "male", "M": None}
     assert meanings_of(["männl.", "Weibl", "m.w."]) == {
         "männl.": "male", "Weibl": "female", "m.w.": None
     }  # fmt: skip

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import shlex
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from fedclust.cli.console import (
     show_table,
 )
 from fedclust.cli.mapping_dialogue import ask_mapping, require_terminal
-from fedclust.cli.row_check import RowCheck, SourceRows, examine
+from fedclust.cli.row_check import RowCheck, SourceRows, as_options, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
 from fedclust.data.advice import count_repeated, list_names
@@ -63,7 +64,8 @@ class _Asked(o.OptionGroup):
     """Suggest a mapping file for these rows, write it here, and check with it. No file is
     replaced."""
     ask: bool = False
-    """With --write-mapping: ask about all that is uncertain before the file is written."""
+    """Suggest a mapping file, and ask about all that is uncertain before it is written: to
+    columns.toml, if --write-mapping names no other file."""
     full: bool = False
     """Show first what you would consent to, with every field that leaves."""
 
@@ -91,23 +93,22 @@ def check(
     With --study: a line for each session, then the columns where something needs a look.
     """
     study, definition, write_mapping = asked.study, asked.definition, asked.write_mapping
+    if asked.ask:
+        require_terminal()
+        write_mapping = write_mapping or Path("columns.toml")
     if [session, study, definition].count(None) != 2:
         raise UsageError("give one of: the name of a session, --study STUDY, --definition FILE")
     if study is not None and asked.full:
         raise UsageError("--full is for one session: fedclust check SESSION --full")
     if study is not None and write_mapping is not None:
         raise UsageError("--write-mapping is for one session: a mapping file then serves others")
-    if asked.ask and write_mapping is None:
-        raise UsageError("--ask is about a new mapping file: give its name with --write-mapping")
-    if asked.ask:
-        require_terminal()
     line = ProgressLine(at_once=False)
     source = how.source(data, persons)
 
     def rows_for(body: SessionCreate) -> SourceRows:
         if write_mapping is None:
             return SourceRows(source.rows(line.read), source, persons.given(source), line)
-        used = _suggested(body, source, line, write_mapping, ask=asked.ask)
+        used = _suggested(body, source, line, write_mapping, asked)
         return SourceRows(used.rows(line.read), used, persons.given(used), line)
 
     if study is not None:
@@ -129,8 +130,17 @@ def check(
     _conclude(done, asked)
 
 
+def _check_again(body: SessionCreate, source: DataSource, asked: _Asked) -> str:
+    """Return what to do about what is open in a mapping, with the next command."""
+    of = shlex.join(["--definition", str(asked.definition)]) if asked.definition else body.name
+    again = f"fedclust check {of} {as_options(source)}"
+    if source.reading.mapping is None:
+        return f"{again} --ask makes a mapping file"
+    return f"edit the mapping file, then: {again}"
+
+
 def _suggested(
-    body: SessionCreate, source: DataSource, line: ProgressLine, path: Path, *, ask: bool
+    body: SessionCreate, source: DataSource, line: ProgressLine, path: Path, asked: _Asked
 ) -> DataSource:
     """Write the mapping file that is suggested; return the source read by it.
 
@@ -146,25 +156,27 @@ def _suggested(
             said = f"the table has no column {each!r}; others are {list_names(found.unused)}"
             raise DataError(name, "missing-column", said, column=each)
     # Otherwise a person would learn it after all the questions.
-    if ask and row is not None and person is None:
+    if asked.ask and row is not None and person is None:
         repeated = count_repeated(filter(None, read_text_column(rows, row)))
         if repeated[0]:
             raise DataError(name, "persons", repeated_message(row, *repeated), column=row)
-    if ask:
-        ask_mapping(found)
+    if asked.ask:
+        row, person = ask_mapping(found, row, person)
     found.write(path)
     to_do, uncertain = (found.text.count(f"# {mark}: ") for mark in ("to do", "uncertain"))
     said = f'{counted(to_do, "line")} marked "to do", {uncertain} "uncertain"'
+    update: dict[str, Any] = {
+        "reading": source.reading.model_copy(update={"mapping": str(path)}),
+        "id_column": row,
+        "person_column": person or found.person,
+    }
+    used = source.model_copy(update=update)
     if to_do:
-        message = f"{said}: edit them, then check with --mapping in place of --write-mapping"
-        raise DataError(str(path), "still-to-do", message)
+        raise DataError(str(path), "still-to-do", f"{said}: {_check_again(body, used, asked)}")
     show(err, f"{path}: the mapping; {said}" if uncertain else f"{path}: the mapping")
-    mapping = {"mapping": str(path)}
-    update: dict[str, Any] = {"reading": source.reading.model_copy(update=mapping)}
     if person is None and found.person is not None:
         show(err, f"read with --person-column {found.person}: give it to other commands too")
-        update["person_column"] = found.person
-    return source.model_copy(update=update)
+    return used
 
 
 def _conclude(done: RowCheck, asked: _Asked) -> None:
@@ -175,7 +187,8 @@ def _conclude(done: RowCheck, asked: _Asked) -> None:
             consent_screen(done.table, full=True)
         done.show(full=asked.full, brief=asked.ask)
         if done.to_edit:
-            message = "this site could not take part yet: edit the mapping file"
+            how = _check_again(done.body, done.source, asked)
+            message = f"this site could not take part yet: {how}"
             raise DataError(done.found.source, "still-to-do", message)
     if done.refused is not None:
         raise done.refused

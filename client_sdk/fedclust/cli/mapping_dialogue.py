@@ -5,18 +5,35 @@ import dataclasses
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from fractions import Fraction
+from types import MappingProxyType
 from typing import Any, Final
 
 import typer
 
 from fedclust.cli.console import err, show
-from fedclust.data.advice import as_toml, conversion_text
+from fedclust.data.advice import (
+    as_toml,
+    bounds_text,
+    conversion_text,
+    count_repeated,
+    repeated_text,
+)
 from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
-from fedclust.data.known_names import is_absent_text, is_contrary, looks_missing, meanings_of
+from fedclust.data.known_names import (
+    fits_person,
+    folded,
+    is_absent_text,
+    is_contrary,
+    is_id,
+    looks_missing,
+    meanings_of,
+    rank_of,
+)
 from fedclust.data.suggest import MappingSuggestion
+from fedclust.data.table import are_ids
 from fedclust.schema.feature import Feature
 from fedclust.site.terminal import WIDEST, printable
 from fedclust.wire.errors import UsageError
@@ -27,6 +44,8 @@ _ASKED: Final = (None, "NAME HERE", 1.0)
 _MOST_ASKED: Final = 20
 #: A text that is no usual word for a missing value is asked about if so many rows have it.
 _FREQUENT: Final = 10
+#: So many letters of a code say what a longer one means.
+_LEAST_BEGUN: Final = 3
 _NUMBER: Final = re.compile(r"\d+([.,]\d+)?")
 _HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
@@ -37,9 +56,12 @@ def require_terminal() -> None:
         raise UsageError("--ask needs a terminal: leave it out, and edit the mapping file")
 
 
-def ask_mapping(found: MappingSuggestion) -> None:
+def ask_mapping(
+    found: MappingSuggestion, row: str | None = None, person: str | None = None
+) -> tuple[str | None, str | None]:
     """Ask a person about all that is uncertain in a suggestion, which takes the answers.
 
+    Return the columns with the ids of rows and of persons, which are asked unless one is given.
     First what nobody can guess, column by column; then what is proposed is shown together, and the
     features that a person names are asked about. Ctrl-C and Ctrl-D end the questions, and what was
     not answered keeps its mark.
@@ -50,12 +72,14 @@ def ask_mapping(found: MappingSuggestion) -> None:
         The file is written in another way, which only options can say.
     """
     _say(
-        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column; of "
-        "levels the first letters are enough. "
+        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column; of a "
+        "level, letters that no other has are enough. "
         "Ctrl-C ends the questions; the mapping file then marks what is still open."
     )
+    dialogue = _Dialogue(found, row, person)
     with contextlib.suppress(typer.Abort):
-        _Dialogue(found).hold()
+        dialogue.hold()
+    return dialogue.row, dialogue.person
 
 
 def _say(text: str, indent: str = "") -> None:
@@ -101,6 +125,10 @@ def _is_of_thousands(note: str) -> bool:
     return "separate thousands" in note
 
 
+def _is_of_sheets(note: str) -> bool:
+    return "only those of" in note
+
+
 def _called(feature: Feature) -> str:
     """Return a feature with its unit, or what 1 means, and its levels."""
     said = f"{feature.name} ({feature.unit})" if feature.unit else feature.name
@@ -117,15 +145,28 @@ def _conversion(section: Section) -> str:
 
 
 def _form(text: str) -> str:
-    """Return a text without its first number."""
-    return _NUMBER.sub("#", text, count=1)
+    """Return a text without its numbers."""
+    return _NUMBER.sub("#", text)
+
+
+def _spelling(code: str) -> str:
+    """Return a code without case, spaces and points, and I to VI as numbers: IIb is 2b."""
+    plain = re.sub(r"[\s._]", "", folded(code))
+    rank = rank_of(plain.rstrip("abc").upper(), alone=True)
+    return plain if rank is None else f"{rank}{plain[len(plain.rstrip('abc')) :]}"
+
+
+def _begins_as(one: str, other: str) -> bool:
+    """Return whether a code, such as Pneu, is the beginning of another."""
+    short, long = sorted((one, other), key=len)
+    return len(short) >= _LEAST_BEGUN and long.startswith(short)
 
 
 class _Dialogue:
     """The questions about one suggestion, in order."""
 
-    def __init__(self, found: MappingSuggestion) -> None:
-        self._found = found
+    def __init__(self, found: MappingSuggestion, row: str | None, person: str | None) -> None:
+        self._found, self.row, self.person = found, row, person
         #: The columns that were listed with a number.
         self._listed: list[str] = []
         #: Texts in numbers, and codes, that a person has read, with their feature.
@@ -138,6 +179,8 @@ class _Dialogue:
         found = self._found
         decided = any(map(_is_of_thousands, found.table.notes))
         self._ask_format()
+        if (self.row, self.person) == (None, None) and not found.has_rows_of_values:
+            self._ask_ids()
         self._ask_columns()
         if not decided:
             found.judge_decimal_mark()
@@ -151,7 +194,8 @@ class _Dialogue:
         table = self._found.table
         for note in [*table.notes]:
             _say(note)
-            if not _confirmed("right?", True):
+            # Enter must not leave out the rows of other sheets.
+            if not _confirmed("right?", None if _is_of_sheets(note) else True):
                 if not _is_of_thousands(note):
                     raise UsageError(
                         "say how the table is written (--sheet, --header-row, --encoding, "
@@ -163,6 +207,30 @@ class _Dialogue:
             table.notes.remove(note)
 
     # --- columns ----------------------------------------------------------------------------------
+
+    def _ask_ids(self) -> None:
+        """Ask which columns have the ids of persons and of rows."""
+        found, table = self._found, self._found.table
+        ids = [*filter(is_id, table.columns)]
+        ids = ids or [
+            name for name in found.unused if name in table.columns and are_ids(table.texts(name))
+        ]
+        repeated = {name: count_repeated(table.texts(name)) for name in ids}
+        # That of persons is called so, or has several rows of one.
+        named = sorted(repeated, key=lambda name: (fits_person(name), repeated[name]), reverse=True)
+        if not named:
+            self._list_columns()
+        question = "ids of persons: which column, or - if there is none?"
+        person = self._column(question, next(iter(named), None))
+        n_ids, n_rows = count_repeated(table.texts(person)) if person else (0, 0)
+        self.row = person
+        if n_ids:
+            self.person = person
+            said = f"{repeated_text(n_ids, n_rows)}; which column has an id of each row, or -?"
+            single = [name for name in named if repeated[name] == (0, 0)]
+            self.row = self._column(said, next(iter(single), "-")) or person
+        found.set_ids(self.row, self.person)
+        found.guess()
 
     def _ask_columns(self) -> None:
         """Ask for the column of each feature that no single name fits, or that is found wrongly."""
@@ -180,11 +248,8 @@ class _Dialogue:
                 del settled[name]
                 found.sections[name].match = None  # no answer to be taken by Enter
         open_ones = [name for name in found.sections if name not in settled]
-        self._listed = [name for name in found.table.columns if name not in settled.values()]
         if open_ones:
-            show(err, "Other columns of the table:")
-            for number, column in enumerate(self._listed, 1):
-                _say(f"{number:3}  {column}   {found.contents(column)}")
+            self._list_columns({*settled.values()})
         for name in open_ones:
             used = {column: of for of, column in settled.items() if column is not None}
             settled[name] = self._column_of(found.sections[name], used)
@@ -203,11 +268,24 @@ class _Dialogue:
         found: list[str] = _asked("  which of these are wrong?", names, "none")
         return found
 
+    def _list_columns(self, used: Collection[str | None] = ()) -> None:
+        """Show the columns without those that are used, with a number to choose them by."""
+        show(err, f"{'Other columns' if used else 'Columns'} of the table:")
+        self._listed = [name for name in self._found.table.columns if name not in used]
+        for number, column in enumerate(self._listed, 1):
+            _say(f"{number:3}  {column}   {self._found.contents(column)}")
+
     def _column_of(self, section: Section, used: Mapping[str, str]) -> str | None:
         """Ask which column a feature is; ``used`` are those of others."""
         match = section.match
         sure = match is not None and match.score >= 0 and not match.others
         default = match.column if match and sure and match.column not in used else None
+        return self._column(f"{_called(section.feature)}: which column?", default, used)
+
+    def _column(
+        self, question: str, default: str | None, used: Mapping[str, str] = MappingProxyType({})
+    ) -> str | None:
+        """Ask for a column, by its name or number; ``used`` are those of features."""
 
         def column(answer: str) -> str | None:
             name = answer
@@ -220,7 +298,7 @@ class _Dialogue:
                 raise typer.BadParameter("give a column's number or name, or - if there is none")
             return None if name == "-" else name
 
-        name: str | None = _asked(f"{_called(section.feature)}: which column?", column, default)
+        name: str | None = _asked(question, column, default)
         return name
 
     def _choose(self, name: str, settled: Mapping[str, str | None]) -> None:
@@ -339,21 +417,37 @@ class _Dialogue:
         def level(answer: str) -> str:
             exact = [name for name in names if name.casefold() == answer.casefold()]
             begun = [name for name in names if name.casefold().startswith(answer.casefold())]
-            found = ["-"] if answer == "-" else exact or begun
+            inside = [name for name in names if answer.casefold() in name.casefold()]
+            found = ["-"] if answer == "-" else exact or begun or inside
             if len(found) != 1:
                 raise typer.BadParameter(f"write {' or '.join(names)}, or -")
             return found[0]
 
-        for code, n in point.counts.most_common():
-            if code in asked:
-                default = str(known[code]) if code in known else likely.get(code)
-                answer = _asked(f"    {as_toml(code)} {n}", level, default)
-                missing = [other for other in missing if other != code]
+        spellings: dict[str, list[str]] = {}
+        for code, _ in point.counts.most_common():
+            spellings.setdefault(_spelling(code), []).append(code)
+        answers = {_spelling(code): str(known[code]) for code in known}
+        for spelling, codes in spellings.items():
+            codes = [code for code in codes if code in asked]
+            if not codes:
+                continue
+            begun = (answers[of] for of in answers if _begins_as(spelling, of))
+            default = likely.get(codes[0]) or next(begun, None)
+            if codes[0] in known:
+                default = str(known[codes[0]])
+            said = (
+                f"    {', '.join(map(as_toml, codes))} {sum(point.counts[each] for each in codes)}"
+            )
+            answer = _asked(said, level, default)
+            answers[spelling] = answer
+            missing = [other for other in missing if other not in codes]
+            for code in codes:
                 levels.pop(code, None)
-                if answer == "-":
-                    missing.append(code)
-                else:
-                    levels[code] = int(answer) if feature.kind == "binary" else answer
+            if answer == "-":
+                missing += codes
+            else:
+                of = int(answer) if feature.kind == "binary" else answer
+                levels |= dict.fromkeys(codes, of)
         self._seen |= {(feature.name, code) for code in point.counts}
         settings = {"missing": missing} if missing else {}
         return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
@@ -390,10 +484,10 @@ class _Dialogue:
                 said.append(_levels_text({a: b for a, b in levels.items() if a not in seen}))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
-                said.append(
-                    f"{point.why}: " * (point.own and not point.settings)
-                    + _read_as(read, point.counts)
-                )
+                text = _read_as(read, point.counts)
+                if point.own and not point.settings:
+                    text = f"outside the bounds{bounds_text(section.feature)}, kept: {text}"
+                said.append(text)
             elif point.mark == "uncertain":
                 kept = "sentinels" in point.settings and not point.taken
                 said.append(point.why + "; kept as values" * kept)
@@ -490,19 +584,28 @@ def _changed(point: Point) -> Point | None:
     return _with_readings(point, read | changed) if changed else None
 
 
+def _rule(text: str, number: float | None) -> str:
+    """Return how a text is read: the same for texts that are read by one rule."""
+    first = _first_number(text)
+    if number is None or number == first:
+        return "missing" if number is None else "first number"
+    is_half = first is not None and text[0] in "<≤" and number == first / 2
+    return "half" if is_half else f"{number:.15g}"
+
+
 def _read_as(
     read: Mapping[str, float | None], counts: Mapping[str, int], *, each: bool = False
 ) -> str:
     """Return texts with their numbers and counts: of those of one form the first, or each."""
-    forms: dict[tuple[bool, str], list[str]] = {}
+    forms: dict[tuple[str, str], list[str]] = {}
     for text, number in read.items():
-        alone = each or number not in (None, _first_number(text))
-        forms.setdefault((number is None, text if alone else _form(text)), []).append(text)
+        forms.setdefault((_rule(text, number), text if each else _form(text)), []).append(text)
     said = []
     # What is missing and not known as such comes first.
-    for texts in sorted(forms.values(), key=lambda texts: is_absent_text(texts[0])):
+    for (rule, _), texts in sorted(forms.items(), key=lambda pair: is_absent_text(pair[1][0])):
         number = read[texts[0]]
         value = "missing" if number is None else f"{number:.15g}"
+        value = f"{_first_number(texts[0]):.15g}/2" if rule == "half" and not each else value
         value += f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
         said.append(f"{as_toml(texts[0])} = {value} ({sum(counts[text] for text in texts)})")
     return ", ".join(said)

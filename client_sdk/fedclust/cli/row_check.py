@@ -284,7 +284,7 @@ class RowCheck:
         todo = list(self._edits())
         said = f"{'Still to do' if self.refused else 'Better, but not needed'} in the mapping file"
         if self.source.reading.mapping is None:
-            said += " (--mapping): fedclust check --write-mapping FILE --ask makes one"
+            said += " (--mapping), which --ask makes"
         if todo:
             show(out, f"{said}:", "bold")
         for number, each in enumerate(todo, 1):
@@ -318,8 +318,8 @@ class RowCheck:
         """Show the commands that come next."""
         data = self.source.given or self.source.data
         if not data.startswith(MARK):
-            show(out, f"next: fedclust data add NAME {_as_options(self.source)}")
-            data = f"{MARK}NAME"
+            show(out, f"next: fedclust data add {self.body.name} {as_options(self.source)}")
+            data = f"{MARK}{self.body.name}"
         if self.asked:
             show(out, f"then: fedclust review {self.body.name} --data {data} --out review.html")
             show(out, f"or:   fedclust participate {self.body.name} --data {data}")
@@ -463,7 +463,7 @@ def examine(
     )
 
 
-def _as_options(source: DataSource) -> str:
+def as_options(source: DataSource) -> str:
     """Return the options of a command that reads these rows."""
     given = source.reading.model_dump(exclude_defaults=True)
     of_rows = source.model_dump(include={"id_column", "person_column", "id_map"}, exclude_none=True)

@@ -13,7 +13,7 @@ from fedclust.schema.feature import Feature
 #: What to do about codes.
 CODES_ADVICE: Final = (
     'say in the mapping file (levels) what each code is, or that it is missing (= ""): fedclust '
-    "check --write-mapping FILE --ask asks"
+    "check --ask asks"
 )
 #: At most this many names of columns are listed.
 _MOST_NAMES: Final = 10

@@ -77,7 +77,7 @@ class Origin:
             if missing[0] in features:
                 message += (
                     "; if it has another name here, say so in a mapping file (mapping=, "
-                    "--mapping), which fedclust check --write-mapping FILE --ask makes"
+                    "--mapping), which fedclust check --ask makes"
                 )
             else:
                 message += "; give the name that it has here"

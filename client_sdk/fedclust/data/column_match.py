@@ -111,9 +111,18 @@ class CountedTable:
         update = {"decimal": mark, "thousands": thousands}
         self.written = self.written.model_copy(update=update)
 
+    def given(self, name: str) -> Counter[Any]:
+        """Return the counts of a column's cells without missing ones."""
+        cells = self.columns[name].items()
+        return Counter({cell: n for cell, n in cells if not is_missing(cell)})
+
+    def texts(self, name: str) -> list[str]:
+        """Return a column's cells as texts, without missing ones, in another order."""
+        return [canonical_code(str(cell)) for cell in self.given(name).elements()]
+
     def contents(self, name: str) -> str:
         """Return what a column holds, in a few words; of free text only how many texts."""
-        cells = Counter({each: n for each, n in self.columns[name].items() if not is_missing(each)})
+        cells = self.given(name)
         found, _ = count_numbers(
             cells, self.written.decimal, self.textual, thousands=self.written.thousands
         )

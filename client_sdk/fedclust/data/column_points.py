@@ -77,10 +77,12 @@ _MOST_BEYOND: Final = 12
 #: At the end of a header; in other words min is a minimum.
 _MINUTES: Final = re.compile(r"[ _(\[]min\.?[)\]]?$")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
+_ABOUT: Final = "ca|circa|approx|aprox|env|about|cca|ung|ok"
+_ABOUT_BEHIND: Final = re.compile(rf"\d+(?:[.,]\d+)? ?(?:{_ABOUT})\.?", re.IGNORECASE)
 #: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
 #: A number before other text, such as ``120/80`` or ``85 (4l O2)``; not a date or a range.
 _FIRST_NUMBER: Final = re.compile(
-    r"(?:(?:ca|circa|approx|env|about|cca|ung|n)\b\.? ?|[~≈] ?)?"
+    rf"(?:(?:{_ABOUT}|n)\b\.? ?|[~≈] ?)?"
     r"(\d+)(?:([.,])(\d+))?(?! ?[\d.,:+*x×–-]|/1[02]$).*",
     re.IGNORECASE,
 )
@@ -198,7 +200,7 @@ class Section:
                 before = found.get(name)
                 if isinstance(before, Mapping):
                     found[name] = {**before, **value}
-                elif _is_many(before):
+                elif isinstance(before, list):
                     found[name] = [*dict.fromkeys([*before, *value])]
                 else:
                     found[name] = value
@@ -232,7 +234,7 @@ class Section:
 
 def _is_many(value: Any) -> bool:
     """Return whether a setting is about texts or numbers, one by one."""
-    return isinstance(value, Mapping | Sequence) and not isinstance(value, str)
+    return isinstance(value, Mapping | list)
 
 
 @dataclass(frozen=True)
@@ -400,7 +402,7 @@ class ColumnJudge:
         unit = section.settings.get("unit") or (said if is_unit(said) else feature.unit)
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
         if given:
-            section.set(sentinels=given)
+            section.set(sentinels=[*given])
             found = [(value, n) for value, n in found if value not in given]
         if found:
             own = np.array([value for value, _ in found])
@@ -585,7 +587,7 @@ def _judge_bounds(
         why = "all values lie in the lowest twentieth of the bounds: which unit?"
     elif others and not said_unit:
         why = f"the header says no unit, and its values would fit in {others[0][0]} too"
-    elif total and lower == -np.inf and is_time(feature.unit) and "to" not in section.settings:
+    elif total and lower == -np.inf and is_time(feature.unit) and not said_unit:
         why = f"the session wants {feature.unit}; here are {own.min():.15g} to {own.max():.15g}"
     else:
         return None
@@ -688,7 +690,7 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
         text
         for text in others
         if is_time(here.unit) and text[:1].isdecimal() and "(" not in text
-        if not _RANGE.fullmatch(text)
+        if not (_RANGE.fullmatch(text) or _ABOUT_BEHIND.fullmatch(text))
     ]
     values |= {text: of for text, of in likely.items() if text not in asked}
     others = {text: n for text, n in others.items() if text not in (*likely, *asked)}

@@ -201,7 +201,7 @@ class CsvReader(Reader):
             if self._encoding.startswith("utf-8"):
                 message += (
                     "; older Windows programs write cp1252 or cp1250 (--encoding, encoding=), and "
-                    "fedclust check --write-mapping guesses which"
+                    "fedclust check --ask asks which"
                 )
             else:
                 message += (

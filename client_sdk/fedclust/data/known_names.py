@@ -148,10 +148,10 @@ def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | Non
     given = frozenset(folded(code) for code in codes if not looks_missing(code))
     known: Mapping[str, str] = _TOGETHER.get(given, _CODES)
     of_header = [own for word, own in _WORDS["v_and_m"].items() if word in folded(header)]
-    if given == {"v", "m"} and of_header:
-        known = of_header[0]
+    if given >= {"v", "m"} and of_header:
+        known = {**_CODES, **of_header[0]}
     elif known is _CODES and "m" in given and _MALE_WITH_MUJER & given:
-        known = {code: what for code, what in known.items() if what in ("no", "yes")}
+        known = {code: what for code, what in known.items() if code != "m"}  # it may be mujer
     found = {code: known.get(folded(code).removesuffix(".")) for code in codes}
     for code in codes:  # S where Sim is another code
         short = folded(code).removesuffix(".")

@@ -41,14 +41,46 @@ class MappingSuggestion:
         self,
         dataset: Dataset,
         table: CountedTable,
+        features: Sequence[Feature],
         rows_of: Mapping[str, Trajectory],
-        ids: Collection[str | None],
     ) -> None:
-        self.source, self.table, self._ids = describe(dataset.source), table, ids
+        self.source, self.table = describe(dataset.source), table
         self.sections: dict[str, Section] = {}
-        self._dataset = dataset
+        self.ids: tuple[str | None, ...] = ()
+        self._dataset, self._features = dataset, features
         #: The trajectories with a row for each value.
         self._rows_of = rows_of
+
+    @property
+    def has_rows_of_values(self) -> bool:
+        """Whether a trajectory has a row for each value, so that it names the persons' column."""
+        return bool(self._rows_of)
+
+    def set_ids(self, *names: str | None) -> None:
+        """Say which columns name rows or persons, and are no feature."""
+        self.ids = names
+        for name in names:
+            if not self._rows_of:  # which have the persons' column
+                self.table.columns.pop(name or "", None)
+
+    def guess(self) -> None:
+        """Guess the column of each feature."""
+        matched = self.match_names()
+        others = [each for each in self._features if each.name not in self._rows_of]
+        match_by_values(others, matched, self.table)
+        proposed = {name: match.column for name, match in matched.items() if match}
+        for feature in self._features:
+            used = {column for name, column in proposed.items() if name != feature.name}
+            self.choose(feature, matched[feature.name], used)
+
+    def match_names(self) -> dict[str, Match | None]:
+        """Return the column of each feature by its name."""
+        matched = match_by_name(self._features, self.table)
+        for name in self._rows_of:
+            taken = {match.column for match in matched.values() if match}
+            free = [each for each in self.table.columns if fits_value(each) and each not in taken]
+            matched[name] = matched[name] or (Match(free[0], 1) if free else None)
+        return matched
 
     def has_column(self, name: str) -> bool:
         """Return whether the table has a column, and read it if a wide table's was not read yet."""
@@ -85,7 +117,7 @@ class MappingSuggestion:
         """The table's other columns."""
         settings = [each.settings for each in self.sections.values()]
         used = {of.get(place) for of in settings for place in ("column", "person", "time")}
-        used |= {*self._ids}
+        used |= {*self.ids}
         return tuple(name for name in self.table.header if name and name not in used)
 
     @property
@@ -185,28 +217,19 @@ def suggest_mapping(
     trajectories = [each for each in declared if isinstance(each, Trajectory)]
     every = [*clustered(declared), *map(_as_number, trajectories)]
     table = read_table(dataset, with_outcomes(every, outcomes_of(declared)), bool(trajectories))
-    if not trajectories:  # in whose rows a column names the person
-        table.columns = {name: of for name, of in table.columns.items() if name not in ids}
     rows_of = {each.name: each for each in trajectories if not table.has_columns_of(each)}
     given = [_as_number(rows_of[e.name]) if e.name in rows_of else e for e in declared]
     features = with_outcomes(clustered(given), outcomes_of(declared))
-    matched = match_by_name(features, table)
-    for name in rows_of:
-        taken = {match.column for match in matched.values() if match}
-        free = [each for each in table.columns if fits_value(each) and each not in taken]
-        matched[name] = matched[name] or (Match(free[0], 1) if free else None)
-    if not any(matched.values()):
+    found = MappingSuggestion(dataset, table, features, rows_of)
+    found.set_ids(*ids)
+    matched = [match.column for match in found.match_names().values() if match]
+    if not matched:
         # The header may be a title or a row.
         read_columns(Dataset.of(dataset.source, table.options(dataset)))
-    columns = [table.columns[match.column] for match in matched.values() if match]
     if table.textual and dataset.options.decimal is None:
+        columns = [table.columns[name] for name in matched]
         table.set_decimal(columns or table.columns.values())
-    match_by_values([each for each in features if each.name not in rows_of], matched, table)
-    found = MappingSuggestion(dataset, table, rows_of, ids)
-    proposed = {name: match.column for name, match in matched.items() if match}
-    for feature in features:
-        others = {column for name, column in proposed.items() if name != feature.name}
-        found.choose(feature, matched[feature.name], others)
+    found.guess()
     return found
 
 

@@ -267,13 +267,14 @@ def likely_ids(source: Source, columns: Sequence[str]) -> dict[str, tuple[str, .
     dataset = as_dataset(source)
     reader = open_reader(dataset, dataset.options.resolved(), (), columns, columns)
     first = next(iter(reader.chunks((), columns, _ID_ROWS)))
-    ids = [name for name in columns if is_id(name) or _are_ids(first.text[name])]
+    ids = [name for name in columns if is_id(name) or are_ids(first.text[name])]
     cells = {name: read_text_column(source, name) for name in ids}
     # A "case" with few values is no id.
     return {name: each for name, each in cells.items() if len(set(each)) ** 2 >= len(each)}
 
 
-def _are_ids(cells: Sequence[str]) -> bool:
+def are_ids(cells: Sequence[str]) -> bool:
+    """Return whether values look like identifiers: nearly all differ, and they have digits."""
     given = [cell for cell in map(str.strip, cells) if cell.casefold() not in MISSING]
     differ = len(set(given)) >= max(_LEAST_IDS, _IDS_DIFFER * len(given))
     return differ and all(
