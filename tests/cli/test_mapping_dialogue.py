@@ -66,7 +66,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     found, said = answer(
         *("", "1", "Wohnform", "9", "Alter", "3"),  # columns; 9 is none, and Alter is taken
         *("x", "0", "1"),  # homes: x is no level, and k.A. is missing
-        *("al", "-", "e", "fus", "dr"),  # each but confused has an e
+        *("al", "-", "e", "fus", "dr"),  # two have an e
         *("pulse", "systolic_bp consciousness"),  # these are wrong
         *("118 = 1", "118 (liegend) = -"),  # its texts
         *("", "", "", "c", ""),  # its column and codes
