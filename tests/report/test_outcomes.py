@@ -285,11 +285,15 @@ def test_the_summary_counts_the_clusters_that_it_cannot_tell() -> None:
     assert range_text(none, NAMES, "").endswith(f": {CANNOT_TELL}.")
 
 
+DEAD = DIED.model_copy(update={"unit": "1 = dead at day 60"})
+
+
 @pytest.mark.parametrize(
     ("outcome", "value", "p", "upper", "said"),
     [
         (DIED, 2.0, 0.019, 3.0, "yes is more frequent in B (p = 0.038) than in A, the largest"),
-        (DIED, 0.5, 0.0001, 3.0, "yes is less frequent in B (p < 0.001) than in A"),
+        (DIED, 0.5, 0.0001, 3.0, "differ in died: yes is less frequent in B (p < 0.001) than in A"),
+        (DEAD, 2.0, 0.019, 3.0, "differ in died (yes = dead at day 60): yes is more frequent in B"),
         (DIED, 2.0, 0.026, 3.0, "clear difference in died: chance and noise alone can give"),
         (DIED, 2.0, 0.021, None, "table cannot tell whether the clusters differ in died."),
         (DIED, 2.0, None, 3.0, "table cannot tell whether the clusters differ in died."),

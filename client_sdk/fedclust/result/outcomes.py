@@ -240,6 +240,8 @@ def difference_text(found: OutcomeResult, names: Sequence[str], reference: int, 
     compared = [each for each in found.comparisons if each.measure == found.comparisons[0].measure]
     ps = [None if each.p_value is None else each.p_value * len(compared) for each in compared]
     name, parts = isolated(found.name), dict[str, list[str]]()
+    if found.unit.startswith("1 = "):
+        name += f" (yes = {isolated(found.unit.removeprefix('1 = '))})"
     what = {"ordered": "values are", "time": f"{event} is"}.get(found.kind, "yes is")
     words = ("lower", "higher") if found.kind == "ordered" else ("less frequent", "more frequent")
     for each, p in zip(compared, ps, strict=True):
