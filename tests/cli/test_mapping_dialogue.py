@@ -215,6 +215,16 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
     assert 'age = "age": x 0.1 to years' in said
 
 
+def test_a_factor_answers_all_doubts_about_the_unit(answer: Any, tmp_path: Path) -> None:
+    barthel = Feature(name="barthel", unit="points", lower=0, upper=20)
+    table = pd.DataFrame({"Barthel (0-100)": [*range(25, 105, 5)]})
+    found, said = answer("", "0.2", "", features=[barthel], table=table)
+    assert said.count("FACTOR") == 1
+    assert "outside the bounds" not in said
+    assert found.still_open == ()
+    assert read(tmp_path, [barthel])[[0, -1], 0].tolist() == [5, 20]
+
+
 def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) -> None:
     table = pd.DataFrame({"age": [*range(30, 50), 0.5, 151, 200]})
     found, said = answer(
@@ -456,6 +466,7 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
         (Feature(name="abi", unit="index at rest"), "abi (worse leg)", ["0.9"], [0.9]),
         (Feature(name="admissions", unit="number in 12 months"), "admissions (months)", ["2"], [2]),
         (Feature(name="walk", unit="s, timed", lower=0, upper=60), "walk (s)", ["9"], [9]),
+        (Feature(name="walk", unit="m in 6 minutes"), "walk (metri)", ["90"], [90]),
     ],
 )
 def test_units_of_a_header_need_no_question(

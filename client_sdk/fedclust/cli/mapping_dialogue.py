@@ -320,7 +320,8 @@ class _Dialogue:
 
     def _ask_unknown(self, section: Section) -> None:
         """Ask about each marked point of a feature that has no proposal."""
-        for place, point in enumerate(section.points):
+        for place in range(len(section.points)):
+            point = section.points[place]  # an answer before may have decided it
             if not point.mark:
                 continue
             if point.counts and section.feature.kind == "numeric":

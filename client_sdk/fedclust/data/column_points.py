@@ -175,11 +175,15 @@ class Section:
         ]
 
     def answer(self, place: int, point: Point) -> None:
-        """Replace a point by what a person says, which counts in place of all others.
+        """Replace a point by what a person says, which decides others about the same settings.
 
         Texts and numbers of several points are read as each point says.
         """
-        self.drop(*(name for name, value in point.settings.items() if not _is_many(value)))
+        said = {name for name, value in point.settings.items() if not _is_many(value)}
+        for other, each in enumerate(self.points):
+            if said & {*each.settings}:
+                left = {name: of for name, of in each.settings.items() if name not in said}
+                self.points[other] = dataclasses.replace(each, why="", mark="", settings=left)
         self.points[place] = point
 
     def settle(self) -> None:
