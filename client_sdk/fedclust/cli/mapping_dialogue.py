@@ -72,8 +72,8 @@ def ask_mapping(
         The file is written in another way, which only options can say.
     """
     _say(
-        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column; of a "
-        "level, letters that no other has are enough. "
+        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column; "
+        "letters that only one level has are enough. "
         "Ctrl-C ends the questions; the mapping file then marks what is still open."
     )
     dialogue = _Dialogue(found, row, person)
