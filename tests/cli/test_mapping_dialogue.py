@@ -76,10 +76,9 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     assert "to do" not in found.text
     assert "3 Vigilanz" in said
     assert (
-        'systolic_bp = "AF": "n. e." = missing (1), "118 (liegend)" = 118 (1), "139/80" = 139'
-        in said
+        'systolic_bp = "AF": missing = "n. e." 1; "118 (liegend)" = 118 (1), "139/80" = 139' in said
     )
-    assert 'systolic_bp = "AF": "n. e." = missing (1), "118 (liegend)" = missing (1)' in said
+    assert 'systolic_bp = "AF": missing = "n. e." 1, "118 (liegend)" 1' in said
     assert 'known: missing = "k.A."' in said
     assert "write texts as they are shown" in said
     assert "write names of the session's features, or none" in said
@@ -142,9 +141,9 @@ def test_a_column_that_was_found_wrongly_is_asked_for(answer: Any) -> None:
     table = TABLE.rename(columns={"Alter": "age", "AF": "years of life"})
     answers = ("weight", "age", "2", "1", "139", "age", "", "age")
     found, said = answer(*answers, features=[AGE], table=table)
-    assert 'Found by name: age = "age"' in said
+    assert 'Found by name: age (years) = "age"' in said
     assert "Columns of the table: 1 age" in said
-    assert 'age = "years of life": "n. e." = missing (1), "118 (liegend)" = 118 (1)' in said
+    assert 'age = "years of life": missing = "n. e." 1; "118 (liegend)" = 118 (1)' in said
     assert found.columns == {"age": "age"}
     assert found.still_open == ()
 
@@ -238,6 +237,23 @@ def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) 
     assert read(tmp_path, [AGE])[-3:, 0].tolist() == [0.5, 151, 200]
 
 
+def test_parts_of_one_in_a_column_of_percent_are_read_in_percent(
+    answer: Any, tmp_path: Path
+) -> None:
+    lvef = Feature(name="lvef", unit="%, by echo", lower=5, upper=85)
+    table = pd.DataFrame({"lvef": [*range(25, 70), 0.35, 0.4, 0.55]})
+    found, said = answer("", "", features=[lvef], table=table)
+    assert 'lvef = "lvef": "0.35" = 35 and 2 like it (3)' in said
+    assert found.still_open == ()
+    np.testing.assert_array_equal(read(tmp_path, [lvef])[-3:, 0], [35, 40, 55])
+    # Two may be small values, and 4 % is below all others.
+    for small in ([0.35, 0.4], [0.04, 0.35, 0.4]):
+        table = pd.DataFrame({"lvef": [*range(25, 70), *small]})
+        _, said = answer("", "", features=[lvef], table=table)
+        assert "outside the bounds (5 to 85 %, by echo), kept: " in said
+        np.testing.assert_array_equal(read(tmp_path, [lvef])[-2:, 0], [0.35, 0.4])
+
+
 @pytest.mark.parametrize(
     ("answers", "expected"),
     [
@@ -285,7 +301,7 @@ def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_pat
     wait = Feature(name="wait", unit="hours from admission", lower=0, upper=500)
     table = pd.DataFrame({"wait [h]": ["30", "2 d 17 h", "2 x 9 y", "20"]})
     _, said = answer("", "7", "", features=[wait], table=table)
-    assert '"2 x 9 y" (1) stands for which number, or -' in said
+    assert '"2 x 9 y" (1) stands for which number in it, or -' in said
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
 
 
@@ -294,7 +310,7 @@ def test_codes_beside_a_missing_one_keep_their_levels(answer: Any, tmp_path: Pat
     table = pd.DataFrame({"ICU": ["ja", "nein", "j", "k.A."], "age": [50, 60, 70, 80]})
     for answers in (("", ""), ("", "icu", "", "", "", "", "", "")):
         found, said = answer(*answers, features=[icu], table=table)
-        assert 'icu = "ICU": 1 = "ja", "j"; 0 = "nein"; missing = "k.A."' in said
+        assert 'icu = "ICU": 1 (yes) = "ja", "j"; 0 = "nein"; missing = "k.A."' in said
         assert found.still_open == ()
         assert str(read(tmp_path, [icu])[:, 0].tolist()) == "[1.0, 0.0, 1.0, nan]"
 
@@ -364,10 +380,37 @@ def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
     found, said = answer(*("", "age", "61 (ca.) = -", ""), features=[AGE], table=table)
-    assert '"60 (ca.)" = 60 and 9 like it (10), "k.A." = missing (1)' in said
+    assert 'missing = "k.A." 1; "60 (ca.)" = 60 and 9 like it (10)' in said
     # Where something is wrong each is shown.
     assert '"60 (ca.)" = 60 (1), "61 (ca.)" = 61 (1), "62 (ca.)" = 62 (1)' in said
     assert 'missing = ["k.A.", "61 (ca.)"]' in found.text
+
+
+def test_texts_that_one_rule_reads_are_shown_once(answer: Any, tmp_path: Path) -> None:
+    texts = [
+        "<20",
+        "<30",
+        "60-65",
+        "50-55",
+        "XX",
+        "VIII",
+        "XII",
+        "120/80",
+        "139/85",
+        "n.d.",
+        "15x13",
+    ]
+    table = pd.DataFrame({"crp": [*range(20, 80), *texts]})
+    crp = Feature(name="crp", unit="mg/l", lower=0, upper=300)
+    _, said = answer("", "-", "", features=[crp], table=table)
+    assert '"15x13" (1) stands for which number in it, or -' in said
+    assert (
+        'crp = "crp": missing = "n.d." 1; "<20" = 20/2 and 1 like it (2), "XX" = 20 and 2 like it '
+        '(3), "60-65" = 62.5 and 1 like it (2), "120/80" = 120 and 1 like it (2)'
+    ) in said
+    own = read(tmp_path, [crp])[60:, 0]
+    expected = [10, 15, 62.5, 52.5, 20, 8, 12, 120, 139, np.nan, np.nan]
+    np.testing.assert_array_equal(own, expected)
 
 
 def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:
@@ -442,7 +485,7 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
     stay = Feature(name="stay", unit="days", lower=0, upper=90)
     table = pd.DataFrame({"stay (d)": ["33", "4 zz", "5 zz", "6 yy 1", "7 yy 1", "8 x 1", "9 x 1"]})
     _, said = answer("", "4", "60", "70", "-", "", features=[stay], table=table)
-    assert '"4 zz" and 1 like it (2) stands for which number, or -' in said
+    assert '"4 zz" and 1 like it (2) stands for which number in it, or -' in said
     own = read(tmp_path, [stay])[:, 0]
     np.testing.assert_array_equal(own, [33, 4, 5, 60, 70, np.nan, np.nan])
 
@@ -467,6 +510,7 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
         (Feature(name="admissions", unit="number in 12 months"), "admissions (months)", ["2"], [2]),
         (Feature(name="walk", unit="s, timed", lower=0, upper=60), "walk (s)", ["9"], [9]),
         (Feature(name="walk", unit="m in 6 minutes"), "walk (metri)", ["90"], [90]),
+        (Feature(name="ulcer", unit="cm2, worst"), "ulcer (mm²)", ["90"], [0.9]),
     ],
 )
 def test_units_of_a_header_need_no_question(

@@ -679,7 +679,7 @@ def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None
     book.save(tmp_path / "two.xlsx")
     features = Feature(name="age"), Feature(name="crp")
     found = suggest_mapping(features, tmp_path / "two.xlsx")
-    assert 'only those of "Données" are read' in "; ".join(found.still_open)
+    assert 'is "Données" the sheet?' in "; ".join(found.still_open)
     np.testing.assert_array_equal(
         read_with(found, tmp_path / "two.xlsx", features), [[50, 1.5], [60, 2.5]]
     )

@@ -5,7 +5,7 @@ import dataclasses
 import re
 import sys
 import textwrap
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
@@ -30,6 +30,7 @@ from fedclust.data.known_names import (
     is_id,
     looks_missing,
     meanings_of,
+    plain_unit,
     rank_of,
 )
 from fedclust.data.suggest import MappingSuggestion
@@ -46,7 +47,7 @@ _MOST_ASKED: Final = 20
 _FREQUENT: Final = 10
 #: So many letters of a code say what a longer one means.
 _LEAST_BEGUN: Final = 3
-_NUMBER: Final = re.compile(r"\d+([.,]\d+)?")
+_NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)?")
 _HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
 
@@ -126,13 +127,17 @@ def _is_of_thousands(note: str) -> bool:
 
 
 def _is_of_sheets(note: str) -> bool:
-    return "only those of" in note
+    return "only the rows of" in note
 
 
 def _called(feature: Feature) -> str:
-    """Return a feature with its unit, or what 1 means, and its levels."""
-    said = f"{feature.name} ({feature.unit})" if feature.unit else feature.name
-    return said + (f", one of {', '.join(feature.levels)}" if feature.levels else "")
+    """Return a feature with its unit, or what 1 means."""
+    return f"{feature.name} ({feature.unit})" if feature.unit else feature.name
+
+
+def _meaning(feature: Feature) -> str:
+    """Return what 1 means of a yes/no feature; "" of another."""
+    return (feature.unit or "yes").removeprefix("1 = ") if feature.kind == "binary" else ""
 
 
 def _heading(section: Section) -> str:
@@ -157,9 +162,16 @@ def _spelling(code: str) -> str:
 
 
 def _begins_as(one: str, other: str) -> bool:
-    """Return whether a code, such as Pneu, is the beginning of another."""
+    """Return whether a code, such as Pneu, is the beginning of another; not of two with a +."""
     short, long = sorted((one, other), key=len)
-    return len(short) >= _LEAST_BEGUN and long.startswith(short)
+    return len(short) >= _LEAST_BEGUN and long.startswith(short) and not {*"+&/"} & {*long}
+
+
+def _level_of_rank(code: str, levels: Sequence[str]) -> str | None:
+    """Return the only level with the number of a code, such as grade_2 for II."""
+    rank = rank_of(code)
+    found = [name for name in levels if re.findall(r"\d+", name) == [str(rank)]]
+    return found[0] if len(found) == 1 else None
 
 
 class _Dialogue:
@@ -226,9 +238,12 @@ class _Dialogue:
         self.row = person
         if n_ids:
             self.person = person
-            said = f"{repeated_text(n_ids, n_rows)}; which column has an id of each row, or -?"
-            single = [name for name in named if repeated[name] == (0, 0)]
-            self.row = self._column(said, next(iter(single), "-")) or person
+            free = [name for name in found.unused if name in table.columns]
+            likely = [*named, *(name for name in free if are_ids(table.texts(name)))]
+            single = [name for name in likely if not count_repeated(table.texts(name))[0]]
+            question = "which column has an id of each row, or - for this one?"
+            question = f"{repeated_text(n_ids, n_rows)}; {question}"
+            self.row = self._column(question, next(iter(single), "-")) or person
         found.set_ids(self.row, self.person)
         found.guess()
 
@@ -242,7 +257,8 @@ class _Dialogue:
             if of.match is not None and of.match.score > 1 and not of.match.others
         }
         if settled:
-            pairs = (f"{a} = {as_toml(b)}" for a, b in settled.items())
+            names = {name: found.sections[name].feature for name in settled}
+            pairs = (f"{_called(names[a])} = {as_toml(b)}" for a, b in settled.items())
             _say(f"Found by name: {', '.join(pairs)}")
             for name in self._wrong_ones(settled):
                 del settled[name]
@@ -280,7 +296,9 @@ class _Dialogue:
         match = section.match
         sure = match is not None and match.score >= 0 and not match.others
         default = match.column if match and sure and match.column not in used else None
-        return self._column(f"{_called(section.feature)}: which column?", default, used)
+        said, levels = _called(section.feature), section.feature.levels
+        said += f", one of {', '.join(levels)}" if levels else ""
+        return self._column(f"{said}: which column?", default, used)
 
     def _column(
         self, question: str, default: str | None, used: Mapping[str, str] = MappingProxyType({})
@@ -334,12 +352,14 @@ class _Dialogue:
     def _texts(self, section: Section, point: Point) -> Point:
         """Ask about texts in numbers that may be anything; of those of one form about the first."""
         read = _readings(point)
-        read |= {text: None for text in point.counts if text in self._missing}
+        known = (text for text in point.counts if text in self._missing or is_absent_text(text))
+        read |= dict.fromkeys(known)
         forms: dict[str, list[str]] = {}
         for text, n in point.counts.items():
-            # A frequent text may well mean a number, such as 0.
-            frequent = n >= _FREQUENT and read.get(text, 0) is None and not is_absent_text(text)
-            if text not in self._missing and (text not in read or frequent):
+            # A frequent text may well mean a number, such as 0; 15x13 has some.
+            likely = n >= _FREQUENT or _NUMBER.search(text)
+            lost = likely and read.get(text, 0) is None and not is_absent_text(text)
+            if text not in self._missing and (text not in read or lost):
                 forms.setdefault(_form(text), []).append(text)
         if len(forms) > _MOST_ASKED:
             _say(f"{_heading(section)}: {point.why}; say in the mapping file what is missing")
@@ -349,7 +369,7 @@ class _Dialogue:
                 n, first = sum(point.counts[text] for text in texts), texts[0]
                 more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
                 text = f"{_heading(section)}: {as_toml(first)}{more} ({n})"
-                answer = _asked(f"{text} stands for which number, or -", _number)
+                answer = _asked(f"{text} stands for which number in it, or -", _number)
                 # Another number than the text begins with is that of this text alone.
                 alone = answer not in (None, _first_number(first))
                 same, texts = (texts[:1], texts[1:]) if alone else (texts, [])
@@ -396,12 +416,12 @@ class _Dialogue:
         known = {code: levels.get(code, code) for code in point.counts if code not in asked}
         known |= dict.fromkeys(missing, "-")
         asked = {*point.counts} if every else asked - {*missing}
-        many = f"it has {len(asked)} codes: is it the right column?"
+        many = f"{_heading(section)} has {len(asked)} codes: is it the right column?"
         if len(asked) > _MOST_ASKED and not _confirmed(many, True):
             return point
-        meant = f"1 ({(feature.unit or 'yes').removeprefix('1 = ')}), 0"
+        meant = f"1 ({_meaning(feature)}), 0"
         if feature.kind != "binary":
-            meant = ", ".join(names)
+            meant = ", ".join(names) + (f" ({feature.unit})" if feature.unit else "")
         _say(f"{_heading(section)}: each code means {meant}, or -")
         if known and not every:
             _say(f"known: {_levels_text(known)}", "  ")
@@ -433,7 +453,7 @@ class _Dialogue:
             if not codes:
                 continue
             begun = (answers[of] for of in answers if _begins_as(spelling, of))
-            default = likely.get(codes[0]) or next(begun, None)
+            default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
             if codes[0] in known:
                 default = str(known[codes[0]])
             said = (
@@ -478,11 +498,12 @@ class _Dialogue:
         """Return how a feature is read where no answer says it."""
         seen = {text for name, text in self._seen if name == section.feature.name}
         conversion = _conversion(section).strip()
-        said = [f"{conversion} to {section.feature.unit}" if conversion else ""]
+        said = [f"{conversion} to {plain_unit(section.feature.unit)}" if conversion else ""]
         for point in section.points:
             if point.counts and section.feature.kind != "numeric" and point.mark != "to do":
                 levels = point.known_levels | dict.fromkeys(point.settings.get("missing", ()), "-")
-                said.append(_levels_text({a: b for a, b in levels.items() if a not in seen}))
+                rest = {a: b for a, b in levels.items() if a not in seen}
+                said.append(_levels_text(rest, _meaning(section.feature)))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
                 text = _read_as(read, point.counts)
@@ -580,45 +601,64 @@ def _changed(point: Point) -> Point | None:
         return changed
 
     _say(_read_as(read, point.counts, each=True), "  ")
-    how = "  which mean something else? TEXT = NUMBER, TEXT = -, or - if all are missing"
+    how = (
+        "  which mean something else? As 7 = 7.5, a = - in the column's unit; - if all are missing"
+    )
     changed = _asked(how, change, "none")
     return _with_readings(point, read | changed) if changed else None
 
 
 def _rule(text: str, number: float | None) -> str:
     """Return how a text is read: the same for texts that are read by one rule."""
-    first = _first_number(text)
-    if number is None or number == first:
-        return "missing" if number is None else "first number"
-    is_half = first is not None and text[0] in "<≤" and number == first / 2
-    return "half" if is_half else f"{number:.15g}"
+    if number is None:
+        return "missing"
+    own = [_own_number(each) for each in _NUMBER.findall(text)]
+    first = own[0] if own else None
+    if number in (first, rank_of(text)):
+        return "first number" if number == first else "rank"
+    if first is not None and text[0] in "<≤" and number == first / 2:
+        return "half"
+    if len(own) == 2 and number == sum(own) / 2:
+        return "middle"
+    of_percent = first is not None and number == float(f"{100 * first:.12g}")
+    return "of percent" if of_percent else f"{number:.15g}"
 
 
 def _read_as(
     read: Mapping[str, float | None], counts: Mapping[str, int], *, each: bool = False
 ) -> str:
-    """Return texts with their numbers and counts: of those of one form the first, or each."""
+    """Return missing texts, and others with their numbers: of one form the first, or each."""
     forms: dict[tuple[str, str], list[str]] = {}
     for text, number in read.items():
-        forms.setdefault((_rule(text, number), text if each else _form(text)), []).append(text)
-    said = []
-    # What is missing and not known as such comes first.
-    for (rule, _), texts in sorted(forms.items(), key=lambda pair: is_absent_text(pair[1][0])):
-        number = read[texts[0]]
-        value = "missing" if number is None else f"{number:.15g}"
-        value = f"{_first_number(texts[0]):.15g}/2" if rule == "half" and not each else value
-        value += f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
-        said.append(f"{as_toml(texts[0])} = {value} ({sum(counts[text] for text in texts)})")
-    return ", ".join(said)
+        rule = _rule(text, number)
+        form = text if each else "" if rule == "rank" else _form(text)
+        forms.setdefault((rule, form), []).append(text)
+    missing, numbers = list[str](), list[str]()
+    for (rule, _), texts in forms.items():
+        text, n = as_toml(texts[0]), sum(counts[text] for text in texts)
+        more = f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
+        value = f"{read[texts[0]] or 0:.15g}"
+        if rule == "half" and not each:
+            value = f"{_first_number(texts[0]):.15g}/2"
+        if rule == "missing":
+            missing.append(f"{text}{more} {n}")
+        else:
+            numbers.append(f"{text} = {value}{more} ({n})")
+    missing = [f"missing = {', '.join(missing)}"] if missing else []
+    return "; ".join([*missing, ", ".join(numbers)] if numbers else missing)
 
 
-def _levels_text(levels: Mapping[str, str | int]) -> str:
-    """Return the codes of each level, - for missing values; not those that are a level's name."""
+def _levels_text(levels: Mapping[str, str | int], one: str = "") -> str:
+    """Return the codes of each level, - for missing values; not those that are a level's name.
+
+    ``one`` is what 1 means.
+    """
+    names = {"-": "missing", **({"1": f"1 ({one})"} if one else {})}
     codes: dict[str, list[str]] = {}
     for code, level in levels.items():
         if code != str(level):
             codes.setdefault(str(level), []).append(code)
     return "; ".join(
-        f"{'missing' if level == '-' else level} = {', '.join(map(as_toml, names))}"
-        for level, names in codes.items()
+        f"{names.get(level, level)} = {', '.join(map(as_toml, own))}"
+        for level, own in codes.items()
     )

@@ -1,6 +1,7 @@
 """How a site's rows match one definition, and what ``fedclust check`` shows of that."""
 
 import dataclasses
+import itertools
 import os
 import shlex
 import textwrap
@@ -233,18 +234,18 @@ class RowCheck:
         show(out, f"{found.source}: {self.matched}{read}", "bold")
         # While the mapping file is edited, only what is open: the last check shows every column.
         columns = [each for each in found.columns if not self.to_edit or each.state != "ok"]
+        texts = _brief_lines(columns) if brief else itertools.chain(*map(_column_lines, columns))
         if brief:
-            columns = [dataclasses.replace(each, unit="", levels={}) for each in columns]
+            columns = [dataclasses.replace(each, unit="") for each in columns]
         headings = ["feature", "column here", "", "missing", "least", "mean", "most"]
         rules = self.source.reading.resolved().features
         rows = (_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns)
         show_table(headings, rows, right=3)
-        for column in columns:
-            for line in _column_lines(column):
-                text, *lines = line.split("\n")
-                show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
-                for each in lines:
-                    show(out, f"      {each}")
+        for line in texts:
+            text, *lines = line.split("\n")
+            show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
+            for each in lines:
+                show(out, f"      {each}")
         for text in (*found.trajectories, *self._pattern_texts()):
             _say(text)
         if found.unused:
@@ -295,10 +296,12 @@ class RowCheck:
                 show(out, f"       {line}")
         if not todo and not self.refused:
             doubts = [f"each row is a person ({name})" for name in self._undecided]
+            rules = self.source.reading.resolved().features
             lacking = [
                 each.feature
                 for each in self.found.columns
                 if each.role == "outcome" and each.column is None
+                if not rules.get(each.feature, ColumnMap()).lacking
             ]
             if lacking and self.found.ignored:
                 doubts.append(f"this site has no {' and no '.join(lacking)}")
@@ -606,6 +609,20 @@ def _column_row(column: ColumnProfile, rule: ColumnMap) -> list[str]:
     shown = ["" if value is None else f"{value:.5g}" for value in numbers]
     is_open = f" + {1 - column.present - column.missing:.1%} open" * (column.unknown > 0)
     return [*cells, f"{column.missing:.1%}{is_open}", *shown]
+
+
+def _brief_lines(columns: Sequence[ColumnProfile]) -> Iterator[str]:
+    """Yield what is said of the columns that are there, and how many rows have each level."""
+    there = [each for each in columns if each.column is not None and each.state != "refused"]
+    for each in there:
+        yield from (f"{each.feature}: {text}" for text in each.says)
+    counts = (
+        f"{each.feature} {', '.join(f'{level} {n}' for level, n in each.levels.items())}"
+        for each in there
+        if each.kind in ("binary", "categorical")
+    )
+    if said := "; ".join(counts):
+        yield f"rows: {said}"
 
 
 def _far_text(found: RowsFarOut) -> str:

@@ -97,17 +97,18 @@ class CountedTable:
 
     def set_decimal(self, columns: Iterable[Counter[Any]]) -> None:
         """Guess the decimal mark, and whether the other mark separates thousands."""
-        marks, grouped = Counter[str](), Counter[str]()
+        marks, grouped, example = Counter[str](), Counter[str](), dict[str, str]()
         for cells in columns:
             for cell, n in cells.items():
                 if isinstance(cell, str) and (found := POINTED.fullmatch(cell)):
                     marks[found[1]] += n
                     if THREE_DIGITS.fullmatch(cell):
                         grouped[found[1]] += n
+                        example.setdefault(found[1], cell)
         mark, other = ",." if marks[","] > marks["."] else ".,"
         thousands = 0 < grouped[other] == marks[other] and marks[mark] > grouped[mark]
         if thousands:
-            self.notes.append(f'does "{other}" separate thousands, as in 1{other}250?')
+            self.notes.append(f'does "{other}" separate thousands, as in {example[other]}?')
         update = {"decimal": mark, "thousands": thousands}
         self.written = self.written.model_copy(update=update)
 
@@ -157,13 +158,16 @@ def read_table(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> 
             if each == tries[-1] and not tables:
                 raise
     # The first of those that show most names like a feature's.
-    table = max(
-        tables, key=lambda each: sum(_is_like(name, features, rows_of) for name in each.columns)
-    )
+    n_like = [sum(_is_like(name, features, rows_of) for name in each.columns) for each in tables]
+    table = tables[n_like.index(max(n_like))]
     if "sheet" in tries[0]:
-        names = list_names([as_toml(each["sheet"]) for each in tries])
-        sheet = as_toml(table.written.sheet)
-        table.notes.append(f"{names} have rows, and only those of {sheet} are read")
+        sheet, names = as_toml(table.written.sheet), [as_toml(each["sheet"]) for each in tries]
+        parts = [of for of, n in zip(tables, n_like, strict=True) if 2 * n >= max(n_like)]
+        said = f"{list_names(names)} have rows: is {sheet} the sheet?"
+        if len(parts) > 1:
+            names = [as_toml(each.written.sheet) for each in parts]
+            said = f"{list_names(names)} have such columns, and only the rows of {sheet} are read"
+        table.notes.append(said)
     elif len(tries) > 1:
         odd = next((f"is {as_toml(name)} right" for name in table.header if not name.isascii()), "")
         table.notes.append(

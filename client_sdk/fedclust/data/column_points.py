@@ -65,6 +65,7 @@ from fedclust.data.known_names import (
 )
 from fedclust.data.mapping import ColumnMap, ColumnsFile
 from fedclust.data.readings import FeatureReading, limits
+from fedclust.schema.display import counted
 from fedclust.schema.feature import Feature, Trajectory
 
 #: Values may have another unit if this share of them is within the bounds in it.
@@ -72,6 +73,8 @@ _NEARLY_ALL: Final = 0.98
 #: So many columns are named at most, of so many with the most similar names.
 _MOST_NEAR: Final = 4
 _MOST_TRIED: Final = 20
+#: At least so many different numbers below 1 are parts of 1 in a column of percent.
+_LEAST_FRACTIONS: Final = 3
 #: So many different numbers beyond the bounds are listed.
 _MOST_BEYOND: Final = 12
 #: At the end of a header; in other words min is a minimum.
@@ -423,6 +426,8 @@ class ColumnJudge:
                 settings = {"sentinels": [*given, *map(_plain, codes.values())]}
                 section.note(f"these numbers {why}: {said}", settings, taken=taken)
             kept = ~absent
+            if (factor, offset) == (1.0, 0.0) and same_measure(unit, "%"):
+                kept &= ~_read_fractions(section, own, counts, kept, mark)
             other = _judge_bounds(section, column, own[kept], values[kept], counts[kept], mark)
             unit = other or unit
             self._judge_marks(section, cells, found)
@@ -566,6 +571,31 @@ def _conversion_settings(feature: Feature, factor: float, offset: float) -> dict
     return {"to": feature.unit, "factor": factor}
 
 
+def _read_fractions(
+    section: Section,
+    own: NDArray[np.float64],
+    counts: NDArray[np.int64],
+    kept: NDArray[np.bool_],
+    mark: str,
+) -> NDArray[np.bool_]:
+    """Read 0.35 as 35 where all other numbers are in percent; return which these are.
+
+    A spreadsheet shows both as 35 %.
+    """
+    small = kept & (own > 0) & (own < 1)
+    others, in_percent = own[kept & ~small], np.round(100 * own[small], 9)
+    if small.sum() < _LEAST_FRACTIONS or not len(others) or others.min() <= 1:
+        return np.zeros_like(small)
+    if in_percent.min() < others.min() or in_percent.max() > others.max():
+        return np.zeros_like(small)
+    texts = [f"{value:.15g}".replace(".", mark) for value in own[small].tolist()]
+    asked = Counter(dict(zip(texts, counts[small].tolist(), strict=True)))
+    values = dict(zip(texts, in_percent.tolist(), strict=True))
+    why = f"{counted(asked.total(), 'value')} below 1, read as parts of 1: x 100"
+    section.points.append(Point(why, "uncertain", {"values": values}, True, counts=asked, own=True))
+    return small
+
+
 def _judge_bounds(
     section: Section,
     column: str,
@@ -618,13 +648,13 @@ def _judge_bounds(
 def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter[str]:
     """Count the texts in a column of numbers that are not read; not dates."""
     own = file.features.get(feature, ColumnMap())
-    counted = Counter(map(str.strip, cells))
+    texts = Counter(map(str.strip, cells))
     read = {"units": own.units, "values": own.values, "thousands": file.thousands}
     markers = frozenset({*file.missing, *own.missing})
-    _, wrong = count_numbers(counted, file.decimal, textual=True, markers=markers, **read)
-    texts = (cell for unread in wrong.values() for cell in unread)
+    _, wrong = count_numbers(texts, file.decimal, textual=True, markers=markers, **read)
+    unread = [cell for each in wrong.values() for cell in each]
     # A workbook's numbers have a point here, whatever the mark of its texts is.
-    return Counter({cell: counted[cell] for cell in texts if not looks_like_a_value(cell)})
+    return Counter({cell: texts[cell] for cell in unread if not looks_like_a_value(cell)})
 
 
 def _is_limit(text: str) -> bool:

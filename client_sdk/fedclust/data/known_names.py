@@ -2,6 +2,7 @@
 
 import difflib
 import functools
+import itertools
 import re
 import tomllib
 import unicodedata
@@ -32,9 +33,13 @@ def _by_word(part: str) -> dict[str, frozenset[str]]:
     return found
 
 
-_ROMAN: Final = ("", "I", "II", "III", "IV", "V", "VI")
+_ROMAN: Final = [
+    tens + ones
+    for tens in ("", "X", "XX", "XXX")
+    for ones in ("", "I", "II", "III", "IV", "V", "VI", "VII", "VIII", "IX")
+]
 #: A word at most, then a number.
-_RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|I{1,3}|I?V|VI)")
+_RANK: Final = re.compile(r"(?:[^\W\d_]+\.?[ _-]?(?=\d)|[^\W\d_]+\.?[ _-])?(\d|[IVX]+)")
 #: Numbers and texts that often mean a missing value: -1 to -9; 9, 99, 777, 9999, 99.9 and the
 #: like, also with a minus; 97, 98, 996 to 998 of questionnaires.
 _ABSENT_NUMBER: Final = re.compile(
@@ -206,7 +211,9 @@ def is_contrary(feature: str, header: str) -> bool:
 
 
 def _is_negated(name: str) -> bool:
-    parts = _parts(name)
+    # Of "24 sem" the second is a unit.
+    every = ("", *_parts(name))
+    parts = [part for before, part in itertools.pairwise(every) if not before.isdecimal()]
     if any(_CODES.get(part) == "yes" for part in parts):
         return False  # "diabetes ja/nein" lists the codes
     joined = (part.removeprefix(word) for part in parts for word in _NOT if part.startswith(word))
@@ -214,11 +221,13 @@ def _is_negated(name: str) -> bool:
 
 
 def rank_of(code: str, *, alone: bool = False) -> int | None:
-    """Return a number from 0 to 9 or I to VI; without ``alone`` a word may precede it."""
+    """Return a number from 0 to 9 or I to XXXIX, not X; without ``alone`` a word may precede it."""
     found = _RANK.fullmatch(code.strip())
     if found is None or (alone and found[1] != found[0]):
         return None
-    return int(found[1]) if found[1].isdecimal() else _ROMAN.index(found[1])
+    if found[1].isdecimal():
+        return int(found[1])
+    return _ROMAN.index(found[1]) if found[1] in _ROMAN and found[1] != "X" else None
 
 
 def sex_counted(feature: str) -> str | None:
@@ -390,14 +399,14 @@ def is_unit(text: str) -> bool:
 
 def is_time(unit: str) -> bool:
     """Return whether a unit of a session is one of time."""
-    return _dimension(_of_session(unit)) == "time"
+    return _dimension(plain_unit(unit)) == "time"
 
 
 def _dimension(unit: str) -> str | None:
     return next((name for name, scale in _SCALES.items() if _unit(unit) in scale), None)
 
 
-def _of_session(unit: str) -> str:
+def plain_unit(unit: str) -> str:
     """Return the unit that a session's one begins with: kg of ``kg, without prosthesis``."""
     parts = unit, unit.partition(",")[0], unit.partition(" ")[0]
     return next(filter(is_unit, parts), unit)
@@ -405,7 +414,7 @@ def _of_session(unit: str) -> str:
 
 def may_become(unit: str, other: str) -> bool:
     """Return whether a unit may become that of a session, of grams and moles if known."""
-    pair = {_dimension(unit), _dimension(_of_session(other))}
+    pair = {_dimension(unit), _dimension(plain_unit(other))}
     return len(pair) == 1 or pair == {"mass_concentration", "amount_concentration"}
 
 
@@ -416,7 +425,7 @@ def same_measure(unit: str, other: str) -> bool:
     """
     if is_time(unit) and _COUNT.match(other):
         return True
-    return bool({_unit(unit), _unit(_of_session(unit))} & {_unit(other), _unit(_of_session(other))})
+    return bool({_unit(unit), _unit(plain_unit(unit))} & {_unit(other), _unit(plain_unit(other))})
 
 
 def _group(feature: str, header: str) -> str | None:
@@ -452,7 +461,7 @@ def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:
 
     Those of moles, which are taken for grams most often, come first.
     """
-    of = _dimension(_of_session(unit))
+    of = _dimension(plain_unit(unit))
     units = sorted((each != of, other) for each, scale in _SCALES.items() for other in scale)
     found = {other: conversion(feature, "", other, unit) for _, other in reversed(units)}
     return {other: pair for other, pair in found.items() if pair}
@@ -460,7 +469,7 @@ def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:
 
 def conversion(feature: str, header: str, unit: str, to: str) -> tuple[float, float] | None:
     """Return factor and offset from a unit to that of a session; None if they are not known."""
-    to = _of_session(to)
+    to = plain_unit(to)
     unit = _OF_CELLS.get(unit, unit) if _dimension(to) == "cells" else unit
     shifted = _WORDS["shifted"].get(_unit(unit), {}).get(_unit(to))
     if shifted and (shifted["of"] == "any" or _group(feature, header) in shifted["of"].split()):

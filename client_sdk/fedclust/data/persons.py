@@ -372,8 +372,9 @@ def _person_text(value: Any) -> str:
 
 def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     named = [f"{name} ({counted(n, 'person')})" for name, n in found]
-    said = f"{ROWS_DIFFER} in {list_names(named)}: of codes the commonest counts, of numbers the "
-    said += "mean, of an outcome yes or the highest. To count one row of each, leave out the others"
+    said = f"{ROWS_DIFFER} in {list_names(named)}: of codes the commonest or first counts, of "
+    said += "numbers the mean, of an outcome yes or the highest. To count one row of each, leave "
+    said += "out the others"
     return (said,) if found else ()
 
 

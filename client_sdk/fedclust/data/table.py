@@ -34,7 +34,7 @@ Source: TypeAlias = Any
 _ID_ROWS: Final = 4_096
 _LEAST_IDS: Final = 30
 _IDS_DIFFER: Final = 0.95
-_ID: Final = re.compile(r"[\w-]*\d[\w-]*")
+_ID: Final = re.compile(r"[\w/-]*\d[\w/-]*")
 
 
 @dataclass(frozen=True)
