@@ -22,6 +22,13 @@ def test_a_token_names_its_role_and_reads_back(role: Role, prefix: str) -> None:
     assert parse_token(text) == token
 
 
+def test_a_cookie_is_no_token_and_a_token_no_cookie() -> None:
+    cookie, token = new_token(None), new_token(Role.SITE)
+    assert parse_token(cookie.reveal(), cookie=True) == cookie
+    assert parse_token(cookie.reveal()) is None
+    assert parse_token(token.reveal(), cookie=True) is None
+
+
 def test_two_tokens_share_nothing() -> None:
     one, two = new_token(Role.SITE), new_token(Role.SITE)
     assert one.id != two.id

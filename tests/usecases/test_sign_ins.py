@@ -6,7 +6,7 @@ from datetime import timedelta
 
 from fedclust.wire.models import PrincipalPatch
 from fedclust_service.domain.access import Role
-from fedclust_service.domain.tokens import CookieText, SecretKeys, parse_cookie
+from fedclust_service.domain.tokens import SecretKeys, TokenText, parse_token
 from fedclust_service.usecases import principals, sessions
 from fedclust_service.usecases import sign_ins as use
 from fedclust_service.usecases.events import EventBatch, read_events
@@ -26,7 +26,7 @@ def refused(direct: DirectApi, cookie: str) -> str:
     found = refusal(use.signed_in, direct.co, cookie)
     assert found.slug == "unauthenticated"
     assert refusal(use.signed_in, direct.co, cookie, used=False).detail == found.detail
-    assert not any(part and part in found.detail for part in cookie.split("."))
+    assert not any(part and part in found.detail for part in cookie.split("_"))
     return found.detail
 
 
@@ -117,7 +117,7 @@ def test_signing_out_everywhere(both: DirectApi, clock: ManualClock) -> None:
     others, _ = use.sign_in(both.co, issue(both, "eve"))
     signed = use.signed_in(both.co, cookies[0])
     listed = use.list_sign_ins(both.co, signed.actor)
-    assert {each.id + "." for each in listed} == {each[:13] for each in cookies}
+    assert {each.id for each in listed} == {each.split("_")[1] for each in cookies}
     assert use.sign_out_everywhere(both.co, signed) == 3
     for each in (*cookies, idle):
         assert "signed out" in refused(both, each)
@@ -211,14 +211,14 @@ def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(both: DirectApi) -> N
 
 
 def _with(cookie: str, **changes: str) -> str:
-    return dataclasses.replace(parse_cookie(cookie), **changes).reveal()
+    return dataclasses.replace(parse_token(cookie, cookie=True), **changes).reveal()
 
 
 def test_nothing_shows_the_secret_keys_rotate_and_a_stolen_row_signs_nobody_in(
     direct: DirectApi,
 ) -> None:
     cookie, signed = use.sign_in(direct.co, issue(direct))
-    text = parse_cookie(cookie)
+    text = parse_token(cookie, cookie=True)
     found, *_ = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
     stolen = found.secret_hmac
     for shown in (repr(text), repr(signed), repr(found)):
@@ -226,8 +226,8 @@ def test_nothing_shows_the_secret_keys_rotate_and_a_stolen_row_signs_nobody_in(
             assert secret not in shown
     assert text.secret not in str(vars(found))
     for secret in (stolen[:43], stolen[-43:], signed.csrf[:43]):
-        assert "not signed in" in refused(direct, CookieText(signed.id, secret).reveal())
-    for each in ("", ".", cookie + "\n", cookie[:-1], _with(cookie, id="0" * 12)):
+        assert "not signed in" in refused(direct, TokenText(None, signed.id, secret).reveal())
+    for each in ("", "_", cookie + "\n", cookie[:-1], _with(cookie, id="0" * 12)):
         assert "not signed in" in refused(direct, each)
 
     direct.co.keys = SecretKeys([b"n" * 32, b"k" * 32])

@@ -45,7 +45,7 @@ T = TypeVar("T")
 _MOST_SITES = 10_000
 
 
-def _token_advice(role: Role) -> str:
+def _token_advice(role: Role | None) -> str:
     if role is Role.OPERATOR:
         return (
             "Another operator issues one (fedclust operator token NAME); without any, run "

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from fedclust_service.domain.access import Actor, Principal, Refusal, Token
-from fedclust_service.domain.tokens import CookieText, SignIn, new_cookie, parse_cookie, parse_token
+from fedclust_service.domain.tokens import SignIn, TokenText, new_token, parse_token
 from fedclust_service.store import Tx
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.principals import authenticate, check_valid, record_use, touch_token
@@ -56,7 +56,7 @@ def sign_in(co: Coordinator, token: str) -> tuple[str, SignedIn]:
     Refusal ``unauthenticated`` for a token that `authenticate` refuses.
     """
     actor = replace(authenticate(co, token), via="page")
-    cookie = new_cookie()
+    cookie = new_token(None)
 
     def work(uow: UnitOfWork) -> SignIn:
         ends_at = uow.now + timedelta(seconds=co.limits.sign_in_s)
@@ -92,7 +92,7 @@ def signed_in(co: Coordinator, cookie: str, *, used: bool = True) -> SignedIn:
 
 def sign_out(co: Coordinator, cookie: str) -> None:
     """End the sign-in of a cookie. Idempotent; a cookie that nobody knows is no error."""
-    text = parse_cookie(cookie)
+    text = parse_token(cookie, cookie=True)
     if text is None:
         return
 
@@ -145,8 +145,8 @@ def _open(co: Coordinator, tx: Tx, actor: Actor, now: datetime) -> Sequence[Sign
     return tx.sign_ins.open(actor.role, actor.name, now, used_after)
 
 
-def _parsed(cookie: str) -> CookieText:
-    text = parse_cookie(cookie)
+def _parsed(cookie: str) -> TokenText:
+    text = parse_token(cookie, cookie=True)
     if text is None:
         raise _unknown()
     return text
@@ -154,7 +154,7 @@ def _parsed(cookie: str) -> CookieText:
 
 def _valid(
     co: Coordinator,
-    text: CookieText,
+    text: TokenText,
     found: tuple[SignIn, Token, Principal] | None,
     now: datetime,
 ) -> tuple[SignIn, Token, Principal]:
@@ -191,7 +191,7 @@ def _actor(token: Token, principal: Principal) -> Actor:
     return Actor(principal.role, principal.name, token.id, token.expires_at, via="page")
 
 
-def _signed_in(co: Coordinator, text: CookieText, row: SignIn, actor: Actor) -> SignedIn:
+def _signed_in(co: Coordinator, text: TokenText, row: SignIn, actor: Actor) -> SignedIn:
     ends_at = min(row.ends_at, actor.expires_at)
     return SignedIn(
         actor=replace(actor, expires_at=ends_at),
