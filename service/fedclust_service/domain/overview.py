@@ -8,8 +8,8 @@ from typing import Literal, Self, TypeAlias
 from fedclust.schema.display import first_few
 from fedclust.schema.model import Model
 from fedclust.schema.times import Timestamp
+from fedclust.wire.models import SitePresence
 from fedclust_service.domain.round import Round, RoundState
-from fedclust_service.domain.session import ParticipationState
 
 AttentionKind: TypeAlias = Literal[
     "round-late",
@@ -32,28 +32,19 @@ MOST_NAMED = 20
 
 
 @dataclass(frozen=True)
-class Presence:
-    """A site in a session: whether the latest round asks or asked it, and whether it answered."""
-
-    site: str
-    state: ParticipationState
-    refused_task: str | None
-    points_short: bool
-    asked: bool
-    answered: bool
-
-
-@dataclass(frozen=True)
 class Attendance:
-    """A session's latest round, without its task, and its sites by name."""
+    """A session's latest round, without its task, and its sites by name.
+
+    ``answered`` of a site is None unless the round asks or asked it. Who is late is not said yet.
+    """
 
     round: Round | None
-    sites: tuple[Presence, ...]
+    sites: tuple[SitePresence, ...]
 
     @property
     def pending(self) -> list[str]:
         """The sites that the latest round asks and that have not answered it, by name."""
-        return [each.site for each in self.sites if each.asked and not each.answered]
+        return [each.name for each in self.sites if each.answered is False]
 
     @property
     def deadline(self) -> datetime | None:

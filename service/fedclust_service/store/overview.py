@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from fedclust.schema.display import first_few
+from fedclust.wire.models import SitePresence
 from fedclust_service.domain.access import Role
 from fedclust_service.domain.notification import FAILING_FOR, DeliveryState
 from fedclust_service.domain.overview import (
@@ -31,7 +32,6 @@ from fedclust_service.domain.overview import (
     Attendance,
     Attention,
     AttentionKind,
-    Presence,
     refusals_in_words,
 )
 from fedclust_service.domain.round import Round, RoundState
@@ -88,17 +88,24 @@ class OverviewQueries(Repository):
         there = self._presences(ids, [each.id for each in rounds.values()])
         return {each: Attendance(rounds.get(each), tuple(there[each])) for each in ids}
 
-    def _presences(self, ids: Sequence[int], rounds: Sequence[int]) -> dict[int, list[Presence]]:
+    def _presences(
+        self, ids: Sequence[int], rounds: Sequence[int]
+    ) -> dict[int, list[SitePresence]]:
         """Return the sites of sessions, and which of them these rounds asked and were answered by.
 
         The rounds themselves are not read: they may be damaged.
         """
-        sites: dict[int, list[Presence]] = {each: [] for each in ids}
+        sites: dict[int, list[SitePresence]] = {each: [] for each in ids}
         for row in self._all(_PRESENT, ids=ids, rounds=rounds):
             session, site, state, refused, short, released, answer = row
-            answered = answer is not None
-            asked = answered or released is False
-            there = Presence(site, state, refused, short, asked, answered)
+            asked = answer is not None or released is False
+            there = SitePresence(
+                name=site,
+                state=state,
+                answered=answer is not None if asked else None,
+                refused_task=refused,
+                points_short=short,
+            )
             sites[session].append(there)
         return sites
 

@@ -184,7 +184,7 @@ def is_stale(tx: Tx, waiting: Notification) -> bool:
     role, _, name = waiting.recipient.partition(":")
     sites = [name] if role == Role.SITE.value else waiting.body["sites"]
     if waiting.kind is NotificationKind.INVITED:
-        invited = {each.site for each in known.sites if each.state is ParticipationState.INVITED}
+        invited = {each.name for each in known.sites if each.state == ParticipationState.INVITED}
         return invited.isdisjoint(cast(Sequence[str], sites))
     current = known.round
     if current is None or current.number != waiting.body["round"]:

@@ -43,7 +43,7 @@ from fedclust_service.domain.access import (
     visible_to,
     wrong_field,
 )
-from fedclust_service.domain.overview import Attendance, Presence
+from fedclust_service.domain.overview import Attendance
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import (
     Participation,
@@ -474,16 +474,11 @@ def _session_entry(
     with contextlib.suppress(DataDamaged, DefinitionError):
         definition = definition_of(session)
 
-    def presence(each: Presence) -> SitePresence:
-        there = standing.get((session.id, each.site))
-        return show(
-            SitePresence,
-            each,
-            name=each.site,
-            answered=each.answered if each.asked else None,
-            late=past and not each.answered if each.asked else None,
-            standing=None if there is None else show(SiteStanding, there),
-        )
+    def presence(each: SitePresence) -> SitePresence:
+        there = standing.get((session.id, each.name))
+        late = None if each.answered is None else past and not each.answered
+        shown = None if there is None else show(SiteStanding, there)
+        return each.model_copy(update={"late": late, "standing": shown})
 
     return show(
         SessionEntry,
