@@ -19,13 +19,14 @@ from fedclust.cli.result_output import warn_unlabelled
 from fedclust.cli.session_options import OneK
 from fedclust.data.advice import count_repeated, repeated_text
 from fedclust.data.chunks import MISSING
+from fedclust.data.row_source import matrix_of
 from fedclust.result.drawing import short
 from fedclust.result.facts import Cluster, ClusterColumn
 from fedclust.result.figures.profile import gaps_of
 from fedclust.result.first_screen import in_words
 from fedclust.result.predictions import CLOSE, DETAILS, Predictions
 from fedclust.result.session_result import SessionResult
-from fedclust.schema.encoding import encode_features, undone
+from fedclust.schema.encoding import undone
 from fedclust.schema.feature import Feature
 from fedclust.wire.errors import UsageError
 
@@ -59,23 +60,13 @@ class TypedPatient:
                 "labels its own rows"
             )
         values = _read_values(model.features, texts)
-        raw = []
-        for feature in model.features:
-            value = values[feature.name]
-            if feature.kind == "categorical":
-                raw.append(np.array([-1 if value is None else int(value)]))
-                continue
-            number = math.nan if value is None else value
-            if feature.transform != "none":
-                # As in a table: values below the bound may have no logarithm.
-                number = max(number, feature.lower or 0.0) if value is not None else number
-            raw.append(np.array([number]))
+        row = [np.array([math.nan if value is None else value]) for value in values.values()]
         held = [name for name, value in values.items() if value is not None]
         if model.definition.policy.missing != "mask":
             held = list(values)
         elif not held:
             raise UsageError("give at least one value: --value FEATURE=VALUE")
-        return cls(model, values, model.place(encode_features(model.features, raw), held))
+        return cls(model, values, model.place(matrix_of(model.features, row), held))
 
     @property
     def cluster(self) -> Cluster | None:
