@@ -104,7 +104,6 @@ def test_what_simulate_refuses_of_a_trajectory(tmp_path: Path, command_line: Com
     for options, message in (
         ((), "--person-column mrn"),
         (("--person-column", "hour"), "--person-column names 'hour'"),
-        ((*of, "--out-of-core"), "omit out_of_core= (--out-of-core)"),
         ((*of, "--policy", '{"protection": "none"}'), "a row for each person"),
         ((*of, "--features", "wert"), "either --features NAMES or --definition"),
     ):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from fedclust import SessionResult, simulate
+from fedclust.data import Dataset
 from fedclust.schema.errors import MethodFailure, RuleViolation
 from fedclust.wire.codec import encode_model
 from support.points import of_rows, repeated
@@ -287,6 +288,8 @@ def test_numbers_of_numpy_files_and_sites_without_rows_are_taken(tmp_path: Any) 
     result = lloyd(sites, np.int64(2), seed=np.int64(3))
 
     np.testing.assert_array_equal(result.labels_["b"], result.predict(ROWS[:, ::-1]))
+    in_blocks = lloyd({**sites, "b": Dataset(path, out_of_core=True)}, 2, seed=3)
+    np.testing.assert_array_equal(result.labels_["b"], in_blocks.labels_["b"])
     assert result.labels_["d"].shape == result.labels_["e"].shape == (0,)
 
     levels = {"name": "x1", "kind": "categorical", "levels": ["0", "1", "2"]}

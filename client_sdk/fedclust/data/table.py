@@ -170,7 +170,6 @@ def load(
     id_column: str | None = None,
     lacking: bool = False,
     new: bool = False,
-    tell_unknown: bool = True,
     outcomes: Sequence[Outcome] = (),
 ) -> Table:
     """Read rows and check them against a session's features.
@@ -190,9 +189,6 @@ def load(
     new : bool
         Whether these are rows to label that took no part: ``min_present`` does not apply to them,
         and a DataWarning also counts the values outside the session's bounds.
-    tell_unknown : bool
-        Whether a DataWarning says what is probably a mistake: see
-        :class:`fedclust.data.row_warnings.RowWarnings`.
     outcomes : sequence of Outcome
         To be read too; they are not columns of ``X``.
 
@@ -205,10 +201,7 @@ def load(
     text = [column for column in (person_column, id_column) if column is not None]
     rows = RowSource(source, features, text=text, lacking=lacking, outcomes=outcomes)
     if isinstance(source, Dataset) and source.options.out_of_core:
-        message = (
-            "a simulation, and protection: none, need all rows in memory; omit out_of_core= "
-            "(--out-of-core)"
-        )
+        message = "protection: none needs all rows in memory; omit out_of_core= (--out-of-core)"
         raise rows.origin.fault("out-of-core", message)
     kept: dict[str, list[str]] = {name: [] for name in text}
     numbers, parts = array("q"), []
@@ -227,8 +220,7 @@ def load(
         if outcomes:
             own_cells.append(rows.cells(block))
     rows.refuse()
-    if tell_unknown:
-        checks.warn()
+    checks.warn()
     X = np.concatenate(parts)
     origin = Origin(rows.origin.source, rows.origin.unit, numbers or None)
     if person is not None:

@@ -23,8 +23,8 @@ from fedclust.data.live_line import SlowWork
 from fedclust.data.mapping import watch_reading
 from fedclust.data.numeric_columns import is_file, is_table, numeric_features
 from fedclust.data.outcome_rows import OutcomeBlock, label_persons
-from fedclust.data.site_data import no_points, site_data
-from fedclust.data.table import Source, Table, load
+from fedclust.data.site_data import no_points, session_rows, site_data
+from fedclust.data.table import LabelRows, Source, Table
 from fedclust.definition import DefinitionError, freeze, plan_of
 from fedclust.methods.common.options import variant_models
 from fedclust.methods.registry import METHODS
@@ -159,7 +159,7 @@ def simulate(
             parts[name] = read_site(plan, name, sources[name], owners.get(name))
         result, trace = _run_rounds(plan, parts, work)
         work.say(f"simulate {method}: labelling rows")
-        rows = {name: part.table for name, part in parts.items()}
+        rows = {name: part.rows for name, part in parts.items()}
         known = {name: KnownSite(part.held, part.memory) for name, part in parts.items()}
         return SessionResult(result, definition, trace_=trace).with_rows(rows, known)
 
@@ -172,7 +172,7 @@ class SimulatedSite:
     """
 
     name: str
-    table: Table
+    rows: Table | LabelRows
     points: Points
     mask: NDArray[np.bool_]
     held: tuple[str, ...]
@@ -353,27 +353,17 @@ def read_site(plan: Plan, name: str, source: Source, persons: Any) -> SimulatedS
     """Read a site's rows, and form what it computes from; here a site may have no rows."""
     counted: tuple[OutcomeBlock, ...] = ()
     try:
-        table = load(
-            source,
-            plan.features,
-            person=persons,
-            lacking=plan.policy.missing == "mask",
-            # For a protected table, reading the persons has already warned.
-            tell_unknown=plan.policy.protection == "none",
-            outcomes=plan.outcomes,
-        )
-        points, held = no_points(plan), table.features
-        if len(table.X):
-            p = plan.policy.min_group_size
-            points, held, counted = site_data(plan, source, table, p, persons)
+        rows: Table | LabelRows = session_rows(plan, source, person=persons)
+        p = plan.policy.min_group_size
+        points, held, counted = site_data(plan, source, rows, p, persons)
     except DataError as error:
         if error.rule != "no-rows" or not (persons is None or not len(persons)):
             raise RuleViolation(error.rule, f"site {name!r}: {error}") from None
         names = [each.name for each in plan.features] + [each.name for each in plan.outcomes]
         held = tuple(dict.fromkeys(names))
         points = no_points(plan)
-        table = Table(points.X, held, columns=held)
-    return SimulatedSite(name, table, points, plan.has_features(held), held, counted)
+        rows = Table(points.X, held, columns=held)
+    return SimulatedSite(name, rows, points, plan.has_features(held), held, counted)
 
 
 def _define(
