@@ -83,9 +83,9 @@ def test_one_cluster_has_no_silhouette_and_no_davies_bouldin() -> None:
     assert outcome.quality.inertia == pytest.approx((repeated(points) ** 2).sum())
 
 
-def test_a_point_on_its_centroid_counts_one_and_repeated_centroids_are_one() -> None:
+def test_a_point_on_its_centroid_counts_one() -> None:
     points = weighted([[0.0], [0.0], [1.0], [1.0]], [5, 6, 7, 8])
-    payload = _measure(points, np.array([[0.0], [1.0], [0.0]]), config_of(OPTIONS, d=1))
+    payload = _measure(points, np.array([[0.0], [1.0]]), config_of(OPTIONS, d=1))
 
     assert payload.counts.tolist() == [11, 15]
     assert payload.points.tolist() == [2, 2]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedclust import rounds
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.finalize import complete_result, merge_equal_centroids
+from fedclust.methods.common.finalize import complete_result, merge_equal_centroids, sort_clusters
 from fedclust.methods.fkm import MeansTask, PaperConfig, SeedsTask
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng, site_rng
@@ -24,13 +24,14 @@ from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_task_rule
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Model
-from fedclust.schema.result import ClusterProfile, Result
+from fedclust.schema.result import Result
 from fedclust.schema.run_config import Policy
 from fedclust.schema.task import Contribution, Next, SiteTask, Task
 from fedclust.wire import codec
 from support import processes
 from support.driven import data_of, drive, plan_for, site_step
 from support.points import violation, weighted
+from support.results import result_of
 from support.site_rows import blobs
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0]])
@@ -526,41 +527,30 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
     firsts, cells = merge_equal_centroids(raw)
     distinct = raw[firsts]
     np.testing.assert_array_equal(distinct[cells], raw)
-    sizes = [10 * (int(centroid[1]) + 2) for centroid in distinct]
-    profile = ClusterProfile(
-        known=distinct > 0,
-        means=distinct,
-        estimated_deviations=distinct**2,
-        overall_means=np.zeros(2),
-        estimated_overall_deviations=np.ones(2),
-        uncertain=distinct > 1,
-        few=distinct > 2,
-    )
-    result = complete_result(
+    result = sort_clusters(
         Result(
             centroids=raw,
             centroids_original=raw * [2, 1] + [1, 0],
             center=np.array([1.0, 0.0]),
             scale=np.array([2.0, 1.0]),
             mapping={"a": (0, 4)},
-        ),
-        n_clusters=5,
-        sizes=sizes,
-        site_sizes={"a": sizes},
-        profile=profile,
+        )
     )
 
     np.testing.assert_array_equal(result.centroids, centroids)
-    np.testing.assert_array_equal(result.profile.known, centroids > 0)
-    np.testing.assert_array_equal(result.profile.means, centroids)
-    np.testing.assert_array_equal(result.profile.estimated_deviations, centroids**2)
-    np.testing.assert_array_equal(result.profile.uncertain, centroids > 1)
-    np.testing.assert_array_equal(result.profile.few, centroids > 2)
     np.testing.assert_array_equal(result.centroids_original, centroids * [2, 1] + [1, 0])
-    assert result.sizes == result.site_sizes["a"] == (30, 40, 50, 10)
     assert result.mapping["a"] == (order[0], repeated)
-    assert len(result.warnings) == 1
-    assert "4 distinct" in result.warnings[0]
+    again = sort_clusters(result)
+    np.testing.assert_array_equal(again.centroids, result.centroids)
+    assert again.mapping == result.mapping
+    (warning,) = complete_result(result, n_clusters=5).warnings
+    assert "4 distinct" in warning
+
+
+def test_sizes_that_a_method_counts_follow_its_clusters() -> None:
+    raw = result_of([[5.0], [1.0]], profile=None, sizes=(50, 10), site_sizes={"a": (50, 10)})
+    result = sort_clusters(raw)
+    assert result.sizes == result.site_sizes["a"] == (10, 50)
 
 
 def test_generators_depend_on_seed_site_and_round_and_on_nothing_else() -> None:

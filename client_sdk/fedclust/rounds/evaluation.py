@@ -25,7 +25,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
+from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import (
     ClusterSums,
     check_centroids,
@@ -189,14 +189,13 @@ DISCLOSES = disclosures(
 
 
 def task(raw: FinalModel) -> EvaluationTask:
-    """Return the task that evaluates a method's outcome."""
-    firsts, cells = merge_equal_centroids(raw.centroids, raw.mask)
+    """Return the task that evaluates a result with sorted clusters."""
     of = raw.prototype_labels
     return EvaluationTask(
-        centroids=raw.centroids[firsts],
-        mask=None if raw.mask is None else raw.mask[firsts],
+        centroids=raw.centroids,
+        mask=raw.mask,
         prototypes=raw.prototypes,
-        prototype_centroids=None if of is None else cells[np.array(of, dtype=np.int64)],
+        prototype_centroids=None if of is None else np.array(of, dtype=np.int64),
         soft=raw.soft,
     )
 
@@ -421,7 +420,7 @@ def _refuse(wrong: BoolArray, name: str, message: str) -> None:
 
 @dataclass(frozen=True)
 class EvaluationOutcome:
-    """Quality, sizes (K,) and profile of the distinct centroids, in the task's order; warnings."""
+    """Quality, sizes (K,) and profile in the task's order; warnings."""
 
     quality: Quality | None
     sizes: tuple[int, ...]
@@ -433,11 +432,8 @@ class EvaluationOutcome:
 def aggregate(
     raw: Result, contributions: Sequence[Contribution], config: RunConfig
 ) -> EvaluationOutcome:
-    """Add up what the sites measured; contributions sorted by site."""
-    firsts, _ = merge_equal_centroids(raw.centroids, raw.mask)
-    centroids = raw.centroids[firsts]
-    mask = None if raw.mask is None else raw.mask[firsts]
-    n_clusters = len(centroids)
+    """Add up what the sites measured of sorted clusters; contributions sorted by site."""
+    n_clusters = len(raw.centroids)
     judged = n_clusters > 1 and raw.prototypes is None
     sent = payloads_of(contributions, Evaluation)
     counts = np.zeros(n_clusters, dtype=np.int64)
@@ -449,7 +445,7 @@ def aggregate(
     n = int(counts.sum())
     quality = None
     if n:
-        apart = _centroid_distances(centroids, mask, config)
+        apart = _centroid_distances(raw.centroids, raw.mask, config)
         quality = Quality(
             inertia=float(costs.sum()),
             simplified_silhouette=float(silhouettes.sum() / n) if judged else None,
@@ -464,7 +460,7 @@ def aggregate(
         site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
         profile=profile,
         warnings=(
-            *_resolution_warnings(raw, centroids, list(sent.values()), config),
+            *_resolution_warnings(raw, list(sent.values()), config),
             *_number_warnings(raw, list(sent.values()), len(contributions), config),
             *_small_warnings(sent, config),
             *_equal_warning(profile),
@@ -473,7 +469,7 @@ def aggregate(
 
 
 def _resolution_warnings(
-    raw: Result, centroids: FloatArray, sent: Sequence[Evaluation], config: RunConfig
+    raw: Result, sent: Sequence[Evaluation], config: RunConfig
 ) -> Iterator[str]:
     """Warn that clusters are finer than the sites' groups, where they are.
 
@@ -488,7 +484,7 @@ def _resolution_warnings(
         np.stack([each.points for each in sent]),
         np.stack([each.m2.sum(axis=1) if gower else each.costs for each in sent]),
         np.stack([each.within for each in sent]),
-        centroids,
+        raw.centroids,
     )
     if warning is not None:
         yield warning

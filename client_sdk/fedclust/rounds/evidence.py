@@ -180,12 +180,13 @@ class EvidenceStage(Stage):
 
     def task(self, before: Round) -> tuple[EngineState, Task | None]:
         plan, state, raw = before.plan, before.state, before.state.found
+        raw = with_clusterings(raw, [sort_clusters(each) for each in clusterings(raw)])
+        state = state.with_result(raw)
         if not (plan.options.evaluated and len(raw.centroids) > 0):
             return state.with_result(_complete(plan, state, None)), None
-        raw = with_clusterings(raw, [sort_clusters(each) for each in clusterings(raw)])
         parts = tuple(evaluation.task(each) for each in clusterings(raw))
         task = Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
-        return state.with_result(raw), task
+        return state, task
 
     def aggregate(self, closing: Round) -> Closed:
         plan, raw = closing.plan, closing.state.found

@@ -1,6 +1,6 @@
 """The end of a session: merge equal centroids, sort clusters, map to own units."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.result import ClusterProfile, Result, SweepEntry
+from fedclust.schema.result import Result, SweepEntry
 from fedclust.schema.run_config import RunConfig
 
 _T = TypeVar("_T", bound=np.generic)
@@ -23,7 +23,7 @@ def no_centroids() -> MethodFailure:
 
 
 def raw_result(centroids: FloatArray, config: RunConfig, **found: Any) -> Result:
-    """Return a method's result before :func:`complete_result` sorts and completes it.
+    """Return a method's result before :func:`sort_clusters` sorts it.
 
     Parameters
     ----------
@@ -87,80 +87,62 @@ def merge_equal_centroids(
     return distinct, equal.argmax(axis=1).astype(np.int64)
 
 
-def complete_result(
-    raw: Result,
-    *,
-    n_clusters: int | None,
-    sizes: Sequence[int] | None = None,
-    site_sizes: Mapping[str, Sequence[int]] | None = None,
-    profile: ClusterProfile | None = None,
-    **update: Any,
-) -> Result:
-    """Return the result that sites and analysts read.
+def sort_clusters(raw: Result) -> Result:
+    """Return a method's result with its clusters as all that follows has them.
 
-    Merges equal centroids, with a warning if fewer remain than were asked for, and sorts clusters
-    lexicographically by scaled centroid.
+    Merges equal centroids, and sorts clusters lexicographically by scaled centroid.
 
     Parameters
     ----------
     raw : Result
-        Of :func:`raw_result`.
-    n_clusters : int or None
-        The number of clusters asked for.
-    sizes : sequence of int, length K', optional
-        Persons in each cluster, in the order of :func:`merge_equal_centroids`, as ``site_sizes``
-        and ``profile``. Default: those of ``raw``, whose centroids are then distinct.
-    site_sizes : mapping of site to sequence of int, optional
-    profile : ClusterProfile, optional
-    **update
-        Other fields of the result.
+        Of :func:`raw_result`. If it has sizes, its centroids are distinct.
     """
-    if sizes is None:
-        sizes, site_sizes = raw.sizes, raw.site_sizes
     firsts, clusters = merge_equal_centroids(raw.centroids, raw.mask)
     mask = None if raw.mask is None else raw.mask[firsts]
     order = tolerant_lexsort(_values_and_mask(raw.centroids[firsts], mask))
     new_number = np.argsort(order)
-    warnings = (
-        *update.pop("warnings", ()),
-        *raw.warnings,
-        *_too_few_warning(len(firsts), n_clusters),
-    )
     return raw.model_copy(
         update={
             **_select_centroids(raw, firsts[order]),
             **_sort_prototypes(raw, new_number[clusters]),
             **_renumber_leaves(raw, new_number[clusters]),
-            "sizes": None if sizes is None else tuple(sizes[k] for k in order),
+            "sizes": None if raw.sizes is None else tuple(raw.sizes[k] for k in order),
             "site_sizes": {
-                site: tuple(own[k] for k in order)
-                for site, own in sorted((site_sizes or {}).items())
+                site: tuple(own[k] for k in order) for site, own in sorted(raw.site_sizes.items())
             },
-            "profile": None if profile is None else _sort_profile(profile, order),
             "mapping": {
                 site: tuple(int(new_number[clusters[k]]) if k >= 0 else -1 for k in own)
                 for site, own in sorted(raw.mapping.items())
             },
-            "warnings": warnings,
-            **update,
         }
     )
 
 
-def sort_clusters(raw: Result) -> Result:
-    """Return a method's result with its clusters merged and sorted as in the final one.
+def complete_result(
+    raw: Result, *, n_clusters: int | None, warnings: Sequence[str] = (), **measured: Any
+) -> Result:
+    """Return the result that sites and analysts read.
 
-    Then :func:`complete_result` keeps their order, and so does all that is measured of them.
+    Warns if it has fewer clusters than were asked for.
+
+    Parameters
+    ----------
+    raw : Result
+        Of :func:`sort_clusters`.
+    n_clusters : int or None
+        The number of clusters asked for.
+    warnings : sequence of str
+        Further ones.
+    **measured
+        Other fields of the result.
     """
-    return complete_result(raw, n_clusters=None)
-
-
-def _too_few_warning(n_found: int, n_clusters: int | None) -> Iterator[str]:
+    n_found, found = len(raw.centroids), [*warnings, *raw.warnings]
     if n_clusters is not None and n_found < n_clusters:
-        yield (
+        found.append(
             f"{n_found} distinct centroids were found where {n_clusters} were asked for: "
             "the sites' answers hold no more."
         )
+    return raw.model_copy(update={**measured, "warnings": tuple(found)})
 
 
 def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
@@ -174,13 +156,6 @@ def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
         "centroids_original": _freeze(original),
         "mask": mask,
     }
-
-
-def _sort_profile(profile: ClusterProfile, order: IntArray) -> ClusterProfile:
-    fields = ("known", "means", "estimated_deviations", "uncertain", "few")
-    each = ((name, getattr(profile, name)) for name in fields)
-    moved = {name: _freeze(values[order]) for name, values in each if values is not None}
-    return profile.model_copy(update=moved)
 
 
 def _sort_prototypes(raw: Result, new_number: IntArray) -> dict[str, Any]:
