@@ -13,6 +13,7 @@ from fedclust.methods.common.finalize import raw_result
 from fedclust.rounds import evaluation
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
+from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Points
 from support.points import config_of, of_rows, repeated, violation, weighted
@@ -29,9 +30,7 @@ def _measure(points: Points, centroids: Any, config: RunConfig) -> evaluation.Ev
     return payload
 
 
-def _outcome(
-    sites: dict[str, Points], centroids: Any, config: RunConfig
-) -> evaluation.EvaluationOutcome:
+def _outcome(sites: dict[str, Points], centroids: Any, config: RunConfig) -> Result:
     answers = []
     for site, points in sites.items():
         own = replace(config, mask=config.masks.get(site, config.mask))

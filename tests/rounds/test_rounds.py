@@ -543,7 +543,7 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
     again = sort_clusters(result)
     np.testing.assert_array_equal(again.centroids, result.centroids)
     assert again.mapping == result.mapping
-    (warning,) = complete_result(result, n_clusters=5).warnings
+    (warning,) = complete_result(result, 5, (), 1).warnings
     assert "4 distinct" in warning
 
 

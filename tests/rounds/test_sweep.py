@@ -129,10 +129,8 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
         payload = each.payload.model_copy(update={"parts": parts})
         contributions.append(Contribution(each.site, payload, 5))
     config = replace(together._plan.config(5, Space.identity(3)), roster=tuple(together.labels_))
-    first, second = evidence.measured(raw, contributions, config)
-    assert first is not None
-    assert second is None
-    complete = evidence.complete_entries(raw, (first, second), together.history_)
+    found = evidence.measured(raw, contributions, config)
+    complete = evidence.complete_entries(found, together.history_)
     done = coordinator.report_recommended(complete, binary=False)
     assert done.n_clusters == 2
     unmeasured = done.at(5)

@@ -21,7 +21,6 @@ It is a part of the closing round (``rounds.evidence``), for each K.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -418,21 +417,11 @@ def _refuse(wrong: BoolArray, name: str, message: str) -> None:
 # --- Aggregation ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class EvaluationOutcome:
-    """Quality, sizes (K,) and profile in the task's order; warnings."""
+def aggregate(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Result:
+    """Return a result with sorted clusters, and what the sites measured of it.
 
-    quality: Quality | None
-    sizes: tuple[int, ...]
-    site_sizes: dict[str, tuple[int, ...]]
-    profile: ClusterProfile | None
-    warnings: tuple[str, ...]
-
-
-def aggregate(
-    raw: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> EvaluationOutcome:
-    """Add up what the sites measured of sorted clusters; contributions sorted by site."""
+    Contributions are sorted by site.
+    """
     n_clusters = len(raw.centroids)
     judged = n_clusters > 1 and raw.prototypes is None
     sent = payloads_of(contributions, Evaluation)
@@ -454,18 +443,20 @@ def aggregate(
             n_left_out=sum(each.left_out for each in sent.values()),
         )
     profile = _cluster_profile(sent, {each.site: each.p for each in contributions}, config)
-    return EvaluationOutcome(
-        quality=quality,
-        sizes=tuple(int(count) for count in counts),
-        site_sizes={site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
-        profile=profile,
-        warnings=(
+    update = {
+        "quality": quality,
+        "sizes": tuple(int(count) for count in counts),
+        "site_sizes": {site: tuple(int(n) for n in each.counts) for site, each in sent.items()},
+        "profile": profile,
+        "warnings": (
             *_resolution_warnings(raw, list(sent.values()), config),
             *_number_warnings(raw, list(sent.values()), len(contributions), config),
             *_small_warnings(sent, config),
             *_equal_warning(profile),
+            *raw.warnings,
         ),
-    )
+    }
+    return raw.model_copy(update=update)
 
 
 def _resolution_warnings(

@@ -18,7 +18,7 @@ from fedclust.methods.common.kmeans_rounds import disclosures
 from fedclust.numeric.agreement import cramers_v
 from fedclust.numeric.arrays import IntVector
 from fedclust.rounds import evaluation
-from fedclust.rounds.evaluation import Evaluation, EvaluationOutcome, EvaluationTask
+from fedclust.rounds.evaluation import Evaluation, EvaluationTask
 from fedclust.rounds.plan import Plan, not_judged
 from fedclust.rounds.record_cells import (
     MOST_VALUES,
@@ -33,6 +33,7 @@ from fedclust.rounds.sweep import (
     cluster_counts,
     clusterings,
     has_enough,
+    is_measured,
     part_of,
     parts_of,
     update_each,
@@ -183,7 +184,7 @@ class EvidenceStage(Stage):
         raw = with_clusterings(raw, [sort_clusters(each) for each in clusterings(raw)])
         state = state.with_result(raw)
         if not (plan.options.evaluated and len(raw.centroids) > 0):
-            return state.with_result(_complete(plan, state, None)), None
+            return state.with_result(_complete(plan, state)), None
         parts = tuple(evaluation.task(each) for each in clusterings(raw))
         task = Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
         return state, task
@@ -192,14 +193,13 @@ class EvidenceStage(Stage):
         plan, raw = closing.plan, closing.state.found
         found = measured(raw, closing.contributions, closing.config)
         metrics = closing.metrics
-        quality = None if found[0] is None else found[0].quality
         # A sweep has several inertias.
-        if raw.sweep is None and quality is not None:
-            metrics["inertia"] = quality.inertia
+        if raw.sweep is None and found.quality is not None:
+            metrics["inertia"] = found.quality.inertia
         state = closing.recorded(metrics)
-        if all(each is None for each in found):
+        if not is_measured(found):
             return Closed(_unmeasured(plan, state), metrics=metrics)
-        result = _complete(plan, state, found)
+        result = _complete(plan, state.with_result(found))
         result = _with_cloud(closing, result)
         sent = cells_of(closing.contributions)
         if sent:
@@ -214,19 +214,17 @@ class EvidenceStage(Stage):
 # --- Aggregation ----------------------------------------------------------------------------------
 
 
-def measured(
-    raw: Result, contributions: Sequence[Contribution], config: RunConfig
-) -> tuple[EvaluationOutcome | None, ...]:
-    """Return the evaluation of every K in the result's order.
-
-    None for a K that fewer than ``min_sites`` sites measured.
-    """
-    found: list[EvaluationOutcome | None] = []
+def measured(raw: Result, contributions: Sequence[Contribution], config: RunConfig) -> Result:
+    """Return a result in which every K is measured that ``min_sites`` sites or more measured."""
+    found = []
     for place, own in enumerate(clusterings(raw)):
         sent = part_of(contributions, EvidencePayload, place)
-        enough = has_enough(sent, config)
-        found.append(evaluation.aggregate(own, sent, config) if enough else None)
-    return tuple(found)
+        if has_enough(sent, config):
+            found.append(evaluation.aggregate(own, sent, config))
+        else:
+            warnings = (_K_UNMEASURED, *own.warnings)
+            found.append(own.model_copy(update={"warnings": warnings}))
+    return with_clusterings(raw, found)
 
 
 def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
@@ -240,69 +238,40 @@ def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
 
 def _unmeasured(plan: Plan, state: EngineState) -> EngineState:
     state = state.with_result(state.found, _UNMEASURED)
-    return state.with_result(_complete(plan, state, None))
+    return state.with_result(_complete(plan, state))
 
 
-def _complete(
-    plan: Plan, state: EngineState, found: Sequence[EvaluationOutcome | None] | None
-) -> Result:
-    """Return the state's result with what was measured of it; None: nothing was."""
-    raw = state.found
+def _complete(plan: Plan, state: EngineState) -> Result:
+    """Return the state's result with its rounds, and a warning where it lacks clusters."""
+    raw, wanted = state.found, plan.options.n_clusters
     if raw.sweep is not None:
-        return complete_entries(raw, found, state.history)
-    wanted = plan.options.n_clusters
-    outcome = None if found is None else found[0]
-    return complete_result(
-        raw,
-        n_clusters=wanted if isinstance(wanted, int) else None,
-        history=state.history,
-        n_rounds=state.method_rounds,
-        **({} if outcome is None else vars(outcome)),
-    )
+        return complete_entries(raw, state.history)
+    n_clusters = wanted if isinstance(wanted, int) else None
+    return complete_result(raw, n_clusters, state.history, state.method_rounds)
 
 
-def complete_entries(
-    raw: Result,
-    found: Sequence[EvaluationOutcome | None] | None,
-    history: Sequence[HistoryEntry],
-) -> Result:
+def complete_entries(raw: Result, history: Sequence[HistoryEntry]) -> Result:
     """Return a result whose clustering of every K is complete; none is recommended yet.
 
     Parameters
     ----------
     raw : Result
-    found : sequence of EvaluationOutcome or None
-        Of :func:`measured`; None where nothing could be measured of any K.
+        Of :func:`measured`, or nothing could be measured of any K.
     history : sequence of HistoryEntry
         Every round that closed, as the engine counts them.
     """
     before = [entry for entry in history if entry.phase == "prepare"]
     after = [entry for entry in history if entry.phase == NAME]
     entries = []
-    for place, entry in enumerate(raw.sweep or ()):
-        k, own = entry.n_clusters, entry.result
-        outcome = None if found is None else found[place]
-        quality = None if outcome is None else outcome.quality
-        inertia = None if quality is None else quality.inertia
+    for entry in raw.sweep or ():
+        k, own, update = entry.n_clusters, entry.result, dict[str, Any]()
+        if own.quality is not None:
+            names = ("inertia", "simplified_silhouette", "davies_bouldin", "n_rows")
+            update = {name: getattr(own.quality, name) for name in names}
         rounds = [r.model_copy(update={"round": r.round + len(before)}) for r in own.history]
-        closing = [r.model_copy(update={"inertia": inertia}) for r in after]
-        measures: dict[str, Any] = {}
-        if outcome is not None:
-            measures = dict(vars(outcome))
-        elif found is not None:
-            measures = {"warnings": (_K_UNMEASURED,)}
-        result = complete_result(
-            own,
-            n_clusters=k,
-            history=(*before, *rounds, *closing),
-            n_rounds=len(rounds),
-            **measures,
-        )
-        update: dict[str, Any] = {"result": result, "inertia": inertia}
-        if quality is not None:
-            names = ("simplified_silhouette", "davies_bouldin", "n_rows")
-            update |= {name: getattr(quality, name) for name in names}
-        entries.append(entry.model_copy(update=update))
+        closing = [r.model_copy(update={"inertia": update.get("inertia")}) for r in after]
+        result = complete_result(own, k, (*before, *rounds, *closing), len(rounds))
+        entries.append(entry.model_copy(update={**update, "result": result}))
     return raw.model_copy(update={"sweep": tuple(entries)})
 
 

@@ -11,7 +11,7 @@ from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.result import Result, SweepEntry
+from fedclust.schema.result import HistoryEntry, Result, SweepEntry
 from fedclust.schema.run_config import RunConfig
 
 _T = TypeVar("_T", bound=np.generic)
@@ -119,30 +119,29 @@ def sort_clusters(raw: Result) -> Result:
 
 
 def complete_result(
-    raw: Result, *, n_clusters: int | None, warnings: Sequence[str] = (), **measured: Any
+    raw: Result, n_clusters: int | None, history: Sequence[HistoryEntry], n_rounds: int
 ) -> Result:
-    """Return the result that sites and analysts read.
-
-    Warns if it has fewer clusters than were asked for.
+    """Return the result that sites and analysts read, with a warning if it lacks clusters.
 
     Parameters
     ----------
     raw : Result
-        Of :func:`sort_clusters`.
+        Of :func:`sort_clusters`, with what was measured of it.
     n_clusters : int or None
         The number of clusters asked for.
-    warnings : sequence of str
-        Further ones.
-    **measured
-        Other fields of the result.
+    history : sequence of HistoryEntry
+        Every round that closed.
+    n_rounds : int
+        Those of the method.
     """
-    n_found, found = len(raw.centroids), [*warnings, *raw.warnings]
+    n_found, warnings = len(raw.centroids), [*raw.warnings]
     if n_clusters is not None and n_found < n_clusters:
-        found.append(
+        warnings.append(
             f"{n_found} distinct centroids were found where {n_clusters} were asked for: "
             "the sites' answers hold no more."
         )
-    return raw.model_copy(update={**measured, "warnings": tuple(found)})
+    update = {"history": tuple(history), "n_rounds": n_rounds, "warnings": tuple(warnings)}
+    return raw.model_copy(update=update)
 
 
 def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
