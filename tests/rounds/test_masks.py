@@ -145,7 +145,7 @@ def test_equal_values_are_one_cluster_only_where_the_same_features_are_known() -
     mask = np.array([[True, True], [True, False], [True, True], [True, True]])
     about = {"mask": mask, "center": np.array([10.0, 10.0]), "mapping": {"a": (0, 1, 2, 3)}}
     raw = result_of(np.where(mask, centroids, 7.0), profile=None, **about)
-    done = sort_clusters(raw)
+    done = sort_clusters(raw, None)
     assert done.mask is not None
     assert len(done.centroids) == 3
     assert (done.centroids[~done.mask] == 0).all()
@@ -158,7 +158,7 @@ def test_equal_values_are_one_cluster_only_where_the_same_features_are_known() -
 def test_prototypes_keep_their_clusters_when_these_are_sorted() -> None:
     prototypes = {"prototypes": np.array([[9.0], [0.0], [4.0]]), "prototype_labels": (0, 1, 0)}
     raw = result_of([[5.0], [1.0]], profile=None, **prototypes)
-    done = sort_clusters(raw)
+    done = sort_clusters(raw, None)
     assert done.prototypes.ravel().tolist() == [0.0, 4.0, 9.0]
     assert done.prototype_labels == (0, 1, 1)
     labels = label_by_centroid(done, np.array([[8.0], [1.9], [2.1], [np.nan]]))

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from fedclust import rounds
 from fedclust.methods import lloyd
 from fedclust.methods.common import kmeans_rounds
-from fedclust.methods.common.finalize import complete_result, merge_equal_centroids, sort_clusters
+from fedclust.methods.common.finalize import merge_equal_centroids, sort_clusters
 from fedclust.methods.fkm import MeansTask, PaperConfig, SeedsTask
 from fedclust.methods.registry import METHODS
 from fedclust.numeric.random import server_rng, site_rng
@@ -534,22 +534,23 @@ def test_results_are_sorted_once_and_equal_centroids_are_merged(
             center=np.array([1.0, 0.0]),
             scale=np.array([2.0, 1.0]),
             mapping={"a": (0, 4)},
-        )
+        ),
+        5,
     )
 
     np.testing.assert_array_equal(result.centroids, centroids)
     np.testing.assert_array_equal(result.centroids_original, centroids * [2, 1] + [1, 0])
     assert result.mapping["a"] == (order[0], repeated)
-    again = sort_clusters(result)
+    again = sort_clusters(result, None)
     np.testing.assert_array_equal(again.centroids, result.centroids)
     assert again.mapping == result.mapping
-    (warning,) = complete_result(result, 5, (), 1).warnings
+    (warning,) = result.warnings
     assert "4 distinct" in warning
 
 
 def test_sizes_that_a_method_counts_follow_its_clusters() -> None:
     raw = result_of([[5.0], [1.0]], profile=None, sizes=(50, 10), site_sizes={"a": (50, 10)})
-    result = sort_clusters(raw)
+    result = sort_clusters(raw, None)
     assert result.sizes == result.site_sizes["a"] == (10, 50)
 
 

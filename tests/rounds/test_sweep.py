@@ -130,8 +130,7 @@ def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
         contributions.append(Contribution(each.site, payload, 5))
     config = replace(together._plan.config(5, Space.identity(3)), roster=tuple(together.labels_))
     found = evidence.measured(raw, contributions, config)
-    complete = evidence.complete_entries(found, together.history_)
-    done = coordinator.report_recommended(complete, binary=False)
+    done = coordinator.report_recommended(found, binary=False)
     assert done.n_clusters == 2
     unmeasured = done.at(5)
     assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)

@@ -3,15 +3,17 @@
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from fedclust.numeric.array_types import BoolArray
 from fedclust.numeric.threads import one_thread
+from fedclust.rounds import evidence, preparation
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.stage import Closed, EngineState, Round
 from fedclust.rounds.stages import STAGES
+from fedclust.rounds.sweep import update_each
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Result
@@ -110,7 +112,8 @@ def _go_on(closing: Round, closed: Closed, place: int) -> Next | Done:
         state, task = STAGES[place].task(replace(closing, state=state, config=config))
     if task is None:
         binary = bool(binary_columns(closing.plan.columns).all())
-        return Done(report_recommended(state.found, binary=binary), closed.metrics)
+        result = with_rounds(state, {each.name for each in closing.plan.method.phases})
+        return Done(report_recommended(result, binary=binary), closed.metrics)
     update = {"stage": STAGES[place].name, "round": state.round + 1, "phase": task.phase}
     task = replace(task, space=state.space)
     return Next(state.model_copy(update=update), task, closed.metrics, closed.warnings)
@@ -131,6 +134,26 @@ def _run_config(
         masks=defaultdict(lambda: every, dict.fromkeys(roster, every) | dict(masks or {})),
         silent=frozenset(silent),
     )
+
+
+def with_rounds(state: EngineState, own: Collection[str]) -> Result:
+    """Return a state's result with the rounds that each of its clusterings took.
+
+    ``own`` are the method's phases. Of a sweep each clustering has counted its rounds of these.
+    """
+    if state.found.sweep is None:
+        update = {"history": state.history, "n_rounds": state.method_rounds}
+        return state.found.model_copy(update=update)
+    before = [each for each in state.history if each.phase == preparation.NAME]
+    after = [each for each in state.history[len(before) :] if each.phase not in own]
+
+    def taken(_place: int, found: Result) -> dict[str, Any]:
+        measured = {} if found.quality is None else {"inertia": found.quality.inertia}
+        rounds = [r.model_copy(update={"round": r.round + len(before)}) for r in found.history]
+        closing = [r.model_copy(update=measured if r.phase == evidence.NAME else {}) for r in after]
+        return {"history": (*before, *rounds, *closing), "n_rounds": len(rounds)}
+
+    return update_each(state.found, taken)
 
 
 def report_recommended(result: Result, *, binary: bool) -> Result:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedclust.methods.common.finalize import complete_result, sort_clusters
+from fedclust.methods.common.finalize import sort_clusters
 from fedclust.methods.common.kmeans_rounds import disclosures
 from fedclust.numeric.agreement import cramers_v
 from fedclust.numeric.arrays import IntVector
@@ -41,7 +41,7 @@ from fedclust.rounds.sweep import (
 )
 from fedclust.schema.errors import RuleViolation, broken_at
 from fedclust.schema.model import Model
-from fedclust.schema.result import CloudComparison, HistoryEntry, Result, SiteDifferences
+from fedclust.schema.result import CloudComparison, Result, SiteDifferences
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns, centroid_rule
 from fedclust.schema.task import Contribution, Phase, SiteSide, SiteTask, Task, payloads_of
@@ -53,6 +53,8 @@ _UNMEASURED = (
 #: With protection, Cramér's V takes so many groups for each site. With fewer it is too often more
 #: than .1 off that of the persons (docs/results/table_one.md).
 _FEWEST_GROUPS = 30
+#: The measures of a clustering that a sweep has next to each other.
+_COMPARED = ("inertia", "simplified_silhouette", "davies_bouldin", "n_rows")
 _K_UNMEASURED = f"{_UNMEASURED} for this number of clusters"
 
 
@@ -181,26 +183,27 @@ class EvidenceStage(Stage):
 
     def task(self, before: Round) -> tuple[EngineState, Task | None]:
         plan, state, raw = before.plan, before.state, before.state.found
-        raw = with_clusterings(raw, [sort_clusters(each) for each in clusterings(raw)])
+        ks = plan.options.ks
+        sole = ks[0] if len(ks) == 1 else None
+        found = [sort_clusters(each, each.n_clusters or sole) for each in clusterings(raw)]
+        raw = with_clusterings(raw, found)
         state = state.with_result(raw)
         if not (plan.options.evaluated and len(raw.centroids) > 0):
-            return state.with_result(_complete(plan, state)), None
+            return state, None
         parts = tuple(evaluation.task(each) for each in clusterings(raw))
         task = Task(NAME, EvidenceTask(n_clusters=cluster_counts(raw), parts=parts))
         return state, task
 
     def aggregate(self, closing: Round) -> Closed:
-        plan, raw = closing.plan, closing.state.found
-        found = measured(raw, closing.contributions, closing.config)
+        found = measured(closing.state.found, closing.contributions, closing.config)
         metrics = closing.metrics
         # A sweep has several inertias.
-        if raw.sweep is None and found.quality is not None:
+        if found.sweep is None and found.quality is not None:
             metrics["inertia"] = found.quality.inertia
         state = closing.recorded(metrics)
         if not is_measured(found):
-            return Closed(_unmeasured(plan, state), metrics=metrics)
-        result = _complete(plan, state.with_result(found))
-        result = _with_cloud(closing, result)
+            return Closed(state.with_result(state.found, _UNMEASURED), metrics=metrics)
+        result = _with_cloud(closing, found)
         sent = cells_of(closing.contributions)
         if sent:
             result = _with_site_differences(closing, result, sent)
@@ -208,7 +211,7 @@ class EvidenceStage(Stage):
 
     def give_up(self, closing: Round) -> Closed:
         """Keep the clustering: it rests on rounds that had enough."""
-        return Closed(_unmeasured(closing.plan, closing.state))
+        return Closed(closing.state.with_result(closing.state.found, _UNMEASURED))
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
@@ -224,7 +227,15 @@ def measured(raw: Result, contributions: Sequence[Contribution], config: RunConf
         else:
             warnings = (_K_UNMEASURED, *own.warnings)
             found.append(own.model_copy(update={"warnings": warnings}))
-    return with_clusterings(raw, found)
+    result = with_clusterings(raw, found)
+    if result.sweep is None:
+        return result
+    entries = []
+    for entry in result.sweep:
+        quality = entry.result.quality
+        update = {} if quality is None else {name: getattr(quality, name) for name in _COMPARED}
+        entries.append(entry.model_copy(update=update))
+    return result.model_copy(update={"sweep": tuple(entries)})
 
 
 def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
@@ -234,45 +245,6 @@ def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:
 
 
 # --- What a result gets ---------------------------------------------------------------------------
-
-
-def _unmeasured(plan: Plan, state: EngineState) -> EngineState:
-    state = state.with_result(state.found, _UNMEASURED)
-    return state.with_result(_complete(plan, state))
-
-
-def _complete(plan: Plan, state: EngineState) -> Result:
-    """Return the state's result with its rounds, and a warning where it lacks clusters."""
-    raw, wanted = state.found, plan.options.n_clusters
-    if raw.sweep is not None:
-        return complete_entries(raw, state.history)
-    n_clusters = wanted if isinstance(wanted, int) else None
-    return complete_result(raw, n_clusters, state.history, state.method_rounds)
-
-
-def complete_entries(raw: Result, history: Sequence[HistoryEntry]) -> Result:
-    """Return a result whose clustering of every K is complete; none is recommended yet.
-
-    Parameters
-    ----------
-    raw : Result
-        Of :func:`measured`, or nothing could be measured of any K.
-    history : sequence of HistoryEntry
-        Every round that closed, as the engine counts them.
-    """
-    before = [entry for entry in history if entry.phase == "prepare"]
-    after = [entry for entry in history if entry.phase == NAME]
-    entries = []
-    for entry in raw.sweep or ():
-        k, own, update = entry.n_clusters, entry.result, dict[str, Any]()
-        if own.quality is not None:
-            names = ("inertia", "simplified_silhouette", "davies_bouldin", "n_rows")
-            update = {name: getattr(own.quality, name) for name in names}
-        rounds = [r.model_copy(update={"round": r.round + len(before)}) for r in own.history]
-        closing = [r.model_copy(update={"inertia": update.get("inertia")}) for r in after]
-        result = complete_result(own, k, (*before, *rounds, *closing), len(rounds))
-        entries.append(entry.model_copy(update={**update, "result": result}))
-    return raw.model_copy(update={"sweep": tuple(entries)})
 
 
 def _with_cloud(closing: Round, result: Result) -> Result:

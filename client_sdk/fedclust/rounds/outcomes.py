@@ -18,7 +18,7 @@ from fedclust.protection.message_checks import check_shape
 from fedclust.rounds import evaluation
 from fedclust.rounds.plan import Plan
 from fedclust.rounds.stage import Closed, EngineState, Round, Stage
-from fedclust.rounds.sweep import clusterings, is_measured, split_parts, update_each, with_history
+from fedclust.rounds.sweep import clusterings, is_measured, split_parts, update_each
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Outcome
 from fedclust.schema.model import Model
@@ -229,7 +229,7 @@ class OutcomesStage(Stage):
             min_sites=plan.policy.min_sites,
             silent=closing.config.silent,
         )
-        state = with_history(closing.recorded(metrics), _with_outcomes(result, place, found))
+        state = closing.recorded(metrics).with_result(_with_outcomes(result, place, found))
         return Closed(state, metrics=metrics)
 
     def give_up(self, closing: Round) -> Closed:

@@ -33,7 +33,6 @@ from fedclust.rounds.sweep import (
     part_of,
     parts_of,
     update_each,
-    with_history,
 )
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.model import Model
@@ -196,7 +195,7 @@ class ResamplingStage(Stage):
             sent = part_of(closing.contributions, ResamplingPayload, place)
             return {"stability": _stability(sent, closing.config)}
 
-        state = with_history(closing.recorded(metrics), update_each(result, compared))
+        state = closing.recorded(metrics).with_result(update_each(result, compared))
         return Closed(state, metrics=metrics)
 
     def give_up(self, closing: Round) -> Closed:

@@ -46,8 +46,7 @@ class EngineState(Model):
     method : dict
         The method's own state, as a tree; None before its start.
     result : Result or None
-        What is being evaluated, with sorted clusters; complete once resampled models are compared
-        or outcomes counted.
+        What is being evaluated, with sorted clusters. The rounds are added at the end.
     history : tuple of HistoryEntry
     """
 

@@ -18,7 +18,6 @@ from pydantic import Field, SerializeAsAny, create_model
 from fedclust.methods.common.finalize import result_of_several
 from fedclust.methods.common.kmeans_rounds import collect_cells
 from fedclust.numeric.array_types import IntArray
-from fedclust.rounds.stage import EngineState
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_at
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory, Model, Tree
@@ -260,13 +259,6 @@ def cluster_counts(result: Result) -> IntArray:
 def is_measured(result: Result) -> bool:
     """Return whether the closing evaluation measured any clustering of a result."""
     return any(each.quality is not None for each in clusterings(result))
-
-
-def with_history(state: EngineState, result: Result) -> EngineState:
-    """Return the state with a complete result, to whose history the last round is added."""
-    last = state.history[-1:]
-    found = update_each(result, lambda _, own: {"history": (*own.history, *last)})
-    return state.with_result(found)
 
 
 # --- wrapping a method ----------------------------------------------------------------------------

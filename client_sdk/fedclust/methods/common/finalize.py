@@ -1,6 +1,6 @@
 """The end of a session: merge equal centroids, sort clusters, map to own units."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -11,7 +11,7 @@ from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.result import HistoryEntry, Result, SweepEntry
+from fedclust.schema.result import Result, SweepEntry
 from fedclust.schema.run_config import RunConfig
 
 _T = TypeVar("_T", bound=np.generic)
@@ -87,20 +87,29 @@ def merge_equal_centroids(
     return distinct, equal.argmax(axis=1).astype(np.int64)
 
 
-def sort_clusters(raw: Result) -> Result:
+def sort_clusters(raw: Result, n_clusters: int | None) -> Result:
     """Return a method's result with its clusters as all that follows has them.
 
-    Merges equal centroids, and sorts clusters lexicographically by scaled centroid.
+    Merges equal centroids, with a warning if fewer remain than were asked for, and sorts clusters
+    lexicographically by scaled centroid.
 
     Parameters
     ----------
     raw : Result
         Of :func:`raw_result`. If it has sizes, its centroids are distinct.
+    n_clusters : int or None
+        The number of clusters asked for.
     """
     firsts, clusters = merge_equal_centroids(raw.centroids, raw.mask)
     mask = None if raw.mask is None else raw.mask[firsts]
     order = tolerant_lexsort(_values_and_mask(raw.centroids[firsts], mask))
-    new_number = np.argsort(order)
+    new_number, warnings = np.argsort(order), raw.warnings
+    if n_clusters is not None and len(firsts) < n_clusters:
+        warning = (
+            f"{len(firsts)} distinct centroids were found where {n_clusters} were asked for: "
+            "the sites' answers hold no more."
+        )
+        warnings = (*warnings, warning)
     return raw.model_copy(
         update={
             **_select_centroids(raw, firsts[order]),
@@ -114,34 +123,9 @@ def sort_clusters(raw: Result) -> Result:
                 site: tuple(int(new_number[clusters[k]]) if k >= 0 else -1 for k in own)
                 for site, own in sorted(raw.mapping.items())
             },
+            "warnings": warnings,
         }
     )
-
-
-def complete_result(
-    raw: Result, n_clusters: int | None, history: Sequence[HistoryEntry], n_rounds: int
-) -> Result:
-    """Return the result that sites and analysts read, with a warning if it lacks clusters.
-
-    Parameters
-    ----------
-    raw : Result
-        Of :func:`sort_clusters`, with what was measured of it.
-    n_clusters : int or None
-        The number of clusters asked for.
-    history : sequence of HistoryEntry
-        Every round that closed.
-    n_rounds : int
-        Those of the method.
-    """
-    n_found, warnings = len(raw.centroids), [*raw.warnings]
-    if n_clusters is not None and n_found < n_clusters:
-        warnings.append(
-            f"{n_found} distinct centroids were found where {n_clusters} were asked for: "
-            "the sites' answers hold no more."
-        )
-    update = {"history": tuple(history), "n_rounds": n_rounds, "warnings": tuple(warnings)}
-    return raw.model_copy(update=update)
 
 
 def _select_centroids(raw: Result, chosen: IntArray) -> dict[str, Any]:
