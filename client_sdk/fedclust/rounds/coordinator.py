@@ -16,7 +16,7 @@ from fedclust.rounds.stages import STAGES
 from fedclust.rounds.sweep import update_each
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
-from fedclust.schema.result import Result
+from fedclust.schema.result import HistoryEntry, Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.scaling import binary_columns
 from fedclust.schema.task import Contribution, Done, Next
@@ -92,7 +92,7 @@ def advance(
     with one_thread(), np.errstate(over="raise", invalid="raise"):
         try:
             closed = STAGES[place].aggregate(closing) if enough else STAGES[place].give_up(closing)
-            outcome = _go_on(closing, closed, place)
+            outcome = _go_on(closing, _recorded(closing, closed), place)
             if not np.isfinite(list(outcome.metrics.values())).all():
                 raise FloatingPointError
             return outcome
@@ -103,9 +103,19 @@ def advance(
             ) from None
 
 
+def _recorded(closing: Round, closed: Closed) -> Closed:
+    """Return what a round came to, with it in the history."""
+    if closed.metrics is None:
+        return closed
+    metrics, state = {"n_sites": float(closing.answered), **closed.metrics}, closing.state
+    entry = HistoryEntry.of(state.round, state.phase, closing.answered, metrics)
+    state = closed.state.model_copy(update={"history": (*state.history, entry)})
+    return replace(closed, state=state, metrics=metrics)
+
+
 def _go_on(closing: Round, closed: Closed, place: int) -> Next | Done:
     """Open the next round of the stage at ``place``, or of the first later one that has any."""
-    state, task = closed.state, closed.task
+    state, task, metrics = closed.state, closed.task, closed.metrics or {}
     while task is None and place + 1 < len(STAGES):
         place += 1
         config = replace(closing.config, space=state.space or closing.config.space)
@@ -113,10 +123,10 @@ def _go_on(closing: Round, closed: Closed, place: int) -> Next | Done:
     if task is None:
         binary = bool(binary_columns(closing.plan.columns).all())
         result = with_rounds(state, {each.name for each in closing.plan.method.phases})
-        return Done(report_recommended(result, binary=binary), closed.metrics)
+        return Done(report_recommended(result, binary=binary), metrics)
     update = {"stage": STAGES[place].name, "round": state.round + 1, "phase": task.phase}
     task = replace(task, space=state.space)
-    return Next(state.model_copy(update=update), task, closed.metrics, closed.warnings)
+    return Next(state.model_copy(update=update), task, metrics, closed.warnings)
 
 
 def _run_config(

@@ -196,11 +196,10 @@ class EvidenceStage(Stage):
 
     def aggregate(self, closing: Round) -> Closed:
         found = measured(closing.state.found, closing.contributions, closing.config)
-        metrics = closing.metrics
+        state, metrics = closing.state, dict[str, float]()
         # A sweep has several inertias.
         if found.sweep is None and found.quality is not None:
             metrics["inertia"] = found.quality.inertia
-        state = closing.recorded(metrics)
         if not is_measured(found):
             return Closed(state.with_result(state.found, _UNMEASURED), metrics=metrics)
         result = _with_cloud(closing, found)

@@ -213,7 +213,7 @@ class OutcomesStage(Stage):
         # Imported here: a site does not load what only a coordinator computes.
         from fedclust.rounds.outcome_statistics import summarise
 
-        plan, result, metrics = closing.plan, closing.state.found, closing.metrics
+        plan, result = closing.plan, closing.state.found
         place = _outcomes_place(plan, result)
         if place is None:
             raise ValueError("no outcomes were asked in this state")
@@ -229,8 +229,8 @@ class OutcomesStage(Stage):
             min_sites=plan.policy.min_sites,
             silent=closing.config.silent,
         )
-        state = closing.recorded(metrics).with_result(_with_outcomes(result, place, found))
-        return Closed(state, metrics=metrics)
+        state = closing.state.with_result(_with_outcomes(result, place, found))
+        return Closed(state, metrics={})
 
     def give_up(self, closing: Round) -> Closed:
         return Closed(closing.state.with_result(closing.state.found, _NOT_COUNTED))

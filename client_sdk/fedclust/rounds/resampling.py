@@ -189,14 +189,12 @@ class ResamplingStage(Stage):
         return state, _task(state.found, sent, before.config, plan.seed) if sent else None
 
     def aggregate(self, closing: Round) -> Closed:
-        result, metrics = closing.state.found, closing.metrics
-
         def compared(place: int, _: Result) -> dict[str, Any]:
             sent = part_of(closing.contributions, ResamplingPayload, place)
             return {"stability": _stability(sent, closing.config)}
 
-        state = closing.recorded(metrics).with_result(update_each(result, compared))
-        return Closed(state, metrics=metrics)
+        state = closing.state
+        return Closed(state.with_result(update_each(state.found, compared)), metrics={})
 
     def give_up(self, closing: Round) -> Closed:
         return Closed(closing.state.with_result(closing.state.found, _NOT_COMPARED))

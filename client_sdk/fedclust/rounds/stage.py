@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, Literal, TypeAlias
 
 from pydantic import Field
@@ -97,17 +97,6 @@ class Round:
         """How many sites answered with something."""
         return sum(contribution.payload is not None for contribution in self.contributions)
 
-    @property
-    def metrics(self) -> dict[str, float]:
-        """The metrics that every round has."""
-        return {"n_sites": float(self.answered)}
-
-    def recorded(self, metrics: Mapping[str, float]) -> EngineState:
-        """Return the state with this round in its history."""
-        state = self.state
-        entry = HistoryEntry.of(state.round, state.phase, self.answered, metrics)
-        return state.model_copy(update={"history": (*state.history, entry)})
-
 
 @dataclass(frozen=True)
 class Closed:
@@ -118,14 +107,15 @@ class Closed:
     state : EngineState
     task : Task or None
         Of another round of the stage; None: the stage is over.
-    metrics : mapping
+    metrics : mapping or None
+        None: the history has no such round, because too few sites answered it.
     warnings : tuple of str
         Of the round.
     """
 
     state: EngineState
     task: Task | None = None
-    metrics: Mapping[str, float] = field(default_factory=dict)
+    metrics: Mapping[str, float] | None = None
     warnings: tuple[str, ...] = ()
 
 

@@ -44,8 +44,7 @@ class _Preparation(Stage):
     def aggregate(self, closing: Round) -> Closed:
         space, warnings, differing = preparation.merge(closing.contributions, closing.config)
         found = {"space": space, "warnings": warnings, "differing": differing}
-        state = closing.recorded({}).model_copy(update=found)
-        return Closed(state, metrics=closing.metrics, warnings=warnings)
+        return Closed(closing.state.model_copy(update=found), metrics={}, warnings=warnings)
 
 
 # --- The method's rounds --------------------------------------------------------------------------
@@ -68,8 +67,7 @@ class _Method(Stage):
         plan, method = closing.plan, closing.plan.method
         before = method.state.model_validate(closing.state.method)
         outcome = method.aggregate(before, closing.contributions, closing.config)
-        metrics = {**closing.metrics, **outcome.metrics}
-        state = closing.recorded(metrics)
+        state, metrics = closing.state, outcome.metrics
         if isinstance(outcome, Done):
             return Closed(_with_raw(state, outcome.result), metrics=metrics)
         if state.method_rounds >= plan.max_rounds:
@@ -100,9 +98,7 @@ class _Method(Stage):
                 "stopped_because": "too_few_contributors",
                 "warnings": (*raw.warnings, warning),
             }
-        metrics = closing.metrics
-        raw = raw.model_copy(update=update)
-        return Closed(_with_raw(closing.recorded(metrics), raw), metrics=metrics)
+        return Closed(_with_raw(state, raw.model_copy(update=update)), metrics={})
 
 
 def _with_raw(state: EngineState, raw: Result) -> EngineState:
