@@ -53,8 +53,6 @@ _UNMEASURED = (
 #: With protection, Cramér's V takes so many groups for each site. With fewer it is too often more
 #: than .1 off that of the persons (docs/results/table_one.md).
 _FEWEST_GROUPS = 30
-#: The measures of a clustering that a sweep has next to each other.
-_COMPARED = ("inertia", "simplified_silhouette", "davies_bouldin", "n_rows")
 _K_UNMEASURED = f"{_UNMEASURED} for this number of clusters"
 
 
@@ -226,15 +224,7 @@ def measured(raw: Result, contributions: Sequence[Contribution], config: RunConf
         else:
             warnings = (_K_UNMEASURED, *own.warnings)
             found.append(own.model_copy(update={"warnings": warnings}))
-    result = with_clusterings(raw, found)
-    if result.sweep is None:
-        return result
-    entries = []
-    for entry in result.sweep:
-        quality = entry.result.quality
-        update = {} if quality is None else {name: getattr(quality, name) for name in _COMPARED}
-        entries.append(entry.model_copy(update=update))
-    return result.model_copy(update={"sweep": tuple(entries)})
+    return with_clusterings(raw, found)
 
 
 def cells_of(contributions: Sequence[Contribution]) -> dict[str, RecordCells]:

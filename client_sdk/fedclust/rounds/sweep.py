@@ -21,7 +21,7 @@ from fedclust.numeric.array_types import IntArray
 from fedclust.schema.errors import MethodFailure, RuleViolation, broken_at
 from fedclust.schema.method import AnyMethod
 from fedclust.schema.model import Memory, Model, Tree
-from fedclust.schema.result import HistoryEntry, Result
+from fedclust.schema.result import HistoryEntry, Result, SweepEntry
 from fedclust.schema.run_config import MethodOptions, RunConfig
 from fedclust.schema.scaling import centroid_rule
 from fedclust.schema.task import (
@@ -234,7 +234,7 @@ def with_clusterings(result: Result, changed: Sequence[Result]) -> Result:
     if result.sweep is None:
         return changed[0]
     entries = tuple(
-        entry.model_copy(update={"result": own})
+        SweepEntry.of(entry.n_clusters, own, entry.start_agreement)
         for entry, own in zip(result.sweep, changed, strict=True)
     )
     return result.model_copy(update={"sweep": entries})

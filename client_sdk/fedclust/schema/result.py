@@ -326,6 +326,14 @@ class SweepEntry(Model):
     start_agreement: float | None = None
     result: Result
 
+    @classmethod
+    def of(cls, n_clusters: int, result: Result, start_agreement: float | None) -> Self:
+        """Return the entry of a clustering for this K, with the measures that it has."""
+        names = ("inertia", "simplified_silhouette", "davies_bouldin", "n_rows")
+        quality = {name: getattr(result.quality, name, None) for name in names}
+        result = result.model_copy(update={"n_clusters": n_clusters})
+        return cls(n_clusters=n_clusters, start_agreement=start_agreement, result=result, **quality)
+
 
 class FinalModel(Model):
     """What labels rows of a result, and nothing else: :class:`Result` says what its fields are."""

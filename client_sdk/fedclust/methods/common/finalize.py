@@ -50,14 +50,8 @@ def result_of_several(
     results: Mapping[int, Result], start_agreements: Mapping[int, float | None] | None = None
 ) -> Result:
     """Return one raw result of those of several K, by K; the largest stands for all."""
-    entries = tuple(
-        SweepEntry(
-            n_clusters=k,
-            start_agreement=(start_agreements or {}).get(k),
-            result=results[k].model_copy(update={"n_clusters": k}),
-        )
-        for k in sorted(results)
-    )
+    agreements = start_agreements or {}
+    entries = tuple(SweepEntry.of(k, results[k], agreements.get(k)) for k in sorted(results))
     update = {"sweep": entries, "warnings": (), "history": ()}
     return entries[-1].result.model_copy(update=update)
 
