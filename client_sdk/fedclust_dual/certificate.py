@@ -1,7 +1,7 @@
 """The result of a ``dual`` session: centroids, bounds, and what the bounds rest on."""
 
 from fedclust.methods.common.finalize import raw_result
-from fedclust.schema.errors import MethodFailure
+from fedclust.schema.method import no_centroids
 from fedclust.schema.result import Bounds, Result, relative_gap
 from fedclust.schema.run_config import RunConfig
 from fedclust_dual.config import Config
@@ -36,7 +36,7 @@ def finish(state: State, config: RunConfig[Config]) -> Result:
     """
     centroids = state.best if state.best is not None else state.references
     if centroids is None:
-        raise MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
+        raise no_centroids()
     result = raw_result(
         centroids, config, stopped_because=state.ended, warnings=_bound_warnings(state, config)
     )

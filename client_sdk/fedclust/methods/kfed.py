@@ -22,7 +22,7 @@ from pydantic import Field, RootModel
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.assign import CELLS_KEY, label_by_cells
-from fedclust.methods.common.finalize import no_centroids, raw_result
+from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import (
     Cells,
     ClusterSums,
@@ -46,7 +46,7 @@ from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import Method
+from fedclust.schema.method import Method, no_centroids
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from fedclust.methods.common import kmeans_rounds
 from fedclust.methods.common.assign import CELLS_KEY, label_by_cells
-from fedclust.methods.common.finalize import no_centroids, raw_result, result_of_several
+from fedclust.methods.common.finalize import raw_result, result_of_several
 from fedclust.methods.common.kmeans_rounds import Cells, disclosures
 from fedclust.methods.common.options import SweptOptions
 from fedclust.numeric.array_types import FloatArray, IntArray
@@ -29,7 +29,7 @@ from fedclust.numeric.ward import affordable_points, cut_merges, group_means, wa
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.method import Method
 from fedclust.schema.model import Model
-from fedclust.schema.result import Dendrogram, HistoryEntry, Result
+from fedclust.schema.result import Dendrogram, HistoryEntry
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Phase, SiteSide, SiteTask, Task, payloads_of
 
@@ -216,11 +216,6 @@ def _top_of_tree(merges: FloatArray, counts: FloatArray, groups: IntArray) -> De
     )
 
 
-def finish(_state: State, _config: RunConfig) -> Result:
-    """Fail: a session that ends before its only round has found nothing."""
-    raise no_centroids()
-
-
 # --- What a paper says ----------------------------------------------------------------------------
 
 
@@ -252,7 +247,6 @@ METHOD: Method[Config, State] = Method(
     state=State,
     start=start,
     aggregate=aggregate,
-    finish=finish,
     label=label_by_cells,
     every_k=True,
 )

@@ -116,15 +116,12 @@ def _with_parts(base: type[Model], model: type[Model], part: Any) -> type[Model]
     name = f"Sweep{model.model_config.get('title') or model.__name__}"
     made = create_model(name, __base__=base, __module__=model.__module__, parts=parts)
 
-    def reduced(own: Any) -> Any:
-        return _restore, (base, model, part, dict(own))
-
     # pickle looks for a class by its name in its module, where this one is not.
-    copyreg.pickle(made, reduced)
+    copyreg.pickle(made, lambda own: (_restore, (base, model, part, dict(own))))
     return made
 
 
-def _restore(base: type[Model], model: type[Model], part: Any, values: dict[str, Any]) -> Model:
+def _restore(base: type[Model], model: type[Model], part: Any, values: dict[str, Any]) -> Any:
     """Return what was pickled."""
     return _with_parts(base, model, part).model_construct(**values)
 

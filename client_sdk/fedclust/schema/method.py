@@ -12,6 +12,7 @@ from pydantic import RootModel
 from typing_extensions import TypeVar
 
 from fedclust.numeric.array_types import FloatArray, IntArray
+from fedclust.schema.errors import MethodFailure
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import MethodOptions, RunConfig
@@ -22,6 +23,16 @@ StateT = TypeVar("StateT", bound=Model)
 
 Label: TypeAlias = Callable[[Result, FloatArray, Memory | None], IntArray]
 Probabilities: TypeAlias = Callable[[Result, FloatArray, Memory | None], FloatArray]
+
+
+def no_centroids() -> MethodFailure:
+    """Return the failure of a session that used up its rounds before it found any centroids."""
+    return MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
+
+
+def _find_nothing(_state: Model, _config: RunConfig) -> Result:
+    """Fail: a method of one round has found nothing before that is closed."""
+    raise no_centroids()
 
 
 def _allow_config(_config: RunConfig) -> None:
@@ -57,7 +68,8 @@ class Method(Generic[OptionsT, StateT]):
     aggregate : (state, contributions, config) -> Next or Done
         Deterministic; contributions come sorted by site name.
     finish : (state, config) -> Result
-        The best clustering so far: what a session that used up its rounds ends with.
+        The best clustering so far: what a session that used up its rounds ends with. A method of
+        one round needs none.
     label : (result, rows in own units (n, d), memory or None) -> (n,) int64, or None
         -1 where a row cannot be labelled. The memory is that of the site that labels.
         ``result.mapping`` holds at most that site's own, if the rows are all rows of the session at
@@ -99,7 +111,7 @@ class Method(Generic[OptionsT, StateT]):
     phases: tuple[Phase, ...]
     start: Callable[[RunConfig[OptionsT], int], tuple[StateT, Task]]
     aggregate: Callable[[StateT, Sequence[Contribution], RunConfig[OptionsT]], Next[StateT] | Done]
-    finish: Callable[[StateT, RunConfig[OptionsT]], Result]
+    finish: Callable[[StateT, RunConfig[OptionsT]], Result] = _find_nothing
     references: tuple[str, ...] = ()
     describe: Callable[[OptionsT], str] | None = None
     label: Label | None = None

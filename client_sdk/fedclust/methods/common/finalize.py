@@ -10,16 +10,10 @@ from fedclust.numeric.array_types import BoolArray, FloatArray, IntArray
 from fedclust.numeric.canonical import tolerant_lexsort
 from fedclust.numeric.distances import first_occurrences
 from fedclust.schema.encoding import undone
-from fedclust.schema.errors import MethodFailure
 from fedclust.schema.result import Result, SweepEntry
 from fedclust.schema.run_config import RunConfig
 
 _T = TypeVar("_T", bound=np.generic)
-
-
-def no_centroids() -> MethodFailure:
-    """Return the failure of a session that used up its rounds before it found any centroids."""
-    return MethodFailure("no_centroids", "no round of the method was closed: raise max_rounds")
 
 
 def raw_result(centroids: FloatArray, config: RunConfig, **found: Any) -> Result:

@@ -13,7 +13,6 @@ from typing import Annotated
 import numpy as np
 from pydantic import Field
 
-from fedclust.methods.common.finalize import no_centroids
 from fedclust.numeric import distances
 from fedclust.numeric.array_types import FloatArray, IntArray
 from fedclust.numeric.arrays import FloatMatrix, FloatTensor3, FloatVector, IntMatrix, IntVector
@@ -30,6 +29,7 @@ from fedclust.protection.message_checks import (
 )
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
+from fedclust.schema.method import no_centroids
 from fedclust.schema.model import Model
 from fedclust.schema.run_config import MAX_FOUND_CLUSTERS, RunConfig
 from fedclust.schema.scaling import centroid_rule, median_rule, scaled_bounds

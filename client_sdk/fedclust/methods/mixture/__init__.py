@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedclust.methods.common.finalize import merge_equal_centroids, no_centroids, raw_result
+from fedclust.methods.common.finalize import merge_equal_centroids, raw_result
 from fedclust.methods.common.kmeans_rounds import (
     CELLS,
     CellsTask,
@@ -57,7 +57,7 @@ from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.message_checks import check_shape
 from fedclust.schema.encoding import blocks_of
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import Method
+from fedclust.schema.method import Method, no_centroids
 from fedclust.schema.model import Memory, Model
 from fedclust.schema.result import Likelihood, Result
 from fedclust.schema.run_config import RunConfig

@@ -20,7 +20,7 @@ from typing import Annotated, Literal
 import numpy as np
 from pydantic import Field, FiniteFloat
 
-from fedclust.methods.common.finalize import no_centroids, raw_result
+from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import (
     GROUP_SUMS,
     Cells,
@@ -49,7 +49,7 @@ from fedclust.numeric.canonical import round_to_tolerance
 from fedclust.numeric.distances import nearest_centroid
 from fedclust.schema.display import counted
 from fedclust.schema.errors import RuleViolation
-from fedclust.schema.method import Method
+from fedclust.schema.method import Method, no_centroids
 from fedclust.schema.model import Model
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig

@@ -22,7 +22,7 @@ import numpy as np
 from pydantic import Field, FiniteFloat
 
 from fedclust.methods.common.assign import check_mapping, label_by_centroid
-from fedclust.methods.common.finalize import no_centroids, raw_result
+from fedclust.methods.common.finalize import raw_result
 from fedclust.methods.common.kmeans_rounds import (
     Cells,
     ClusterSums,
@@ -495,12 +495,6 @@ def _forced_merge_warning(tree: MergeTree, n_clusters: int) -> Iterator[str]:
         )
 
 
-def finish(state: State, config: RunConfig) -> Result:
-    """Raise MethodFailure: before its only round closes, the method has no centroids."""
-    del state, config
-    raise no_centroids()
-
-
 # --- What a paper says ----------------------------------------------------------------------------
 
 
@@ -556,7 +550,6 @@ METHOD: Method[Config, State] = Method(
     state=State,
     start=start,
     aggregate=aggregate,
-    finish=finish,
     default_max_rounds=1,
     takes_masks=True,
 )
