@@ -27,6 +27,7 @@ from fedclust.numeric.random import server_rng
 from fedclust.numeric.weighted_kmeans import weighted_kmeans
 from fedclust.protection.columns import SourceColumn
 from fedclust.protection.table import form_table
+from fedclust.rounds.model_selection import CLEAR
 from fedclust.rounds.record_cells import MOST_VALUES, N_CELLS, RecordCells, cluster_records
 from fedclust.schema.result import CloudComparison
 
@@ -52,8 +53,6 @@ _LEAST_SHARE = 1e-4
 #: A column that a smaller share of persons lacks is lacking at random in the cloud: with whom that
 #: is correlated cannot be estimated from a few groups.
 _RARELY = 0.1
-#: From this p on there are no clusters to judge one by one.
-LEVEL = 0.05
 #: Share of persons whose cluster here must be the session's own.
 _AGREEMENT = 0.9
 
@@ -174,12 +173,12 @@ def _compare(
     error = float(fits.std(ddof=1)) * np.sqrt(1.0 + 1.0 / len(fits))
     p = _two_digits(float(stdtr(len(fits) - 1, -gap / max(error, 1e-12))))
     cluster_p = None
-    if p <= LEVEL and matched is not None:
+    if p <= CLEAR and matched is not None:
         others = np.concatenate([each.separation for each in drawn])
         reached = (others >= own.separation[matched][:, None]).sum(axis=1)
         cluster_p = np.array([_two_digits((1 + n) / (1 + len(others))) for n in reached.tolist()])
     not_judged = None
-    if p <= LEVEL and matched is None:
+    if p <= CLEAR and matched is None:
         not_judged = (
             "The clusters of the sites' cells differ from the session's own in more than a tenth "
             "of the persons: whether each stands apart is not judged."

@@ -25,7 +25,6 @@ from fedclust.wire.errors import UsageError
 _STEP, _TOP = 26.0, 10.0
 #: Names of clusters in a line of a figure's key, and the height of such a line.
 _IN_LINE, _LINE = 3, 18.0
-#: Room for the verdict of each cluster, right of its bar.
 #: Of the bars of others than the sites that the reader sees.
 _OTHERS = {"fill": "#d0d0d0", "fill_opacity": "1.00"}
 
