@@ -125,7 +125,9 @@ def test_check_refuses_what_cannot_be(change: dict[str, Any], rule: str) -> None
     payload = _measure(points, centroids, config)
     task = evaluation.EvaluationTask(centroids=centroids)
 
-    assert violation(evaluation.check, task, payload.model_copy(update=change), config).rule == rule
+    found = violation(evaluation.check, task, payload.model_copy(update=change), config)
+    assert found.rule == rule
+    assert found.pointer.split("/")[1] in evaluation.Evaluation.model_fields
 
 
 EQUAL = np.array([True, True])

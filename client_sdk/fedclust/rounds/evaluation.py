@@ -389,7 +389,8 @@ def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None
     for some in (known, everybody - known):
         check_counts(some.ravel(), config.p, "/known")
     for name, values in (("known", known), ("means", payload.means), ("m2", payload.m2)):
-        _refuse(((known == 0) & (values != 0)).any(axis=1), "empty-cell", "nobody has a value")
+        lacking = ((known == 0) & (values != 0)).any(axis=1)
+        _refuse(lacking, name, "nobody has a value", rule="empty-cell")
         foreign = np.asarray(((values != 0) & ~config.mask).any(axis=1))
         _refuse(foreign, name, "a lacking feature must be 0")
     lower, upper = scaled_bounds(config)
@@ -408,10 +409,11 @@ def check(asked: EvaluationTask, payload: Evaluation, config: RunConfig) -> None
     check_counts(np.array([payload.left_out]), config.p, "/left_out")
 
 
-def _refuse(wrong: BoolArray, name: str, message: str) -> None:
+def _refuse(wrong: BoolArray, name: str, message: str, rule: str = "") -> None:
+    """Raise for the first wrong cluster of a field; ``rule`` is by default the field's name."""
     if wrong.any():
         cluster = int(np.flatnonzero(wrong)[0])
-        raise RuleViolation(name, f"cluster {cluster}: {message}", f"/{name}/{cluster}")
+        raise RuleViolation(rule or name, f"cluster {cluster}: {message}", f"/{name}/{cluster}")
 
 
 # --- Aggregation ----------------------------------------------------------------------------------
