@@ -7,7 +7,7 @@ up and results are missing: no session can go on, and no result can be opened.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -16,6 +16,15 @@ from sqlalchemy import Table, func, insert, select
 from fedclust.definition import canonical, freeze
 from fedclust.wire.codec import canonical_json, sha256
 from fedclust.wire.models import SessionCreate
+from fedclust_service.domain.access import Role
+from fedclust_service.domain.round import Addressee, Round, RoundState, Submission
+from fedclust_service.domain.session import (
+    Participation,
+    ParticipationState,
+    Session,
+    SessionState,
+    Study,
+)
 from fedclust_service.store import Store, Tx, tables
 from support.definitions import session_request
 
@@ -40,8 +49,8 @@ class _Rows:
 
     rows: dict[Table, list[dict[str, Any]]] = field(default_factory=dict)
 
-    def add(self, table: Table, **values: Any) -> None:
-        self.rows.setdefault(table, []).append(values)
+    def add(self, table: Table, new: object) -> None:
+        self.rows.setdefault(table, []).append(vars(new))
 
     def write(self, tx: Tx) -> None:
         for table, rows in self.rows.items():
@@ -66,40 +75,29 @@ def session_name(number: int) -> str:
 
 def fill(store: Store, now: datetime, sessions: int = SESSIONS, entries: int = 20) -> None:
     """Fill an empty database with sessions, and with audit entries for each, which are sealed."""
-    rows, sites = _Rows(), site_names()
-    people = [("analyst", name) for name in ANALYSTS] + [("site", name) for name in sites]
-    for role, name in people:
-        rows.add(
-            tables.principals,
-            role=role,
-            name=name,
-            title=name.title(),
-            disabled=False,
-            created_at=now - timedelta(days=900),
-            last_seen_at=now,
-        )
-    for number in range(STUDIES):
-        _study(rows, number, sites, now)
-    definition = freeze(_request(sites), 7)
-    for number in range(sessions):
-        name, created = session_name(number), now - timedelta(hours=6 * (sessions - number))
-        study = f"study-{number % STUDIES:02}" if number % 2 else None
-        changes = {"name": name, "title": f"Session {number}", "study": study}
-        _session(rows, number, canonical(definition.model_copy(update=changes)), study, created)
-        _rounds(rows, number, sites, created, now)
-        for entry in range(entries):
-            site = sites[entry % len(sites)]
-            rows.add(
-                tables.audit,
-                at=created + timedelta(seconds=entry),
-                actor=f"site:{site}",
-                action="site.joined",
-                subject=name,
-                details={"n": entry},
-            )
+    sites = site_names()
+    request = _request(sites)
+    definition = freeze(request, 7)
 
     def write(tx: Tx) -> None:
+        rows = _Rows()
+        for role, names in ((Role.ANALYST, ANALYSTS), (Role.SITE, sites)):
+            for name in names:
+                tx.principals.add(role, name, name.title())
+        for number in range(STUDIES):
+            tx.studies.add(_study(request, number, now), sites)
+        for number in range(sessions):
+            name, created = session_name(number), now - timedelta(hours=6 * (sessions - number))
+            study = f"study-{number % STUDIES:02}" if number % 2 else None
+            changes = {"name": name, "title": f"Session {number}", "study": study}
+            frozen = canonical(definition.model_copy(update=changes))
+            rows.add(tables.sessions, _session(number, frozen, study, created))
+            _rounds(rows, number, sites, created, now)
+            for entry in range(entries):
+                actor, at = f"site:{sites[entry % len(sites)]}", created + timedelta(seconds=entry)
+                tx.audit.append(actor, "site.joined", name, {"n": entry}, at)
         rows.write(tx)
+        tx.write_audit()
         tx.chain.seal(sessions * entries + 1)
 
     store.run_tx("test.fill", write)
@@ -117,32 +115,18 @@ def _request(sites: Sequence[str]) -> SessionCreate:
     )
 
 
-def _study(rows: _Rows, number: int, sites: Sequence[str], now: datetime) -> None:
-    name = f"study-{number:02}"
-    body = _request(sites).model_dump(
-        mode="json", include={"title", "purpose", "contact", "sites", "features"}
-    )
-    content = canonical_json({**body, "name": name})
-    rows.add(
-        tables.studies,
-        id=number + 1,
-        name=name,
-        definition=content,
-        definition_sha256=sha256(content),
-        created_by=f"analyst:{ANALYSTS[number % 2]}",
-        created_at=now - timedelta(days=900),
-    )
-    for site in sites:
-        rows.add(tables.study_sites, study_id=number + 1, site=site)
+def _study(request: SessionCreate, number: int, now: datetime) -> Study:
+    name, shared = f"study-{number:02}", {"title", "purpose", "contact", "sites", "features"}
+    content = canonical_json({**request.model_dump(mode="json", include=shared), "name": name})
+    creator = f"analyst:{ANALYSTS[number % 2]}"
+    return Study(0, name, content, sha256(content), creator, now - timedelta(days=900))
 
 
-def _session(
-    rows: _Rows, number: int, definition: bytes, study: str | None, created: datetime
-) -> None:
-    state = _TURN[number % len(_TURN)]
-    started, ended = state != "recruiting", state in ("completed", "failed", "cancelled")
-    rows.add(
-        tables.sessions,
+def _session(number: int, definition: bytes, study: str | None, created: datetime) -> Session:
+    state = SessionState(_TURN[number % len(_TURN)])
+    started = state is not SessionState.RECRUITING
+    completed = state is SessionState.COMPLETED
+    return Session(
         id=number + 1,
         name=session_name(number),
         algorithm="lloyd",
@@ -156,11 +140,10 @@ def _session(
         version=5,
         created_at=created,
         started_at=created + timedelta(hours=1) if started else None,
-        ended_at=created + timedelta(hours=3) if ended else None,
-        stopped_because="tolerance" if state == "completed" else None,
-        failure="too few sites answered in time" if state == "failed" else None,
-        scrubbed_at=created + timedelta(days=30) if state == "completed" else None,
-        deaths=0,
+        ended_at=created + timedelta(hours=3) if state.ended else None,
+        stopped_because="tolerance" if completed else None,
+        failure="too few sites answered in time" if state is SessionState.FAILED else None,
+        scrubbed_at=created + timedelta(days=30) if completed else None,
     )
 
 
@@ -168,69 +151,44 @@ def _rounds(
     rows: _Rows, number: int, sites: Sequence[str], created: datetime, now: datetime
 ) -> None:
     """Add participations and rounds; in every second running session one site is late."""
-    state = _TURN[number % len(_TURN)]
+    state, session_id = _TURN[number % len(_TURN)], number + 1
+    features = tuple(each["name"] for each in _FEATURES)
     for place, site in enumerate(sites):
-        came = state != "recruiting" or place % 2 == 0
-        rows.add(
-            tables.participations,
-            session_id=number + 1,
-            site=site,
-            state="joined" if came else "invited",
-            invited_at=created,
-            protection_none=False,
-            features=[each["name"] for each in _FEATURES],
-            size_band="1000-4999" if came else None,
-            other_persons=False,
-            points_short=False,
-            sdk_version="1.0" if came else None,
-            joined_at=created if came else None,
-            table_id=f"{place:032}",
-            separate_groups=False,
-        )
+        own = Participation(session_id, site, ParticipationState.INVITED, created)
+        if state != "recruiting" or place % 2 == 0:
+            said = {"features": features, "size_band": "1000-4999", "sdk_version": "1.0"}
+            joined = {"state": ParticipationState.JOINED, "joined_at": created}
+            own = replace(own, **joined, **said, table_id=f"{place:032}")
+        rows.add(tables.participations, own)
     n_rounds = {"completed": ROUNDS, "running": 2, "failed": 1}.get(state, 0)
     late = number // len(_TURN) % 2 == 0
     for nth in range(1, n_rounds + 1):
         opened = created + timedelta(hours=1, minutes=nth)
-        open_round = state == "running" and nth == n_rounds
-        deadline = now + timedelta(hours=-2 if late else 20) if open_round else opened
+        is_open = state == "running" and nth == n_rounds
+        deadline = now + timedelta(hours=-2 if late else 20) if is_open else opened
         round_id = number * ROUNDS + nth
-        rows.add(
-            tables.rounds,
+        new = Round(
             id=round_id,
-            session_id=number + 1,
+            session_id=session_id,
             number=nth,
             phase="lloyd",
-            state="collecting" if open_round else "closed",
+            state=RoundState.COLLECTING if is_open else RoundState.CLOSED,
             needs_all=False,
             opened_at=opened,
             deadline=deadline,
-            overdue_since=deadline if open_round and late else None,
-            closed_at=None if open_round else opened,
-            close_reason=None if open_round else "all sites answered",
+            overdue_since=deadline if is_open and late else None,
+            closed_at=None if is_open else opened,
+            close_reason=None if is_open else "all sites answered",
             attempts=1,
             aggregation_s=0.1,
             metrics={"inertia": 10.0 / nth},
             common=b"\x00" * 2000,
         )
-        for place, site in enumerate(sites):
-            rows.add(
-                tables.addressees,
-                round_id=round_id,
-                site=site,
-                site_part=b"\x00" * 32,
-                task_digest="0" * 64,
-                released=False,
-            )
-            if open_round and place == len(sites) - 1:
-                continue
-            rows.add(
-                tables.submissions,
-                session_id=number + 1,
-                round_id=round_id,
-                site=site,
-                phase="lloyd",
-                sha256=f"{place:064x}",
-                size=1200,
-                empty=False,
-                received_at=opened,
-            )
+        rows.add(tables.rounds, new)
+        for site in sites:
+            asked = {"round_id": round_id, "site": site, "site_part": b"\x00" * 32}
+            rows.add(tables.addressees, Addressee(**asked, task_digest="0" * 64))
+        for place, site in enumerate(sites[:-1] if is_open else sites):
+            digest = f"{place:064x}"
+            sent = (session_id, round_id, site, "lloyd", digest, 1200, False, opened, None)
+            rows.add(tables.submissions, Submission(*sent))
