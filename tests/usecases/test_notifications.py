@@ -30,7 +30,7 @@ from fedclust_service.usecases.participation import exclude
 from fedclust_service.usecases.rounds import close_round
 from fedclust_service.usecases.sweeper import sweep, tidy
 from support.clock import ManualClock
-from support.databases import sqlite_first  # noqa: F401  # in place of database_url
+from support.databases import BOTH, sqlite_first  # noqa: F401  # in place of database_url
 from support.purpose import PURPOSE
 from support.timeouts import TIMEOUT_S
 from usecases.direct_api import ANALYST, OPERATOR, SITES, DirectApi, failing, refusal
@@ -398,6 +398,7 @@ def test_a_failure_is_tried_again_less_and_less_often_for_a_day(
     assert send_all(notifying.co) == 0
 
 
+@pytest.mark.parametrize("database_url", BOTH, indirect=True)
 def test_a_recipient_refused_for_good_fails_at_once_and_needs_attention(
     notifying: Notifying,
 ) -> None:
@@ -405,8 +406,8 @@ def test_a_recipient_refused_for_good_fails_at_once_and_needs_attention(
     notifying.mails.failures = [DeliveryFailed("refused (550)", final=True)]
     send_all(notifying.co)
     assert counts(notifying)[DeliveryState.FAILED] == 1
-    ((kind, subject, _, detail),) = concerns(notifying)
-    assert (kind, detail) == ("notification-failed", "refused (550)")
+    ((kind, subject, at, detail),) = concerns(notifying)
+    assert (kind, at, detail) == ("notification-failed", notifying.clock.now(), "refused (550)")
     assert subject in ("site:north", "site:south")
 
 
@@ -538,14 +539,17 @@ def test_an_older_notification_that_keeps_failing_holds_no_other_up(notifying: N
     assert ("finished", "other") in sent
 
 
-def test_old_rows_are_removed_once_the_clock_is_trusted(notifying: DirectApi) -> None:
+def test_old_rows_are_removed_once_the_clock_is_trusted(notifying: Notifying) -> None:
     notifying.define()
+    notifying.mails.failures = [DeliveryFailed("refused (550)", final=True)]
     send_all(notifying.co)
     notifying.clock.advance(KEPT_FOR.total_seconds() + 1)
+    notifying.define("other")
     tidy(notifying.co)
-    assert counts(notifying) == {DeliveryState.SENT: 3}
+    ended = {DeliveryState.SENT: 2, DeliveryState.FAILED: 1}
+    assert counts(notifying) == {**ended, DeliveryState.WAITING: 3}
     for _ in range(3):
         notifying.co.clock.check()
         notifying.clock.advance(HOUR)
     tidy(notifying.co)
-    assert counts(notifying) == {}
+    assert counts(notifying) == {DeliveryState.WAITING: 3}
