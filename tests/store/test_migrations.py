@@ -13,9 +13,11 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, inspect, text
 
-from fedclust_service.store import Store, migrate, tables
+from fedclust_service.domain.access import Role, Token
+from fedclust_service.domain.tokens import SignIn
+from fedclust_service.store import Store, Tx, migrate, tables
 from support.clock import ManualClock
-from support.store_rows import add_sign_in, add_token, open_round, submission
+from support.store_rows import EPOCH, at, open_round, submission
 
 
 def on(url: str, use: Callable[[Engine], Any]) -> Any:
@@ -72,8 +74,13 @@ def test_a_database_with_rows_goes_down_and_the_program_starts_on_it(
 ) -> None:
     _, opened = open_round(store)
     store.run_tx("insert", lambda tx: tx.submissions.insert(submission(opened, "zurich")))
-    token = store.run_tx("token", lambda tx: add_token(tx, "t1", "ana"))
-    store.run_tx("sign in", lambda tx: add_sign_in(tx, "s1", token.id))
+
+    def sign_in(tx: Tx) -> None:
+        owner = tx.principals.add(Role.ANALYST, "ana", "")
+        tx.tokens.add(Token("t1", owner.id, "a" * 64, EPOCH, at(9)))
+        tx.sign_ins.add(SignIn("s1", "t1", "b" * 64, EPOCH, EPOCH, at(9)))
+
+    store.run_tx("sign in", sign_in)
     store.close()
     migrate.downgrade(database_url, "base")
     assert on(database_url, schema) == {}

@@ -1,10 +1,8 @@
 """The outbox, on SQLite and on PostgreSQL."""
 
 from dataclasses import replace
-from datetime import timedelta
 from typing import Any
 
-from fedclust_service.domain.access import Role, Token
 from fedclust_service.domain.notification import (
     Channel,
     DeliveryState,
@@ -81,35 +79,3 @@ def test_older_rows_of_a_recipient_come_first_and_are_hastened(store: Store) -> 
     assert store.read("older", older) is None
     assert take(store, due(store, 20), "b", 300)
     assert due(store, 299) is None
-
-
-def test_addresses_of_enabled_principals(store: Store) -> None:
-    def work(tx: Any) -> None:
-        tx.principals.add(Role.SITE, "budapest", "", "b@x.example")
-        tx.principals.add(Role.SITE, "zurich", "")
-        gone = tx.principals.add(Role.SITE, "cleveland", "", "c@x.example")
-        tx.principals.update(replace(gone, disabled=True))
-        tx.principals.add(Role.ANALYST, "ada", "", "a@x.example")
-
-    store.run_tx("add", work)
-    read = store.read("emails", lambda tx: tx.principals.emails(Role.SITE))
-    assert read == {"budapest": "b@x.example"}
-    named = store.read("emails", lambda tx: tx.principals.emails(Role.SITE, ["zurich", "none"]))
-    assert named == {}
-    kept = store.read("get", lambda tx: tx.principals.get(Role.SITE, "cleveland"))
-    assert kept.email == "c@x.example"
-
-
-def test_tokens_that_end_soon_are_the_last_of_somebody(store: Store) -> None:
-    def work(tx: Any) -> None:
-        for name, ends in (("budapest", (5, 40)), ("zurich", (3, 9)), ("cleveland", (-1,))):
-            site = tx.principals.add(Role.SITE, name, "")
-            for days in ends:
-                new = f"{name}{days}".replace("-", "x")
-                tx.tokens.add(Token(new, site.id, "h", EPOCH, EPOCH + timedelta(days=days)))
-        revoked = tx.principals.add(Role.SITE, "revoked", "")
-        tx.tokens.add(Token("r", revoked.id, "h", EPOCH, EPOCH + timedelta(days=4), EPOCH))
-
-    store.run_tx("add", work)
-    found = store.read("expiring", lambda tx: tx.tokens.expiring(EPOCH, EPOCH + timedelta(days=14)))
-    assert [(token.id, owner.key) for token, owner in found] == [("zurich9", "site:zurich")]

@@ -19,7 +19,6 @@ from support.store_rows import (
     at,
     latest_state,
     lease,
-    lease_of,
     new_round,
     open_round,
     participation,
@@ -222,13 +221,15 @@ def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
     assert not store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t2", at(99)))
     assert store.run_tx("renew", lambda tx: tx.rounds.renew_lease(rid, "t1", at(60)))
     held = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert lease_of(held) == lease("t1", expires_at=at(60))
+    of = (held.lease_token, held.lease_holder, held.lease_expires_at)
+    assert of == ("t1", "worker-1", at(60))
     assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(59), **lease("t2")))
     assert not store.run_tx("release", lambda tx: tx.rounds.release_lease(rid, "t2"))
     assert store.run_tx("release", lambda tx: tx.rounds.release_lease(rid, "t1"))
     taken = store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(1), **lease("t2")))
     assert taken == store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert (lease_of(taken), taken.attempts) == (lease("t2"), 2)
+    assert (taken.lease_token, taken.lease_holder, taken.attempts) == ("t2", "worker-1", 2)
+    assert taken.lease_expires_at == at(30)
 
     def finish(token: str) -> bool:
         return store.run_tx("finish", lambda tx: tx.rounds.finish(rid, token, 1.5, {"shift": 0.5}))

@@ -8,7 +8,6 @@ from prometheus_client import CollectorRegistry
 from sqlalchemy import select
 
 from fedclust.wire.codec import canonical_json, sha256
-from fedclust_service.domain.access import Principal, Role, Token
 from fedclust_service.domain.round import Addressee, Round, RoundState, Submission
 from fedclust_service.domain.session import (
     Participation,
@@ -17,7 +16,6 @@ from fedclust_service.domain.session import (
     SessionState,
     Study,
 )
-from fedclust_service.domain.tokens import SignIn
 from fedclust_service.store import Store, Tx, tables
 
 EPOCH = datetime(2026, 1, 5, 8, 0, tzinfo=UTC)
@@ -46,22 +44,6 @@ def add_study(tx: Tx, name: str = "hearts", created_by: str = "ana") -> Study:
     definition = canonical_json({"name": name})
     new = Study(0, name, definition, sha256(definition), created_by, EPOCH)
     return tx.studies.add(new, SITES)
-
-
-def add_token(tx: Tx, token_id: str, owner: Principal | str) -> Token:
-    """Add a token of a principal; for a name, of a new analyst."""
-    if isinstance(owner, str):
-        owner = tx.principals.add(Role.ANALYST, owner, "")
-    token = Token(token_id, owner.id, "a" * 64, EPOCH, at(10_000))
-    tx.tokens.add(token)
-    return token
-
-
-def add_sign_in(tx: Tx, sign_in_id: str, token_id: str, ends_at: datetime | None = None) -> SignIn:
-    """Add a sign-in with a token that is there."""
-    new = SignIn(sign_in_id, token_id, "b" * 64, EPOCH, EPOCH, ends_at or at(3600))
-    tx.sign_ins.add(new)
-    return new
 
 
 def add_session(
@@ -139,15 +121,6 @@ def lease(
 ) -> dict[str, Any]:
     """Return a lease of thirty seconds, as `Rounds.take_lease` takes it."""
     return {"token": name, "holder": holder, "expires_at": expires_at or at(30)}
-
-
-def lease_of(held: Round) -> dict[str, Any]:
-    """Return the lease of a round, as :func:`lease` does."""
-    return {
-        "token": held.lease_token,
-        "holder": held.lease_holder,
-        "expires_at": held.lease_expires_at,
-    }
 
 
 def open_round(store: Store, state: RoundState = RoundState.COLLECTING) -> tuple[Session, Round]:

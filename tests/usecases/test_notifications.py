@@ -293,6 +293,8 @@ def test_ends_are_notified_as_finished_or_failed(notifying: Notifying) -> None:
 def test_a_token_is_warned_of_twice_and_not_if_it_was_replaced(notifying: Notifying) -> None:
     notifying.issue(Role.SITE, "north", 30)
     notifying.issue(Role.SITE, "south", 7)
+    revoked = notifying.issue(Role.SITE, "west", 7)
+    principals.revoke_token(notifying.co, OPERATOR, Role.SITE, "west", revoked.id)
     seen = []
     for _ in range(30):
         for _ in range(2):
@@ -479,8 +481,11 @@ def test_a_slow_delivery_to_the_webhook_delays_no_other(notifying: Notifying) ->
 
 
 def test_addresses_are_those_of_the_time_of_sending(notifying: Notifying) -> None:
-    notifying.define()
     change = principals.patch_principal
+    notifying.register(*SITES)
+    gone = PrincipalPatch(email="west@x.example", disabled=True)
+    change(notifying.co, OPERATOR, Role.SITE, "west", gone)
+    notifying.define()
     change(notifying.co, OPERATOR, Role.SITE, "north", PrincipalPatch(email="new@x.example"))
     change(notifying.co, OPERATOR, Role.SITE, "south", PrincipalPatch(email=""))
     send_all(notifying.co)

@@ -128,6 +128,27 @@ def test_signing_out_everywhere(both: DirectApi, clock: ManualClock) -> None:
     ]
 
 
+def test_those_that_are_good_for_something_are_listed(both: DirectApi, clock: ManualClock) -> None:
+    both.co.limits = dataclasses.replace(LIMITS, sign_in_idle_s=3 * DAY)
+    first, second = issue(both), issue(both)
+    _, ended = use.sign_in(both.co, first)
+    clock.advance(1)
+    early, late = (use.sign_in(both.co, token)[1] for token in (first, second))
+
+    def listed() -> set[str]:
+        return {each.id for each in use.list_sign_ins(both.co, late.actor)}
+
+    clock.advance(12 * HOUR - 2)
+    assert listed() == {ended.id, early.id, late.id}
+    clock.advance(1)
+    assert listed() == {early.id, late.id}
+    principals.revoke_token(both.co, OPERATOR, Role.ANALYST, "ada", early.actor.token_id)
+    assert listed() == {late.id}
+    patch = PrincipalPatch(disabled=True)
+    principals.patch_principal(both.co, OPERATOR, Role.ANALYST, "ada", patch)
+    assert listed() == set()
+
+
 def test_the_oldest_end_when_there_are_too_many(direct: DirectApi, clock: ManualClock) -> None:
     token, other = issue(direct), issue(direct, "bob")
     cookies = []
@@ -194,6 +215,9 @@ def test_uses_are_recorded_once_a_minute(direct: DirectApi, clock: ManualClock) 
     found = direct.store.read("test", lambda tx: tx.sign_ins.with_owner(signed.id))
     row, token, owner = found
     assert row.last_used_at == token.last_used_at == owner.last_seen_at == clock.now()
+    # It never goes back.
+    direct.store.run_tx("t", lambda tx: tx.sign_ins.touch_used(signed.id, signed.created_at))
+    assert direct.store.read("t", lambda tx: tx.sign_ins.with_owner(signed.id)) == found
 
 
 def test_the_sweeper_removes_a_sign_in_a_day_after_its_end(both: DirectApi) -> None:
