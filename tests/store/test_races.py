@@ -7,10 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedclust_service.domain.access import Role
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import Session
-from fedclust_service.domain.site_table import SiteTable
 from fedclust_service.store import Store, StoreError, Tx
 from support.clock import ManualClock
 from support.store_rows import (
@@ -18,7 +16,6 @@ from support.store_rows import (
     add_session,
     add_study,
     addressees,
-    at,
     counted,
     new_round,
     open_round,
@@ -140,29 +137,6 @@ def test_no_touch_is_lost_and_sqlite_never_spins(two: list[Store]) -> None:
     counts = [counted(store, "touch") for store in two]
     assert sum(each["calls"] for each in counts) == len(expected)
     assert sum(each["retries"] for each in counts) == 0
-
-
-def test_of_a_sites_first_tables_one_is_joined_with(two: list[Store]) -> None:
-    """In as many sessions at once, each locked by itself."""
-
-    def arrange(tx: Tx) -> list[Session]:
-        tx.principals.add(Role.SITE, "zurich", "")
-        return [add_session(tx, f"s{number}") for number in range(CROWD)]
-
-    sessions = two[0].run_tx("arrange", arrange)
-
-    def step(store: Store, number: int) -> bool:
-        def work(tx: Tx) -> bool:
-            tx.sessions.get(sessions[number].name, lock=True)
-            tx.site_tables.lock("zurich")
-            if tx.site_tables.any("zurich"):
-                return False
-            tx.site_tables.put(SiteTable("zurich", f"{number:032x}", 1, "a" * 16, at(0)))
-            return True
-
-        return store.run_tx("join", work)
-
-    assert len(crowd(two, step)) == 1
 
 
 def test_a_study_is_deleted_or_gets_a_session_but_not_both(two: list[Store]) -> None:

@@ -9,7 +9,6 @@ from sqlalchemy import event
 from fedclust_service.domain.access import Role, Token
 from fedclust_service.domain.round import RoundState
 from fedclust_service.domain.session import SessionState
-from fedclust_service.domain.site_table import SiteTable
 from fedclust_service.store import Store, StoreError, Tx, WaitingRound
 from support.store_rows import (
     EPOCH,
@@ -94,26 +93,6 @@ def test_sessions_that_have_not_ended(store: Store) -> None:
     store.run_tx("arrange", arrange)
     going_on = store.read("going_on", lambda tx: tx.sessions.not_ended())
     assert [each.name for each in going_on] == [each for each in SessionState if not each.ended]
-
-
-def test_what_was_accepted_of_a_table_is_replaced(store: Store) -> None:
-    first, second = (SiteTable("zurich", each * 32, 2**40, "a" * 16, at(1)) for each in "01")
-    moved = replace(first, number=2, head="b" * 16, accepted_at=at(2))
-
-    def work(tx: Tx) -> None:
-        assert not tx.site_tables.any("zurich")
-        for each in (second, first, moved):
-            tx.site_tables.put(each)
-        assert tx.site_tables.any("zurich")
-        assert not tx.site_tables.any("basel")
-        assert tx.site_tables.get("zurich", "0" * 32) == moved
-        assert tx.site_tables.get("basel", "0" * 32) is None
-        assert tx.site_tables.list("zurich", 5) == [moved, second]
-        assert tx.site_tables.list("zurich", 1) == [moved]
-        assert tx.site_tables.list("zurich", 5, "0" * 32) == [second]
-        assert tx.site_tables.list("basel", 5) == []
-
-    store.run_tx("work", work)
 
 
 # --------------------------------------------------------------------------------- rounds

@@ -7,7 +7,7 @@ import pytest
 from fedclust.wire.models import SiteTableInfo, TableAcceptance, TableHeads
 from fedclust_service.domain.access import Refusal
 from fedclust_service.usecases import participation, site_tables
-from support.databases import sqlite_first  # noqa: F401  # in place of database_url
+from support.databases import BOTH, sqlite_first  # noqa: F401  # in place of database_url
 from usecases.direct_api import OPERATOR, DirectApi, at_once, chain, paged, refusal, site
 
 TABLE, OTHER = "0" * 32, "1" * 32
@@ -197,6 +197,7 @@ def test_tables_are_listed_page_by_page(direct: DirectApi) -> None:
 # --- several workers ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("database_url", BOTH, indirect=True)
 @pytest.mark.parametrize("before", ["", "a"], ids=["first", "later"])
 def test_of_two_branches_that_join_at_once_one_is_accepted(both: DirectApi, before: str) -> None:
     """In two sessions, by two workers: each transaction locks another session."""
