@@ -3,16 +3,12 @@
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import pytest
 
-from fedclust_service.domain.round import RoundState
-from fedclust_service.domain.session import Session
 from fedclust_service.store import Store, StoreError, Tx
 from support.clock import ManualClock
 from support.store_rows import (
-    SITES,
     add_session,
     add_study,
     addressees,
@@ -83,53 +79,20 @@ def test_one_of_many_opens_the_next_round_or_creates_the_session(two: list[Store
     assert len(crowd(two, opens)) == 1
 
 
-def submit_and_close(store: Store, session: Session, round_id: int, site: str) -> bool:
-    """Do what a submission does: store it under the lock, and close when it was the last."""
-
-    def work(tx: Tx) -> bool:
-        assert tx.sessions.get(session.name, lock=True) is not None
-        found = tx.rounds.get_by_id(round_id)
-        if not tx.submissions.insert(submission(found, site)):
-            return False
-        answered = {s.site for s in tx.submissions.summaries(round_id=round_id)}
-        if answered != {a.site for a in tx.rounds.addressees(round_id)}:
-            return False
-        tx.sessions.touch(session.id)
-        return tx.rounds.transition(round_id, RoundState.COLLECTING, RoundState.AGGREGATING)
-
-    return store.run_tx("submit", work)
-
-
-def test_the_last_of_many_answers_closes_the_round_exactly_once(two: list[Store]) -> None:
-    # Without the lock two last answers would each miss the other's, and the round would hang.
-    session = two[0].run_tx("add", add_session)
-    for number in range(1, 6):
-        wanted = new_round(session, number)
-        opened = two[0].run_tx(
-            "open", lambda tx, wanted=wanted: tx.rounds.add(wanted, addressees())
-        )
-
-        def answer(store: Store, number: int, round_id: int = opened.id) -> bool:
-            return submit_and_close(store, session, round_id, SITES[number % 3])
-
-        winners = crowd(two, answer)
-        assert len(winners) == 1
-        found = two[0].read("get", lambda tx, o=opened: tx.rounds.get_by_id(o.id))
-        assert found.state is RoundState.AGGREGATING
-    after = two[1].read("get", lambda tx: tx.sessions.get("heart"))
-    assert after == replace(session, version=6)
-
-
 def test_no_touch_is_lost_and_sqlite_never_spins(two: list[Store]) -> None:
     session = two[0].run_tx("add", add_session)
     heard: list[tuple[str, int]] = []
     for store in two:
         store.on_touch(lambda *each: heard.append(each))
 
+    def step(tx: Tx) -> bool:
+        """Touch under the lock of the session: nobody else has meanwhile."""
+        before = tx.sessions.get("heart", lock=True)
+        tx.sessions.touch(session.id)
+        return tx.sessions.get("heart").version == before.version + 1
+
     def touch(store: Store, _: int) -> bool:
-        for _ in range(5):
-            store.run_tx("touch", lambda tx: tx.sessions.touch(session.id))
-        return True
+        return all(store.run_tx("touch", step) for _ in range(5))
 
     assert len(crowd(two, touch)) == CROWD
     expected = list(range(2, 2 + 5 * CROWD))

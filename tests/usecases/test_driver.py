@@ -11,12 +11,22 @@ from sqlalchemy.exc import OperationalError
 from fedclust import definition
 from fedclust.methods.registry import METHODS
 from fedclust.schema.errors import MethodFailure
+from fedclust.wire.submissions import BINARY
 from fedclust_service.domain.round import RoundState
 from fedclust_service.store import StoreUnavailable, Unwritable, WaitingRound
 from fedclust_service.store.rounds import Rounds
-from fedclust_service.usecases import definitions, participation, results, rounds, sessions, sweeper
+from fedclust_service.usecases import (
+    definitions,
+    participation,
+    results,
+    rounds,
+    sessions,
+    submissions,
+    sweeper,
+)
 from fedclust_service.usecases.coordinator import Coordinator
 from fedclust_service.usecases.core import Limits
+from fedclust_service.usecases.submissions import Body
 from support.clock import ManualClock
 from support.databases import in_turn
 from support.store_rows import rounds_to_aggregate
@@ -201,16 +211,26 @@ def test_a_paused_driver_that_nobody_overtook_still_finishes(direct: DirectApi) 
     assert direct.info("heart").round == 2
 
 
-def test_submissions_race_and_the_round_closes_once(both: DirectApi) -> None:
+def test_submissions_race_and_each_round_closes_once(both: DirectApi) -> None:
+    """At two workers: without a lock two last answers would each miss the other's."""
     names = tuple(f"s{i}" for i in range(8))
-    both.session(sites=names, policy={"min_sites": 3}, rounds=1)
-    bodies = {name: both.body("heart", name) for name in names}
-    created = at_once(lambda name: both.put("heart", name, bodies[name], 1).created, names * 2)
-    assert sorted(created) == [False] * 8 + [True] * 8
-    assert len(both.audit(action="round.collected")) == 1
-    assert both.drive() == 1
+    both.session(sites=names, policy={"min_sites": 3}, rounds=5)
+    workers = (both.co, both.another())
+
+    def send(case: int) -> bool:
+        name = names[case % 8]
+        body = Body(bodies[name], BINARY)
+        sent = submissions.submit(workers[case % 2], site(name), "heart", number, body)
+        return sent.result(TIMEOUT_S).created
+
+    for number in range(1, 6):
+        bodies = {name: both.body("heart", name) for name in names}
+        created = at_once(send, range(16))
+        assert sorted(created) == [False] * 8 + [True] * 8
+        assert len(both.audit(action="round.collected")) == number
+        assert both.drive() == 1
     document = results.get_result(both.co, ANALYST, "heart")
-    assert document.result["extra"]["votes"].tolist() == [1.0] * 8
+    assert document.result["extra"]["votes"].tolist() == [1.0] * 40
 
 
 def test_joins_race_and_the_session_starts_once_with_all(both: DirectApi) -> None:
