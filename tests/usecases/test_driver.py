@@ -95,26 +95,31 @@ def test_the_sweeper_thread_closes_at_the_deadline(direct: DirectApi, clock: Man
 # --- deaths ---------------------------------------------------------------------------------------
 
 
-#: Transaction, and whether the process dies after its commit.
-DEATHS = {
-    "take-before": ("driver.take", False),
-    "take-after": ("driver.take", True),
-    "aggregate": ("aggregate", False),
-    "finish-after": ("driver.finish", True),
-    "finish-before": ("driver.finish", False),
+#: Transaction, whether it fails after its commit, and how.
+FAILURES: dict[str, tuple[str, bool, BaseException]] = {
+    "take-before": ("driver.take", False, Crash()),
+    "take-after": ("driver.take", True, Crash()),
+    "aggregate": ("aggregate", False, Crash()),
+    "finish-after": ("driver.finish", True, Crash()),
+    "finish-before": ("driver.finish", False, Crash()),
+    "finish-away": ("driver.finish", False, StoreUnavailable("away")),
 }
 
 
 @pytest.mark.parametrize(
-    ("death", "database_url"), in_turn([*DEATHS.values()], [*DEATHS]), indirect=["database_url"]
+    ("failure", "database_url"),
+    in_turn([*FAILURES.values()], [*FAILURES]),
+    indirect=["database_url"],
 )
-def test_a_death_anywhere_heals_by_expiry(both: DirectApi, death: tuple[str, bool]) -> None:
-    (point, after) = death
+def test_a_failure_anywhere_heals_by_expiry(
+    both: DirectApi, failure: tuple[str, bool, BaseException]
+) -> None:
+    (point, after, error) = failure
     both.answered(rounds=2)
     if point == "aggregate":
         die_aggregating(both)
     else:
-        with failing(both.store, "run_tx", point, Crash(), after=after), pytest.raises(Crash):
+        with failing(both.store, "run_tx", point, error, after=after), pytest.raises(type(error)):
             both.drive()
     other = both.another()
     leased = (point, after) in {("driver.take", True), ("driver.finish", False)}
@@ -129,29 +134,22 @@ def test_a_death_anywhere_heals_by_expiry(both: DirectApi, death: tuple[str, boo
     assert both.finish("heart").state == "completed"
 
 
-def test_a_starting_process_takes_over_at_once_on_sqlite(direct: DirectApi) -> None:
-    direct.answered(rounds=2)
-    die_aggregating(direct)
-    assert direct.latest().lease_token is not None
-    other = direct.another()
-    other.start()
-    eventually(lambda: direct.info("heart").round == 2)
-    other.stop(timeout_s=TIMEOUT_S)
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
-
-
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-def test_on_postgres_a_starting_process_respects_leases(both: DirectApi) -> None:
+def test_a_starting_process_takes_over_at_once_on_sqlite_and_on_postgresql_respects_leases(
+    both: DirectApi,
+) -> None:
     both.co.limits = dataclasses.replace(LIMITS, driver_poll_s=0.01)
     both.answered(rounds=2)
     die_aggregating(both)
+    assert both.latest().lease_token is not None
     other = both.another()
     other.start()
-    eventually(lambda: both.calls("driver.look") > 5)
-    assert both.info("heart").round == 1
-    both.clock.advance(30)
+    if not both.store.single_process:
+        eventually(lambda: both.calls("driver.look") > 5)
+        assert both.info("heart").round == 1
+        both.clock.advance(30)
     eventually(lambda: both.info("heart").round == 2)
     other.stop(timeout_s=TIMEOUT_S)
+    assert both.votes("heart")[0].tolist() == [1, 1, 1]
 
 
 # --- two at once ----------------------------------------------------------------------------------
@@ -381,17 +379,6 @@ def test_what_an_upgrade_left_behind_ends_when_it_is_met_or_the_coordinator_star
         assert states[name].stopped_because == "version_unsupported"
         assert "Create the session again" in (states[name].failure or "")
     assert len(direct.audit(action="session.failed")) == 3
-
-
-def test_a_database_that_is_away_fails_nothing(direct: DirectApi, clock: ManualClock) -> None:
-    direct.answered(rounds=2)
-    away = StoreUnavailable("away")
-    with failing(direct.store, "run_tx", "driver.finish", away), pytest.raises(StoreUnavailable):
-        direct.drive()
-    assert direct.info("heart").state == "running"
-    clock.advance(30)
-    assert direct.drive() == 1
-    assert direct.votes("heart")[0].tolist() == [1, 1, 1]
 
 
 @pytest.mark.parametrize("refused", ["fedclust-aggregation", "fedclust-heartbeat"])
