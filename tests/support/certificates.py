@@ -1,5 +1,6 @@
 """A private certificate authority, made for one test run."""
 
+import ssl
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,6 +18,12 @@ class Pair:
 
     cert: Path
     key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """Return what a server needs to show it."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.cert, self.key)
+        return context
 
 
 class Authority:

@@ -16,10 +16,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from email import message_from_bytes, policy
 from email.message import EmailMessage
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+import httpx
+
 from support.certificates import Pair
+from support.proxies import served, serving
 from support.timeouts import TIMEOUT_S
 
 #: The usual answer, among scripted ones.
@@ -117,29 +119,14 @@ class _TcpServer(socketserver.ThreadingTCPServer):
 
 
 @contextmanager
-def _serving(server: socketserver.BaseServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        server.server_close()
-
-
-@contextmanager
 def mail_server(
     pair: Pair | None = None, *, login: tuple[str, str] | None = None
 ) -> Iterator[MailServer]:
     """Run a mail server on a free port; with ``pair`` it offers STARTTLS."""
-    wanted = MailServer(login=login)
-    if pair is not None:
-        wanted.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        wanted.context.load_cert_chain(pair.cert, pair.key)
+    wanted = MailServer(context=pair and pair.context(), login=login)
     server = _TcpServer(("127.0.0.1", 0), _Talk)
     server.wanted = wanted  # type: ignore[attr-defined]
-    wanted.port = server.server_address[1]
-    with _serving(server):
+    with serving(server) as wanted.port:
         yield wanted
 
 
@@ -157,28 +144,15 @@ def webhook_receiver(pair: Pair | None = None) -> Iterator[Receiver]:
     """Run a receiver of webhooks on a free port; with ``pair`` over TLS."""
     kept = Receiver()
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            length = int(self.headers["Content-Length"])
-            kept.requests.append((dict(self.headers), self.rfile.read(length)))
-            status = kept.statuses.pop(0) if kept.statuses else 204
-            self.send_response(status)
-            if 300 <= status < 400:
-                self.send_header("Location", f"http://127.0.0.1:{kept.port}/other")
-            self.end_headers()
+    def receive(request: httpx.Request) -> httpx.Response:
+        headers = {name.decode(): text.decode() for name, text in request.headers.raw}
+        kept.requests.append((headers, request.content))
+        status = kept.statuses.pop(0) if kept.statuses else 204
+        other = {"Location": f"http://127.0.0.1:{kept.port}/other"} if status == 301 else {}
+        return httpx.Response(status, headers=other, stream=httpx.ByteStream(b""))
 
-        do_GET = do_POST  # noqa: N815
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if pair is not None:
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(pair.cert, pair.key)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    kept.port = server.server_address[1]
-    with _serving(server):
+    with served(httpx.MockTransport(receive), pair) as url:
+        kept.port = int(url.rpartition(":")[2])
         yield kept
 
 

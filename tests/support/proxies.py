@@ -8,6 +8,7 @@ next of several coordinators. `served` puts an httpx transport behind a real soc
 import contextlib
 import re
 import socket
+import socketserver
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import httpx
 
+from support.certificates import Pair
 from support.reader import NOBODY
 from support.timeouts import TIMEOUT_S
 
@@ -148,10 +150,24 @@ def _shut_down(connection: socket.socket) -> None:
 
 
 @contextmanager
-def served(transport: httpx.BaseTransport) -> Iterator[str]:
+def serving(server: socketserver.TCPServer) -> Iterator[int]:
+    """Let a server's thread work for the length of the block, and yield its port."""
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_address[1]
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@contextmanager
+def served(transport: httpx.BaseTransport, pair: Pair | None = None) -> Iterator[str]:
     """Serve a transport on a free port of the loopback interface, and yield its address.
 
-    Where the transport raises a TransportError, the client's connection breaks.
+    With ``pair`` over TLS. Where the transport raises a TransportError, the client's connection
+    breaks.
     """
 
     class Handler(BaseHTTPRequestHandler):
@@ -192,15 +208,12 @@ def served(transport: httpx.BaseTransport) -> Iterator[str]:
         def handle_error(self, *_: object) -> None:
             """Keep quiet: clients are killed in some tests."""
 
-    with Server(("127.0.0.1", 0), Handler) as server:
-        url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield url
-        finally:
-            server.shutdown()
-            thread.join()
+    server, scheme = Server(("127.0.0.1", 0), Handler), "http"
+    if pair is not None:
+        server.socket, scheme = pair.context().wrap_socket(server.socket, server_side=True), "https"
+    with serving(server) as port:
+        url = f"{scheme}://127.0.0.1:{port}"
+        yield url
 
 
 @dataclass
