@@ -31,8 +31,7 @@ class Ear:
             NEVER_S,
         )
 
-    def start(self, reread_s: float = NEVER_S) -> None:
-        self.listener._reread_s = reread_s
+    def start(self) -> None:
         self.listener.start()
         self.until_connected()
 
@@ -114,16 +113,6 @@ def test_a_new_head_of_the_trail_is_heard(ear: Ear, writer: Store, clock: Manual
         writer.run_tx("seal", lambda tx: tx.chain.seal(9))
         assert ear.heads.get(timeout=TIMEOUT_S) == number
     assert ear.heads.empty()
-
-
-def test_what_is_waited_for_is_read_again_without_being_told(ear: Ear, writer: Store) -> None:
-    """Behind a pooler in transaction mode no notification arrives."""
-    touch(writer, "heart")
-    ear.start(reread_s=0.01)
-    assert ear.changed.empty()
-    ear.waited_for = {"heart": 1, "lungs": 1, "unknown": 1}
-    assert ear.changed.get(timeout=TIMEOUT_S) == ("heart", 2)
-    assert ear.listener.missed >= 1
 
 
 def test_a_reconnect_reads_again_at_once(

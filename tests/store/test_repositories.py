@@ -176,7 +176,7 @@ def test_due_rounds_are_collecting_and_past_their_deadline_or_overdue(store: Sto
     assert [r.number for r in store.read("aggregating", rounds_to_aggregate)] == [1]
 
 
-def test_deadline_and_overdue_mark_change_only_while_collecting(store: Store) -> None:
+def test_what_changes_in_which_state_of_a_round(store: Store) -> None:
     session, opened = open_round(store)
     assert store.run_tx("deadline", lambda tx: tx.rounds.set_deadline(opened.id, at(99)))
     assert store.run_tx("overdue", lambda tx: tx.rounds.set_overdue(opened.id, at(7)))
@@ -191,6 +191,16 @@ def test_deadline_and_overdue_mark_change_only_while_collecting(store: Store) ->
     assert not store.run_tx("move", lambda tx: tx.rounds.transition(*move))
     assert not store.run_tx("deadline", lambda tx: tx.rounds.set_deadline(opened.id, at(5)))
     assert not store.run_tx("overdue", lambda tx: tx.rounds.set_overdue(opened.id, at(5)))
+
+    # A transition out of aggregating drops the lease.
+    rid = opened.id
+    store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(0), **lease("t1")))
+    move = (rid, RoundState.AGGREGATING, RoundState.FAILED)
+    assert store.run_tx("move", lambda tx: tx.rounds.transition(*move))
+    assert not store.run_tx("finish", lambda tx: tx.rounds.finish(rid, "t1", 1.5, {}))
+    found = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
+    assert (found.state, found.lease_token) == (RoundState.FAILED, None)
+    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(99), **lease("t2")))
 
 
 def test_only_the_holder_renews_releases_and_finishes(store: Store) -> None:
@@ -243,18 +253,6 @@ def test_the_effort_is_of_the_rounds_answers_and_the_sessions_last_round_of_the_
     ):
         found = store.read("effort", lambda tx, asked=asked: tx.rounds.effort(asked))
         assert found == effort
-
-
-def test_a_transition_out_of_aggregating_drops_the_lease(store: Store) -> None:
-    _, opened = open_round(store, RoundState.AGGREGATING)
-    rid = opened.id
-    store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(0), **lease("t1")))
-    move = (rid, RoundState.AGGREGATING, RoundState.FAILED)
-    assert store.run_tx("move", lambda tx: tx.rounds.transition(*move))
-    assert not store.run_tx("finish", lambda tx: tx.rounds.finish(rid, "t1", 1.5, {}))
-    found = store.read("get", lambda tx: tx.rounds.get_by_id(rid))
-    assert (found.state, found.lease_token) == (RoundState.FAILED, None)
-    assert not store.run_tx("take", lambda tx: tx.rounds.take_lease(rid, at(99), **lease("t2")))
 
 
 def test_the_open_sessions_of_one_site_are_touched(store: Store) -> None:

@@ -140,30 +140,28 @@ def test_sqlite_waits_for_another_process_and_repeats(
     assert 0 < pauses[0] < pauses[1] < pauses[2] < 0.05
 
 
-def test_sqlite_gives_up_when_it_stays_busy(
-    sqlite_url: str, clock: ManualClock, other: sqlite3.Connection, pauses: list[float]
+def test_sqlite_gives_up_when_it_stays_busy_or_the_time_is_over(
+    sqlite_url: str,
+    clock: ManualClock,
+    other: sqlite3.Connection,
+    pauses: list[float],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     store = Store.open(sqlite_url, clock, busy_timeout_s=0.01, pause=pauses.append)
     with pytest.raises(StoreBusy, match="add: the database is busy"):
         store.run_tx("add", add("zurich"))
     assert names(store) == []  # readers are not in the writer's way
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "REPEAT_WITHIN_S", 0.0)
+        with pytest.raises(StoreBusy):
+            store.run_tx("late", add("zurich"))
+    assert counted(store, "late")["retries"] == 0
     other.execute("ROLLBACK")
     tried = module.MAX_ATTEMPTS - 1
     assert counted(store, "add") == {"calls": 1, "retries": tried, "failures": 1}
     assert len(pauses) == module.MAX_ATTEMPTS - 1
     store.run_tx("add", add("zurich"))
     store.close()
-
-
-@pytest.mark.usefixtures("other")
-def test_repetition_ends_in_time(
-    sqlite_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "REPEAT_WITHIN_S", 0.0)
-    with closing(Store.open(sqlite_url, clock, busy_timeout_s=0.01)) as store:
-        with pytest.raises(StoreBusy):
-            store.run_tx("add", add("zurich"))
-        assert counted(store, "add")["retries"] == 0
 
 
 @pytest.mark.parametrize("state", REPEATABLE.values(), ids=REPEATABLE.keys())

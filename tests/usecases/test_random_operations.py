@@ -259,19 +259,15 @@ class Trial:
 
 
 @pytest.mark.parametrize(
-    "seed", [*range(2), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(2, 12))]
+    ("seed", "database_url"),
+    [
+        *((seed, "sqlite") for seed in range(2)),
+        *(pytest.param(seed, "sqlite", marks=pytest.mark.long) for seed in range(2, 12)),
+        *((100, "postgresql"), pytest.param(101, "postgresql", marks=pytest.mark.long)),
+    ],
+    indirect=["database_url"],
 )
-def test_random_operations(direct: DirectApi, clock: ManualClock, seed: int) -> None:
-    trial = Trial(direct, clock, seed)
-    for _ in range(STEPS):
-        trial.step()
-        if trial.ended and trial.random.random() < 0.2:
-            break
-
-
-@pytest.mark.parametrize("database_url", ["postgresql"], indirect=True)
-@pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.long)])
-def test_random_operations_on_postgresql(both: DirectApi, clock: ManualClock, seed: int) -> None:
+def test_random_operations(both: DirectApi, clock: ManualClock, seed: int) -> None:
     trial = Trial(both, clock, seed)
     for _ in range(STEPS):
         trial.step()

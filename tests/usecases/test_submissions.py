@@ -37,19 +37,16 @@ def test_the_same_bytes_get_the_first_receipt_in_any_state(direct: DirectApi) ->
     assert refused(direct, "north", bodies["north"] + b" ").slug == "submission-differs"
 
 
-def test_other_bytes_are_refused_whatever_they_are(direct: DirectApi) -> None:
-    direct.session()
-    direct.answer("heart", "north")
-    for body in (b"nonsense", direct.body("heart", "north", media=JSON)):
-        assert refused(direct, "north", body).slug == "submission-differs"
-    participation.leave(direct.co, site("north"), "heart")
-    assert refused(direct, "north", b"x").slug == "submission-differs"
-
-
-def test_a_stored_answer_comes_before_the_end_of_the_session(direct: DirectApi) -> None:
+def test_other_bytes_are_refused_whatever_they_are_and_the_same_ones_known_for_good(
+    direct: DirectApi,
+) -> None:
     direct.session()
     body = direct.body("heart", "north")
     direct.put("heart", "north", body)
+    for other in (b"nonsense", direct.body("heart", "north", media=JSON)):
+        assert refused(direct, "north", other).slug == "submission-differs"
+    participation.leave(direct.co, site("north"), "heart")
+    assert refused(direct, "north", b"x").slug == "submission-differs"
     sessions.cancel_session(direct.co, ANALYST, "heart")
     assert not direct.put("heart", "north", body, 1).created
     assert refused(direct, "north", b"x").slug == "submission-differs"
