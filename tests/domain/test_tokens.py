@@ -15,11 +15,15 @@ OLD, NEW, OTHER = (secrets.token_bytes(32) for _ in range(3))
 @pytest.mark.parametrize(
     ("role", "prefix"), [(Role.SITE, "fcs_"), (Role.ANALYST, "fca_"), (Role.OPERATOR, "fco_")]
 )
-def test_a_token_names_its_role_and_reads_back(role: Role, prefix: str) -> None:
+def test_a_token_names_its_role_reads_back_and_is_unlike_any_other(role: Role, prefix: str) -> None:
     token = new_token(role)
     text = token.reveal()
     assert text.startswith(prefix)
     assert parse_token(text) == token
+    # Two tokens share nothing.
+    other = new_token(role)
+    assert token.id != other.id
+    assert token.secret != other.secret
 
 
 def test_a_cookie_is_no_token_and_a_token_no_cookie() -> None:
@@ -27,12 +31,6 @@ def test_a_cookie_is_no_token_and_a_token_no_cookie() -> None:
     assert parse_token(cookie.reveal(), cookie=True) == cookie
     assert parse_token(cookie.reveal()) is None
     assert parse_token(token.reveal(), cookie=True) is None
-
-
-def test_two_tokens_share_nothing() -> None:
-    one, two = new_token(Role.SITE), new_token(Role.SITE)
-    assert one.id != two.id
-    assert one.secret != two.secret
 
 
 @given(position=st.integers(0, 65), letter=st.sampled_from("0Aa_z~ é"))

@@ -1,8 +1,10 @@
 """A damaged SQLite file: refused at the start, and never served as if it were whole."""
 
+import os
 import shutil
 import sqlite3
 import threading
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -37,38 +39,40 @@ def write(store: Store) -> None:
     store.run_tx("write", lambda tx: tx.principals.add(Role.SITE, "zurich", ""))
 
 
-@pytest.mark.parametrize("tree", ["submissions", "ix_submissions_session_id"])
-def test_a_damaged_page_is_found_at_the_start(
-    sqlite_url: str, clock: ManualClock, tree: str
+def page(tree: str) -> Callable[[Path], None]:
+    return lambda path: overwrite(path, root_page(path, tree), b"\x5a" * 64)
+
+
+def cut(kept: float) -> Callable[[Path], None]:
+    return lambda path: os.truncate(path, int(path.stat().st_size * kept))
+
+
+def disagree(path: Path) -> None:
+    index = root_page(path, "sqlite_autoindex_principals_1")
+    overwrite(path, path.read_bytes().index(b"site-7", index), b"site-x")
+
+
+DAMAGES = {
+    "a table's page": page("submissions"),
+    "an index's page": page("ix_submissions_session_id"),
+    "an index unlike its table": disagree,
+    "most is cut off": cut(0.3),
+    "the end is cut off": cut(0.95),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
+def test_damage_is_found_at_the_start(
+    sqlite_url: str, clock: ManualClock, damage: Callable[[Path], None]
 ) -> None:
     path = filled(sqlite_url, clock)
     whole = path.read_bytes()
-    overwrite(path, root_page(path, tree), b"\x5a" * 64)
+    damage(path)
     with pytest.raises(DatabaseDamaged, match="fedclust-service restore"):
         Store.open(sqlite_url, clock, serving=True)
     # The refused file can be replaced at once.
     path.write_bytes(whole)
     Store.open(sqlite_url, clock, serving=True).close()
-
-
-def test_an_index_that_disagrees_with_its_table_is_found(
-    sqlite_url: str, clock: ManualClock
-) -> None:
-    path = filled(sqlite_url, clock)
-    index = root_page(path, "sqlite_autoindex_principals_1")
-    at = path.read_bytes().index(b"site-7", index)
-    overwrite(path, at, b"site-x")
-    with pytest.raises(DatabaseDamaged):
-        Store.open(sqlite_url, clock, serving=True)
-
-
-@pytest.mark.parametrize("kept", [0.3, 0.95])
-def test_a_truncated_file_is_found(sqlite_url: str, clock: ManualClock, kept: float) -> None:
-    path = filled(sqlite_url, clock)
-    with path.open("rb+") as file:
-        file.truncate(int(path.stat().st_size * kept))
-    with pytest.raises(DatabaseDamaged):
-        Store.open(sqlite_url, clock, serving=True)
 
 
 def test_damage_met_while_serving_stops_all_writing(sqlite_url: str, clock: ManualClock) -> None:

@@ -1,9 +1,8 @@
 """A populated coordinator, spoken to over plain HTTP: what the SDK would send, without the SDK.
 
-api = ApiCaller.at(base_url, operator_token)
-api.register("sites", "north", "south", "west"); api.register("analysts", "ada")
+api = ApiCaller.found(coordinator, ("north", "south", "west"))      # and the analyst ada
 api.define("ada", "heart", ["north", "south", "west"])
-for site in api.sites: api.join(site, "heart")
+for site in ("north", "south", "west"): api.join(site, "heart")
 body = api.answer("north", "heart")           # the honest answer to the open task
 api.put("north", "heart", 1, body)
 """

@@ -56,27 +56,23 @@ class ServerProcess:
     operator_token: str = ""
     empty: bool = False
     process: subprocess.Popen[bytes] | None = None
-    _port: int = 0
+    port: int = 0
 
     @property
     def log(self) -> Path:
         return self.data_dir.with_name(self.data_dir.name + ".log")
 
-    @property
-    def port(self) -> int:
-        return self._port
-
     def start(self) -> None:
         """Start and wait until requests are answered; AssertionError with its output if not."""
         ready = self.data_dir.with_name(self.data_dir.name + ".ready")
         ready.unlink(missing_ok=True)
-        self._port = self._port or lasting_port()
+        self.port = self.port or lasting_port()
         self.data_dir.parent.mkdir(parents=True, exist_ok=True)
         elsewhere = "FEDCLUST_DATABASE_URL" in self.env or "--database-url" in self.flags
         if not (self.empty or elsewhere or self.data_dir.exists()):
             create_sqlite(self.data_dir)
         with self.log.open("ab") as log:
-            place = ("--data-dir", str(self.data_dir), "--port", str(self._port))
+            place = ("--data-dir", str(self.data_dir), "--port", str(self.port))
             self.process = processes.popen(
                 [*self.command, "serve", *place, "--ready-file", str(ready), *self.flags],
                 stdout=log,
@@ -87,7 +83,7 @@ class ServerProcess:
         eventually(lambda: ready.exists() or self.process.poll() is not None, self.output)
         assert ready.exists(), f"the coordinator did not start:\n{self.output()}"
         self.base_url = ready.read_text("ascii").strip()
-        self._port = int(self.base_url.rpartition(":")[2])
+        self.port = int(self.base_url.rpartition(":")[2])
         token = re.search(r"operator token \(shown once\): (fco_\S+)", self.output())
         if token and not self.operator_token:
             self.operator_token = token[1]

@@ -365,8 +365,3 @@ def paged(read: Callable[..., Any], *asked: Any, limit: int) -> list[Any]:
 def chain(letters: str, first: int = 1) -> TableHeads:
     """Return heads of a table, one for each letter from ``a`` to ``f``."""
     return TableHeads(first=first, heads=tuple(each * 16 for each in letters))
-
-
-def unlike(body: Participation, **changes: Any) -> Participation:
-    """Return a declaration with some fields changed."""
-    return Participation(**{**body.model_dump(), "consents": body.consents, **changes})

@@ -25,7 +25,6 @@ from fedclust_service.usecases import admin, driver, participation, sessions, sw
 from fedclust_service.usecases import aggregation as module
 from fedclust_service.usecases import rounds as round_cases
 from fedclust_service.usecases.aggregation import (
-    AggregationOutcome,
     AggregationPool,
     Finished,
     Job,
@@ -124,14 +123,14 @@ def aggregating(direct: DirectApi, pool: Pool, hook: str = HANG, **options: Any)
 # --- the same bytes -------------------------------------------------------------------------------
 
 
-def both_ways() -> list[tuple[AggregationOutcome, AggregationOutcome]]:
-    """Return what each round of a session comes to, in this thread and in a process."""
+def test_a_process_computes_the_same_bytes(pool: Pool) -> None:
+    """What each round of a session comes to, in this thread and in a process."""
     sites = {f"s{i}": np.random.default_rng(i).normal(size=(60, 3)) + i for i in range(3)}
     config, policy = {"n_clusters": 4}, {"max_rounds": 2}
     request = session_request(*"abc", config=config, policy=policy, sites=sorted(sites))
     asked = freeze(request, 7)
     plan = plan_of(asked)
-    found, pool = [], AggregationPool(ManualClock().now)
+    found, processes = [], AggregationPool(ManualClock().now)
     for each in driven.drive(plan, sites).rounds:
         masks = {site: np.ones(3, dtype=np.bool_) for site in sites}
         job = a_job(asked, each.state, number=each.number, roster=tuple(sorted(sites)), masks=masks)
@@ -139,20 +138,14 @@ def both_ways() -> list[tuple[AggregationOutcome, AggregationOutcome]]:
             StoredAnswer(site, 5, payload_bytes(payload)) for site, payload in each.payloads.items()
         ]
         here = aggregate_round(plan, job, list(answers))
-        found.append((here, PooledAggregation(pool).run(job, len(answers), answers)))
-    pool.end_idle(timedelta(0))
-    return found
-
-
-def test_a_process_computes_the_same_bytes(pool: Pool) -> None:
-    pairs = both_ways()
+        assert PooledAggregation(processes).run(job, len(answers), answers) == here
+        found.append(here.what)
+    processes.end_idle(timedelta(0))
     assert len(pool.begun) == 1, "a process aggregates one round after the other"
     assert pool.begun[0].poll() is not None
-    assert len(pairs) >= 3
-    for here, there in pairs:
-        assert there == here
-    assert all(isinstance(here.what, Opening) for here, _ in pairs[:-1])
-    assert isinstance(pairs[-1][0].what, Finished)
+    assert len(found) >= 3
+    assert all(isinstance(what, Opening) for what in found[:-1])
+    assert isinstance(found[-1], Finished)
 
 
 def test_the_database_holds_the_same_bytes(both: DirectApi, pool: Pool) -> None:

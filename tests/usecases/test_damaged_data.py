@@ -77,9 +77,8 @@ def test_no_round_closes_on_a_changed_payload(both: DirectApi, large: bool) -> N
 
 def test_no_round_closes_on_a_payload_that_is_gone(direct: DirectApi) -> None:
     direct.answered(rounds=1)
-    gone = update(tables.submissions).where(tables.submissions.c.site == "west")
-    with direct.store._engines.write.begin() as connection:
-        connection.execute(gone.values(payload=None, payload_sha256=None))
+    for column in ("payload", "payload_sha256"):
+        change_stored(direct.store, "submissions", column, lambda _: None, site="west")
     direct.drive()
     failed(direct, "submission", "west")
 

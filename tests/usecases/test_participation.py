@@ -20,7 +20,7 @@ from fedclust_service.usecases.definitions import plan_for
 from fedclust_service.usecases.driver import load_round
 from support.databases import sqlite_first  # noqa: F401  # in place of database_url
 from usecases import counting_method
-from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site, unlike
+from usecases.direct_api import ANALYST, OPERATOR, DirectApi, refusal, site
 
 
 def refused(direct: DirectApi, who: str = "north", **changes: Any) -> Refusal:
@@ -44,7 +44,7 @@ def test_a_site_comes_back_with_the_same_declaration_alone(direct: DirectApi) ->
     direct.define(rounds=1)
     body = direct.consent("heart")
     first, _ = participation.join(direct.co, site("north"), "heart", body)
-    newer = unlike(body, sdk_version="2.0", methods={counting_method.NAME: (1, 2)})
+    newer = direct.consent("heart", sdk_version="2.0", methods={counting_method.NAME: (1, 2)})
     second, joined = participation.join(direct.co, site("north"), "heart", newer)
     assert not joined
     assert second == first
@@ -99,27 +99,18 @@ def test_an_sdk_without_a_version_is_told_which_one_to_install(
     assert f'pip install "fedclust=={version("fedclust")}"' in problem.detail
 
 
-@pytest.mark.parametrize(
-    ("features", "rules"),
-    [
+def test_features_and_band_that_a_site_declares_are_those_there_are(direct: DirectApi) -> None:
+    direct.define()
+    for features, rules in (
         (("age",), ["missing-feature"]),
         (("age", "chol", "sex"), ["unknown-feature"]),
         (("age", "chol", "age"), ["repeated-feature"]),
         ((), ["missing-feature", "missing-feature"]),
-    ],
-)
-def test_features_must_be_those_of_the_session(
-    direct: DirectApi, features: tuple[str, ...], rules: list[str]
-) -> None:
-    direct.define()
-    problem = refused(direct, features=features)
-    assert problem.slug == "invalid"
-    assert [error.rule for error in problem.errors] == rules
-    assert "sex" not in str(problem.errors)
-
-
-def test_the_size_band_is_one_of_the_bands(direct: DirectApi) -> None:
-    direct.define()
+    ):
+        problem = refused(direct, features=features)
+        assert problem.slug == "invalid"
+        assert [error.rule for error in problem.errors] == rules
+        assert "sex" not in str(problem.errors)
     problem = refused(direct, size_band="about 73")
     assert (problem.slug, problem.errors[0].pointer) == ("invalid", "/size_band")
     assert "73" not in problem.errors[0].message

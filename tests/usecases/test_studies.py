@@ -1,7 +1,6 @@
 """Studies and their sessions; sessions that are deleted and made again."""
 
 import json
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,6 +10,7 @@ from fedclust_service.domain.access import Role
 from fedclust_service.store import DataDamaged
 from fedclust_service.usecases import events, participation, sessions
 from support.clock import ManualClock
+from support.damage import change_stored
 from support.purpose import PURPOSE
 from usecases import counting_method
 from usecases.direct_api import ANALYST, OPERATOR, SITES, DirectApi, actor, paged, refusal, site
@@ -108,19 +108,12 @@ def test_a_study_is_deleted_only_without_sessions(study: DirectApi) -> None:
     assert sessions.create_study(study.co, ANALYST, body(title="Again"))[1]
 
 
-def test_a_damaged_study_is_refused_and_left_out_of_lists(
-    direct: DirectApi, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_damaged_study_is_refused_and_left_out_of_lists(direct: DirectApi) -> None:
     direct.register(*SITES)
     for name in ("hearts", "lungs"):
         sessions.create_study(direct.co, ANALYST, body(name))
-    real = sessions._study_definition
-
-    def damaged(found: Any) -> StudyCreate:
-        changed = replace(found, definition=found.definition.replace(b"Hearts", b"Harts"))
-        return real(changed if found.name == "hearts" else found)
-
-    monkeypatch.setattr(sessions, "_study_definition", damaged)
+    changed = {"change": lambda old: old.replace(b"Hearts", b"Harts"), "name": "hearts"}
+    change_stored(direct.store, "studies", "definition", **changed)
     with pytest.raises(DataDamaged):
         sessions.get_study(direct.co, ANALYST, "hearts")
     with pytest.raises(DataDamaged):
