@@ -122,23 +122,19 @@ class HostileCoordinator(FakeCoordinator):
 # --- tasks that were not consented to -------------------------------------------------------------
 
 
-def centroids(k: int, c: int | None = None) -> FloatArray:
-    rng = np.random.default_rng(0)
-    return rng.normal(size=(k, D) if c is None else (c, k, D))
+def centroids(*shape: int) -> FloatArray:
+    return np.random.default_rng(0).normal(size=(*shape, D))
 
 
-def closing(k: int) -> EvidenceTask:
-    part = EvaluationTask(centroids=centroids(k))
-    return EvidenceTask(n_clusters=np.zeros(0, dtype=np.int64), parts=(part,))
+CLOSING = (EvaluationTask(centroids=centroids(3)),)
 
 
 PREPARE = Question("prepare", PreparationTask())
 CELLS = Question("cells", CellsTask(n_clusters=3, n_init=3))
 STEP = Question("lloyd", StepTask(centroids=centroids(3)))
-EVALUATE = Question("evidence", closing(3))
-CANDIDATES = Question("candidates", CandidatesTask(centroids=centroids(3, 8)))
+EVALUATE = Question("evidence", EvidenceTask(n_clusters=np.zeros(0, dtype=np.int64), parts=CLOSING))
+CANDIDATES = Question("candidates", CandidatesTask(centroids=centroids(8, 3)))
 FKM = {"algorithm": "fkm"}
-LIMITED = {"space": Space.identity(D).model_copy(update={"limit": np.full(D, 100.0)})}
 SCALED = {"policy": {**POLICY, "scaling": "standard"}}
 SPACE = {"space": Space.identity(D).model_copy(update={"center": np.ones(D)})}
 
@@ -151,22 +147,10 @@ NOT_CONSENTED: dict[str, tuple[dict[str, Any], list[Question], Question]] = {
     "a fifth round": ({}, [CELLS, STEP, STEP, STEP], STEP),
     "a round after the evaluation": ({}, [CELLS, STEP, EVALUATE], STEP),
     "a second evaluation": ({}, [CELLS, STEP, EVALUATE], EVALUATE),
-    "an evaluation of 200 clusters": (
-        {},
-        [CELLS, STEP],
-        replace(EVALUATE, parameters=closing(200)),
-    ),
     "no evaluation": ({"config": {"n_clusters": 3, "evaluate": False}}, [CELLS, STEP], EVALUATE),
     "a preparation": ({}, [], PREPARE),
     "a second preparation": (SCALED, [PREPARE], PREPARE),
-    "a late preparation": (SCALED, [PREPARE, replace(CELLS, **LIMITED)], PREPARE),
     "another method's phase": ({}, [CELLS], CANDIDATES),
-    "a phase that there is not": ({}, [CELLS], replace(STEP, phase="rows")),
-    "a ninth candidate": (
-        FKM,
-        [CELLS, CANDIDATES],
-        replace(CANDIDATES, parameters=CandidatesTask(centroids=centroids(3, 9))),
-    ),
     "the paper's phases": (FKM, [CELLS], Question("seeds", SeedsTask())),
     "another space": ({}, [CELLS], replace(STEP, **SPACE)),
 }

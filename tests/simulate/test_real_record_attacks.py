@@ -11,22 +11,11 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.datasets import load_breast_cancer
 
-from fedclust.definition import freeze, plan_of
 from fedclust.local.simulate import simulate
-from fedclust.methods.common.kmeans_rounds import StepTask
-from fedclust.protection.columns import SourceColumn
-from fedclust.protection.table import form_table
-from fedclust.rounds import Plan
-from fedclust.rounds.site_points import released_points
-from fedclust.schema.encoding import Space
-from fedclust.schema.task import Points, SiteTask, row_points
-from support.definitions import session_request
-from support.driven import site_step
 from support.site_rows import breast_cancer
 
 P = 5
 D = 6
-FEATURES = [{"name": f"x{j}"} for j in range(D)]
 #: A sum belongs to a row where it agrees to this many standard deviations in every column.
 CLOSE = 1e-6
 
@@ -37,21 +26,6 @@ def patients(n: int = 150) -> FloatArray:
     """Return rows (n, d) of the breast cancer data, scaled."""
     X = load_breast_cancer().data[:n, :D]
     return np.asarray((X - X.mean(axis=0)) / X.std(axis=0))
-
-
-def plan(protection: str) -> Plan:
-    policy = {"scaling": "none", "protection": protection, "max_rounds": 1_000}
-    request = session_request(*FEATURES, algorithm="lloyd", policy=policy)
-    return plan_of(freeze(request, 0, simulated=True))
-
-
-def points(X: FloatArray, protection: str) -> Points:
-    if protection == "none":
-        return row_points(X)
-    sources = tuple(SourceColumn(f"x{j}", X[:, j]) for j in range(D))
-    table = form_table(sources, P)
-    values = np.column_stack([table.values(f"x{j}") for j in range(D)])
-    return released_points(values, table.sizes, plan(protection).features, table.neighbours)
 
 
 def sums_of(counts: Any, sums: Any) -> Iterator[tuple[int, FloatArray]]:
@@ -69,41 +43,6 @@ def recovered(sets: list[tuple[int, FloatArray]], X: FloatArray) -> set[int]:
             hits = np.flatnonzero((np.abs(X - vector) <= CLOSE).all(axis=1))
             found.update(int(hit) for hit in hits)
     return found
-
-
-def crafted_answers(X: FloatArray, protection: str, target: int) -> list[tuple[int, FloatArray]]:
-    """Return what a hostile coordinator learns by moving a centroid past one patient.
-
-    It knows the patient's values: the strongest attacker. Two centroids of each question cut the
-    space just before and just behind the patient, along each column.
-    """
-    session, own = plan(protection), points(X, protection)
-    sets: list[tuple[int, FloatArray]] = []
-    memory: dict[str, Any] = {}
-    number = 0
-    for j in range(D):
-        for side in (-1.0, 1.0):
-            direction = np.zeros(D)
-            direction[j] = 1.0
-            at = X[target] + side * 1e-9 * direction
-            number += 1
-            task = SiteTask(
-                "lloyd",
-                StepTask(centroids=np.stack([at - 3.0 * direction, at + 3.0 * direction])),
-                space=Space.identity(D),
-            )
-            payload, memory = site_step(session, task, own, "a", number, p=P, memory=memory)
-            sets += sums_of(payload.counts, payload.sums)
-    return sets
-
-
-@pytest.mark.parametrize("protection", ["groups", "none"])
-def test_crafted_centroids_give_no_real_record(protection: str) -> None:
-    X = patients()
-    found: set[int] = set()
-    for target in range(0, 150, 15):
-        found |= recovered(crafted_answers(X, protection, target), X)
-    assert bool(found) == (protection == "none")
 
 
 @pytest.mark.parametrize("protection", ["groups", "none"])
