@@ -165,6 +165,8 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
     assert code == 0, err
     assert "1 row lies outside what the model saw, most often in age (1)" in err
     assert "1 of its 2 values lies outside the session's bounds" in err
+    assert "right column" not in err
+    assert "row number" not in err
     assert "2 rows labelled: labels.csv" in err
     with (folder / "labels.csv").open(newline="") as file:
         rows = {row["mrn"]: row for row in csv.DictReader(file)}
@@ -213,6 +215,8 @@ def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) ->
     for words in (given, (*given, "--probabilities"), (*given, "--probabilities")):
         code, _, err = run("soft.fedclust", *words)
         assert code == 0, err
+    said = run("soft.fedclust", *given[:2], "--out", "numbered.csv")[2]
+    assert "row number only; give --id-column to name the rows" in said
     with (folder / "soft-labels.csv").open(newline="") as file:
         rows = {row["mrn"]: row for row in csv.DictReader(file)}
     expected = found.probabilities([[2.0, 2.1], [4.0, 4.0]])
