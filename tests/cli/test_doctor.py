@@ -1,12 +1,9 @@
 """What ``doctor`` finds, line by line."""
 
 import errno
-import ssl
 import sys
-import threading
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +21,7 @@ from fedclust.wire import models
 from support.certificates import Authority
 from support.cohorts import persons, source_of
 from support.fake_coordinator import answer, in_json, refusal
+from support.proxies import served
 
 
 class Clinic(httpx.BaseTransport):
@@ -231,26 +229,10 @@ def test_the_last_line_says_what_it_comes_to() -> None:
 
 def test_a_certificate_that_ends_soon(visit: Visit) -> None:
     authority = Authority(visit.place / "pki")
-    pair = authority.issue("localhost", name="server")
-    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    context.load_cert_chain(pair.cert, pair.key)
-
-    class Answers(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            said = visit.clinic.handle_request(httpx.Request("GET", f"http://x{self.path}"))
-            self.send_response_only(said.status_code)
-            for name, value in said.headers.items():
-                self.send_header(name, value)
-            self.end_headers()
-            self.wfile.write(said.read())
-
-    with HTTPServer(("127.0.0.1", 0), Answers) as server:
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        visit.transport = None
-        url = f"https://localhost:{server.server_port}"
+    pair = authority.issue("127.0.0.1", name="server")
+    visit.transport = None
+    with served(visit.clinic, pair) as url:
         lines, code = visit.findings(url, ca_bundle=authority.bundle)
-        server.shutdown()
     assert (lines["tls"][0], lines["token"][0], code) == ("warning", "ok", 0)
     assert "expires in 9 days" in lines["tls"][1]
 

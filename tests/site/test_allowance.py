@@ -4,6 +4,7 @@ import itertools
 import shutil
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -450,48 +451,38 @@ def test_a_state_rolled_back_around_a_charge_has_not_the_accepted_chain(
 
 
 def test_two_sessions_at_once_never_get_the_same_points(hospital: Hospital, table: str) -> None:
-    for n in range(5):
-        hospital.charges.raise_limit(table, 60, "Dr Levi", NOW)
-        before = hospital.left(table)
-        asked = [question(f"{n}-{place}", before // 2 + 1) for place in range(4)]
-        got: list[bool] = []
-        start = threading.Barrier(len(asked))
+    start = threading.Barrier(4)
 
-        def join(mine: Question, start: Any = start, got: list[bool] = got) -> None:
-            there = Hospital(hospital.state.directory)
-            start.wait()
-            got.append(there.charge(table, mine))
+    def join(asked: Question) -> bool:
+        there = Hospital(hospital.state.directory)
+        start.wait()
+        return there.charge(table, asked)
 
-        threads = [threading.Thread(target=join, args=(each,)) for each in asked]
-        for each in threads:
-            each.start()
-        for each in threads:
-            each.join()
-        assert sorted(got) == [False, False, False, True]
+    with ThreadPoolExecutor(4) as pool:
+        for n in range(5):
+            hospital.charges.raise_limit(table, 60, "Dr Levi", NOW)
+            more = hospital.left(table) // 2 + 1
+            got = pool.map(join, [question(f"{n}-{place}", more) for place in range(4)])
+            assert sorted(got) == [False, False, False, True]
     assert hospital.of(table).spent <= hospital.of(table).limit
 
 
 def test_noise_and_giving_back_exclude_each_other(hospital: Hospital, table: str) -> None:
-    for n in range(6):
-        asked = question(f"s{n}", 5)
-        hospital.charge(table, asked)
-        start, drawn = threading.Barrier(2), []
+    start = threading.Barrier(2)
 
-        def draw(mine: Question = asked, start: Any = start, drawn: list[str] = drawn) -> None:
-            there = Hospital(hospital.state.directory)
-            start.wait()
-            try:
-                there.draw(table, mine)
-            except errors.StateError:
-                return
-            drawn.append(mine.session)
-
-        thread = threading.Thread(target=draw)
-        thread.start()
+    def draw(asked: Question) -> None:
+        there = Hospital(hospital.state.directory)
         start.wait()
-        returned = hospital.charges.give_back(asked.key, NOW, ended=True)
-        thread.join()
-        assert bool(returned) != bool(drawn)
+        there.draw(table, asked)
+
+    with ThreadPoolExecutor(1) as pool:
+        for n in range(6):
+            asked = question(f"s{n}", 5)
+            hospital.charge(table, asked)
+            drawn = pool.submit(draw, asked)
+            start.wait()
+            returned = hospital.charges.give_back(asked.key, NOW, ended=True)
+            assert type(drawn.exception()) is (errors.StateError if returned else type(None))
 
 
 def test_a_kill_at_any_write_of_a_charge_or_its_return(

@@ -1,8 +1,8 @@
 """The ledger's chain: what was done to a line is found, and a crash is not taken for it."""
 
 import sqlite3
-import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -147,11 +147,8 @@ def test_two_processes_append_one_after_the_other(tmp_path: Path) -> None:
         for number in range(20):
             Ledger(SiteState(tmp_path)).append({"session": name, "round": number})
 
-    threads = [threading.Thread(target=write, args=(name,)) for name in "abc"]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, "abc"))
     ledger = Ledger(SiteState(tmp_path))
     assert ledger.verify() == []
     assert len(list(ledger.read())) == 60
