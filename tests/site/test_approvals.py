@@ -1,10 +1,8 @@
 """Two people at a site: one reviews, another approves; without that nothing is sent."""
 
 import dataclasses
-import io
-import os
 import sys
-import threading
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from fedclust.site.ledger import Ledger
 from fedclust.site.settings import settings_path
 from fedclust.site.state import state_directory
 from fedclust.wire.models import TaskResponse
+from support.command_line import Terminal
 from support.fake_coordinator import FakeCoordinator, three_clusters
 from support.ledgers import body_lines
 
@@ -325,42 +324,17 @@ def test_a_session_that_was_joined_resumes_without_asking(
     assert site.participate("heart", MINE).labels_ is not None
 
 
-@pytest.mark.skipif(not hasattr(os, "openpty"), reason="POSIX terminals")
-@pytest.mark.parametrize(("typed", "agreed"), [(b"what\nyes\n", True), (b"n\n", False)])
+@pytest.mark.parametrize(("typed", "agreed"), [("what\nyes\n", True), ("n\n", False)])
 def test_in_a_terminal_python_shows_what_is_asked_and_asks(
-    site: Site, fake: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, typed: bytes, agreed: bool
+    site: Site, fake: FakeCoordinator, monkeypatch: pytest.MonkeyPatch, typed: str, agreed: bool
 ) -> None:
-    keyboard, terminal = os.openpty()
-    shown = b""
-
-    def read() -> None:
-        nonlocal shown
-        # A terminal whose other end is closed raises an error on Linux.
-        try:
-            while more := os.read(keyboard, 4096):
-                shown += more
-        except OSError:
-            pass
-
-    reader = threading.Thread(target=read)
-    reader.start()
-    with (
-        os.fdopen(terminal, "r", encoding="utf-8", closefd=False) as keys,
-        io.TextIOWrapper(io.FileIO(terminal, "w", closefd=False), "utf-8") as screen,
-    ):
-        monkeypatch.setattr(sys, "stdin", keys)
-        monkeypatch.setattr(sys, "stderr", screen)
-        os.write(keyboard, typed)
-        if agreed:
+    screen = Terminal()
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "stdin", Terminal(typed))
+        patch.setattr(sys, "stderr", screen)
+        with nullcontext() if agreed else pytest.raises(errors.ConsentDeclined):
             site.participate("heart", MINE)
-        else:
-            with pytest.raises(errors.ConsentDeclined):
-                site.participate("heart", MINE)
-        monkeypatch.undo()
-    os.close(terminal)
-    reader.join()
-    os.close(keyboard)
-    text = " ".join(shown.decode().split())
+    text = " ".join(screen.getvalue().split())
     assert fake.sha256 in text
     assert "groups of at least 5 similar persons" in text
     assert text.count("Does this site take part? [y/N]") == (2 if agreed else 1)
