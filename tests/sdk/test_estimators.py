@@ -1,7 +1,6 @@
 """Estimators: scikit-learn's own checks, the same numbers as `simulate`, and a live session."""
 
 import pickle
-from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +22,7 @@ from fedclust.local.estimators import FederatedKMeans, FederatedSpectralClusteri
 from fedclust.result.session_result import SessionResult
 from fedclust.site import Site
 from fedclust.wire import codec
-from support.consortium import Consortium, columns
+from support.consortium import Consortium
 from support.local_coordinator import local_coordinator
 from support.site_rows import blobs, breast_cancer
 from support.timeouts import TIMEOUT_S
@@ -266,52 +265,9 @@ def test_persons_count_and_not_rows() -> None:
     assert {entry.site for entry in found.trace_ if entry.payload is not None} == {"b", "c"}
 
 
-def _live(
-    place: Path, names: Iterable[str], fit: Callable[[Site, str], FederatedKMeans], **asked: Any
-) -> dict[str, FederatedKMeans]:
-    """Return the estimators of all sites, each of which took part in a session at once."""
-    with local_coordinator(place / "coordinator", threads=True) as local:
-        there = Consortium.found(local.base_url, local.operator_token, tuple(names))
-        there.create("live", 2, **asked)
-
-        def take_part(name: str) -> FederatedKMeans:
-            with Site(there.url, there.site_tokens[name], state_dir=place / name) as site:
-                return fit(site, name)
-
-        with ThreadPoolExecutor() as pool:
-            return dict(zip(names, pool.map(take_part, names, timeout=TIMEOUT_S), strict=True))
-
-
-def test_in_a_live_session_it_is_one_site(tmp_path: Path) -> None:
-    sites, rows, names = _sites()
-
-    def fit(site: Site, name: str) -> FederatedKMeans:
-        given: dict[str, Any] = {"coordinator": site, "session": "live"}
-        if name == "a":
-            with pytest.raises(ValueError, match="n_clusters 3"):
-                FederatedKMeans(4).fit(sites["a"], **given)
-            assert [row.site_state for row in site.status("live")] == ["invited"]
-        return FederatedKMeans(3).fit(sites[name], consent=True, **given)
-
-    models = _live(tmp_path, sites, fit, algorithm="fkm", config={"n_clusters": 3})
-    expected = FederatedKMeans(3, random_state=7, features=columns(2)).fit(rows, sites=names)
-
-    assert set(models) == set(sites)
-    for name, model in models.items():
-        np.testing.assert_array_equal(model.cluster_centers_, expected.cluster_centers_)
-        np.testing.assert_array_equal(model.labels_, expected.labels_[names == name])
-    result = models["a"].result_
-    assert isinstance(result, SessionResult)
-    result.save(tmp_path / "saved")
-    loaded = FederatedKMeans.from_result(SessionResult.load(tmp_path / "saved"))
-    np.testing.assert_array_equal(loaded.predict(rows), expected.predict(rows))
-    np.testing.assert_array_equal(loaded.transform(rows), expected.transform(rows))
-    assert loaded.get_params()["n_clusters"] == 3
-    assert not hasattr(loaded, "labels_")
-    assert clone(loaded).get_params().keys() == loaded.get_params().keys()
-
-
-def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path: Path) -> None:
+def test_in_a_live_session_it_is_one_site_and_reads_frames_as_the_session_does(
+    tmp_path: Path,
+) -> None:
     """The estimator was told of no features: the session's definition has them."""
     rng = np.random.default_rng(1)
     features = [{"name": "pain", "kind": "categorical", "levels": ["none", "bad"]}, {"name": "u"}]
@@ -326,24 +282,44 @@ def test_after_a_live_session_frames_are_read_as_the_session_reads_them(tmp_path
             }
         )
 
-    def fit(site: Site, name: str) -> FederatedKMeans:
-        model = FederatedKMeans(2, method="lloyd")
-        return model.fit(frames[name], coordinator=site, session="live", consent=True)
+    def take_part(name: str) -> FederatedKMeans:
+        with Site(there.url, there.site_tokens[name], state_dir=tmp_path / name) as site:
+            given: dict[str, Any] = {"coordinator": site, "session": "live"}
+            if name == "a":
+                with pytest.raises(ValueError, match="n_clusters 2"):
+                    FederatedKMeans(4, method="lloyd").fit(frames["a"], **given)
+                assert [row.site_state for row in site.status("live")] == ["invited"]
+            return FederatedKMeans(2, method="lloyd").fit(frames[name], consent=True, **given)
 
-    asked = {"config": {"n_clusters": 2}, "features": features, "policy": {"missing": "drop"}}
-    models = _live(tmp_path, frames, fit, **asked)
-    model = models["a"]
-    kept = pickle.loads(pickle.dumps(model))  # noqa: S301
+    with local_coordinator(tmp_path / "coordinator", threads=True) as local:
+        there = Consortium.found(local.base_url, local.operator_token, tuple(frames))
+        asked = {"config": {"n_clusters": 2}, "features": features, "policy": {"missing": "drop"}}
+        there.create("live", 2, **asked)
+        with ThreadPoolExecutor() as pool:
+            models = dict(zip(frames, pool.map(take_part, frames, timeout=TIMEOUT_S), strict=True))
 
+    local_fit = FederatedKMeans(
+        2, method="lloyd", features=features, missing="drop", random_state=7
+    ).fit(frames)
+    model, labels = models["a"], np.split(local_fit.labels_, 3)
     assert list(model.feature_names_in_) == ["pain", "u"]
-    for name, frame in frames.items():
-        np.testing.assert_array_equal(model.predict(frame), models[name].labels_)
-        np.testing.assert_array_equal(kept.predict(frame), models[name].labels_)
+    model.result_.save(tmp_path / "saved")
+    loaded = FederatedKMeans.from_result(SessionResult.load(tmp_path / "saved"))
+    kept = pickle.loads(pickle.dumps(model))  # noqa: S301
+    for (name, frame), expected in zip(frames.items(), labels, strict=True):
+        np.testing.assert_array_equal(models[name].labels_, expected)
+        np.testing.assert_array_equal(models[name].cluster_centers_, local_fit.cluster_centers_)
+        for each in (model, kept, loaded):
+            np.testing.assert_array_equal(each.predict(frame), expected)
     found = model.transform(frames["b"][["pain", "u"]])
-    np.testing.assert_array_equal(found.argmin(axis=1), models["b"].labels_)
+    np.testing.assert_array_equal(found, local_fit.transform(frames["b"]))
+    np.testing.assert_array_equal(found, loaded.transform(frames["b"]))
     assert (model.predict(frames["b"].assign(pain="worse")) == -1).all()
     # Whoever gets the pickle gets no rows with it.
     assert frames["a"]["u"].to_numpy()[:1].tobytes() not in pickle.dumps(model)
+    assert loaded.get_params()["n_clusters"] == 2
+    assert not hasattr(loaded, "labels_")
+    assert clone(loaded).get_params().keys() == loaded.get_params().keys()
 
 
 def test_an_estimator_of_spectral_clustering_has_no_distances() -> None:
