@@ -54,24 +54,12 @@ def sessions(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(("method", "options"), ALL, ids=IDS)
+@pytest.mark.parametrize(("method", "options"), ALL + SWEEPS, ids=IDS + SWEEP_IDS)
 @given(session=sessions())
 @settings(max_examples=6)
 def test_a_session_ends_well_or_says_why(
     method: str, options: dict[str, Any], session: dict[str, Any]
 ) -> None:
-    _ends_well_or_says_why(method, options, session)
-
-
-@pytest.mark.parametrize(("method", "options"), SWEEPS, ids=SWEEP_IDS)
-@given(session=sessions())
-@settings(max_examples=4)
-def test_so_does_a_sweep(method: str, options: dict[str, Any], session: dict[str, Any]) -> None:
-    """Each example is as many as it has Ks."""
-    _ends_well_or_says_why(method, options, session)
-
-
-def _ends_well_or_says_why(method: str, options: dict[str, Any], session: dict[str, Any]) -> None:
     session = {**session, "config": {**session["config"], **options}}
     reason = None
     try:

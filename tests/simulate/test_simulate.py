@@ -14,7 +14,6 @@ from support.points import of_rows, repeated
 from support.site_rows import blobs, breast_cancer, central_lloyd, pooled
 
 CENTRES = np.array([[0.0, 0.0], [6.0, 0.0], [0.0, 6.0], [6.0, 6.0]])
-EXACT = {"protection": "none"}
 
 
 def lloyd(sites: Any, n_clusters: int, **how: Any) -> SessionResult:
@@ -29,50 +28,38 @@ def _pooled_labels(result: SessionResult) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("n_clusters", "seed"), [(2, 1), (3, 2), (5, 7)])
-@pytest.mark.parametrize("scaling", ["none", "standard"])
-def test_unprotected_it_equals_central_lloyd_on_the_rows(
-    n_clusters: int, seed: int, scaling: str
+@pytest.mark.parametrize(
+    ("protection", "scaling"), [("none", "none"), ("none", "standard"), ("groups", "none")]
+)
+def test_it_equals_central_lloyd_on_the_rows_or_the_points_of_all_sites(
+    n_clusters: int, seed: int, protection: str, scaling: str
 ) -> None:
     sites = breast_cancer(seed)
-    X = pooled(sites)
-    start = X[np.random.default_rng(seed).choice(len(X), n_clusters, replace=False)]
+    exact = protection == "none"
+    points = pooled({name: X if exact else repeated(of_rows(X)) for name, X in sites.items()})
+    start = points[np.random.default_rng(seed).choice(len(points), n_clusters, replace=False)]
     result = simulate(
         "lloyd",
         sites,
         config={"n_clusters": n_clusters, "start": "given", "centroids": start, "tol": 0.0},
-        policy={**EXACT, "scaling": scaling, "max_rounds": 500},
+        policy={"protection": protection, "scaling": scaling, "max_rounds": 500},
     )
-    center, scale = (X.mean(axis=0), X.std(axis=0)) if scaling == "standard" else (0.0, 1.0)
-    centroids, labels, inertia = central_lloyd((X - center) / scale, (start - center) / scale)
+    center, scale = 0.0, 1.0
+    if scaling == "standard":
+        center, scale = points.mean(axis=0), points.std(axis=0)
+    centroids, labels, inertia = central_lloyd((points - center) / scale, (start - center) / scale)
     order = np.lexsort(centroids.T[::-1])
 
     assert result.stopped_because_ == "converged"
-    assert result.quality_.n_rows == len(X)
+    assert result.quality_.n_rows == len(points)
     np.testing.assert_allclose(result.result.centroids, centroids[order], rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(
         result.cluster_centers_, centroids[order] * scale + center, rtol=1e-10
     )
-    np.testing.assert_array_equal(_pooled_labels(result), np.argsort(order)[labels])
     assert result.inertia_ == pytest.approx(inertia, rel=1e-10)
     assert result.sizes_ == tuple(np.bincount(labels)[order])
-
-
-def test_protected_it_equals_central_lloyd_on_the_points_of_all_sites() -> None:
-    sites = breast_cancer()
-    X = np.concatenate([repeated(of_rows(sites[site])) for site in sorted(sites)])
-    start = X[np.random.default_rng(2).choice(len(X), 4, replace=False)]
-    result = simulate(
-        "lloyd",
-        sites,
-        config={"n_clusters": 4, "start": "given", "centroids": start, "tol": 0.0},
-        policy={"scaling": "none", "max_rounds": 500},
-    )
-    centroids, labels, inertia = central_lloyd(X, start)
-    order = np.lexsort(centroids.T[::-1])
-
-    np.testing.assert_allclose(result.cluster_centers_, centroids[order], rtol=1e-10)
-    assert result.sizes_ == tuple(np.bincount(labels)[order])
-    assert result.inertia_ == pytest.approx(inertia, rel=1e-10)
+    if exact:
+        np.testing.assert_array_equal(_pooled_labels(result), np.argsort(order)[labels])
 
 
 def test_an_offset_of_1e8_changes_nothing_but_the_offset() -> None:
