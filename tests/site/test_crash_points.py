@@ -7,6 +7,7 @@ without anything sent that was not written first.
 """
 
 from collections import defaultdict
+from contextlib import suppress
 from itertools import count
 from pathlib import Path
 from shutil import copytree
@@ -136,18 +137,12 @@ def test_dying_again_and_again(tmp_path: Path) -> None:
     calm = World(tmp_path / "calm")
     labels = calm.run()
     world = World(tmp_path / "state")
-    deaths = 0
-    while True:
+    for deaths in range(200):
         world.step, world.dies_at = 0, 24 + deaths % 7
-        try:
-            ended = world.run()
-        except Death:
-            deaths += 1
-            assert deaths < 200
-            continue
-        break
-    assert deaths > 5
-    np.testing.assert_array_equal(ended, labels)
+        with suppress(Death):
+            np.testing.assert_array_equal(world.run(), labels)
+            break
+    assert 5 < deaths < 199
     assert without_noise(world.fake.accepted) == without_noise(calm.fake.accepted)
     assert len({body for _, body in world.fake.puts}) == len(calm.fake.accepted)
     assert Ledger(SiteState(world.directory)).verify() == []
