@@ -134,18 +134,7 @@ def test_a_study_is_checked() -> None:
             "/defaults/config",
             'unknown option of this variant "candidats": did you mean "candidates"',
         ),
-        (
-            {"algorithm": "lloyd", "config": {"n_init": 0}},
-            "/defaults/config/n_init",
-            "greater than or equal to 1",
-        ),
         ({"policy": {"min_sites": 4}}, "/defaults/policy/min_sites", "fewer sites (3)"),
-        ({"policy": {"min_group_size": 2}}, "/defaults/policy/min_group_size", "at least 3"),
-        (
-            {"algorithm": "lloyd", "policy": {"missing": "mask"}},
-            "/defaults/policy/missing",
-            "needs every feature",
-        ),
     ],
 )
 def test_defaults_that_no_session_could_have_are_refused(
