@@ -468,36 +468,35 @@ def test_a_smallest_count_below_2_is_refused(tmp_path: Path, number: int) -> Non
 
 
 @pytest.mark.parametrize(
-    ("state", "kind"), [("failed", errors.SessionFailed), ("cancelled", errors.SessionCancelled)]
+    ("field", "value", "kind", "reason"),
+    [
+        ("state", "failed", errors.SessionFailed, "too_few_contributors"),
+        ("state", "cancelled", errors.SessionCancelled, None),
+        ("presence", "left", errors.SiteLeft, "left"),
+        ("presence", "excluded", errors.SiteLeft, "excluded"),
+    ],
 )
-def test_a_session_that_ends_otherwise(tmp_path: Path, state: str, kind: Any) -> None:
-    fake = coordinator()
+@pytest.mark.parametrize("rounds", [0, 2])
+def test_a_session_that_ends_otherwise_or_for_this_site(
+    tmp_path: Path,
+    fake: FakeCoordinator,
+    field: str,
+    value: str,
+    kind: Any,
+    reason: Any,
+    rounds: int,
+) -> None:
+    fake.failure = "too_few_contributors"
 
-    def end(progress: Progress) -> None:
-        if progress.event == "sent" and progress.round == 2:
-            fake.state, fake.failure = state, "too_few_contributors"
+    def end(progress: Progress | None = None) -> None:
+        if progress is None or (progress.event, progress.round) == ("sent", rounds):
+            setattr(fake, field, value)
 
+    if not rounds:
+        end()
     caught = refused(fake, tmp_path, kind, on_progress=end)
-    assert caught.session == "heart"
-    if state == "failed":
-        assert caught.reason == "too_few_contributors"
-    assert len(fake.accepted) == 2
-
-
-@pytest.mark.parametrize("state", ["left", "excluded"])
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_a_site_that_is_no_longer_part(tmp_path: Path, state: str, when: str) -> None:
-    fake = coordinator()
-
-    def end(progress: Progress) -> None:
-        if progress.event == "sent":
-            fake.presence = state
-
-    if when == "before":
-        fake.presence = state
-    caught = refused(fake, tmp_path, errors.SiteLeft, on_progress=end)
-    assert caught.reason == state
-    assert len(fake.puts) == (when == "during")
+    assert (caught.session, getattr(caught, "reason", None)) == ("heart", reason)
+    assert len(fake.puts) == rounds
 
 
 # --- refusals of a submission ---------------------------------------------------------------------
@@ -661,27 +660,23 @@ def test_a_least_group_size_in_the_settings_allows_no_exact_rows(tmp_path: Path)
     assert fake.joined is None
 
 
-def change(directory: Path, *statements: str) -> None:
-    """Change the state as no program of fedclust does."""
-    with SiteState(directory).write() as connection:
-        for statement in statements:
-            connection.execute(statement)
-
-
 LOST = {
     "all": ("DELETE FROM answers", "DELETE FROM sessions"),
     "the record": ("DELETE FROM sessions",),
     "the last round": ("DELETE FROM answers WHERE round = (SELECT max(round) FROM answers)",),
     "one in the middle": ("DELETE FROM answers WHERE round = 2",),
+    "half of each line of the ledger": ("UPDATE ledger SET text = substr(text, 20)",),
 }
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_journal_that_lacks_a_sent_round_is_refused(tmp_path: Path, lost: str) -> None:
+def test_a_state_that_lacks_what_was_sent_is_refused(tmp_path: Path, lost: str) -> None:
     fake = interrupted(tmp_path, after=3)
-    change(tmp_path, "PRAGMA foreign_keys = OFF", *LOST[lost])
+    with SiteState(tmp_path).write() as connection:
+        for statement in ("PRAGMA foreign_keys = OFF", *LOST[lost]):
+            connection.execute(statement)
     sent = len(fake.puts)
-    refused(fake, tmp_path, errors.StateDamaged)
+    refused(fake, tmp_path, errors.StateDamaged, "ledger" if "ledger" in lost else None)
     assert len(fake.puts) == sent
 
 
@@ -710,14 +705,6 @@ def test_damage_of_the_journal_stops_the_site(tmp_path: Path, table: str, column
     with state.write() as connection:
         connection.execute(put, (sound, row))
     fake.site(tmp_path).participate("heart", MINE, consent=True)
-
-
-def test_a_damaged_ledger_stops_the_site(tmp_path: Path) -> None:
-    fake = interrupted(tmp_path, after=2)
-    change(tmp_path, "UPDATE ledger SET text = substr(text, 20)")
-    sent = len(fake.puts)
-    refused(fake, tmp_path, errors.StateDamaged, "ledger")
-    assert len(fake.puts) == sent
 
 
 def test_another_journal_that_answers_meanwhile_is_noticed(tmp_path: Path) -> None:

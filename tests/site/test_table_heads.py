@@ -1,6 +1,5 @@
 """The heads of a site's table: chained over its changes, stored before they are sent."""
 
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -141,30 +140,3 @@ def test_a_change_that_another_process_stores_meanwhile_refuses_nobody(tmp_path:
     take_part(fake, tmp_path / "a")
     assert [each.last for each in sent] == [1, 2]
     assert fake.joined.heads == stored(tmp_path / "a")
-
-
-def test_a_store_that_is_restored_in_mid_session_is_noticed_before_anything_is_sent(
-    tmp_path: Path,
-) -> None:
-    fake = another()
-    state, backup = tmp_path / "a", tmp_path / "backup"
-    fake.stop_at("/task")
-    with pytest.raises(ZeroDivisionError):
-        take_part(fake, tmp_path / "a")
-    assert fake.presence == "joined"
-    shutil.copytree(state, backup)
-    take_part(another(), tmp_path / "a", n=100)
-    accepted = stored(tmp_path / "a")
-
-    shutil.rmtree(state)
-    shutil.copytree(backup, state)
-
-    def compares(request: httpx.Request) -> httpx.Response | None:
-        if joins(request) and sent_heads(request).at(accepted.last) != accepted.heads[-1]:
-            return refusal("table-changed")
-        return None
-
-    fake.before = compares
-    with pytest.raises(errors.TableChanged):
-        take_part(fake, state)
-    assert fake.puts == []
