@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fedclust import errors
-from fedclust.client.http import ConnectionOptions, Http
-from fedclust.site import Site, prepare
+from fedclust.site import prepare
 from fedclust.site.allowance import Allowance, allowance_of
 from fedclust.site.backup import back_up, restore
 from fedclust.site.charges import Charges
@@ -21,6 +20,7 @@ from fedclust.site.state import SiteState
 from fedclust.wire.models import Page, Participation, SiteTableInfo
 from support.fake_coordinator import (
     EPOCH,
+    URL,
     FakeCoordinator,
     another,
     answer,
@@ -36,7 +36,7 @@ FEATURES = (
     {"name": "died", "kind": "binary", "role": "outcome"},
 )
 IDS = [f"p{i}" for i in range(80)]
-FIRST, SECOND = "https://first.example", "https://second.example"
+SECOND = "https://second.example"
 
 
 def rows(n: int) -> np.ndarray:
@@ -64,15 +64,9 @@ def coordinator(**definition: Any) -> FakeCoordinator:
     return another(OTHERS, features=FEATURES, **definition)
 
 
-def site_at(fake: FakeCoordinator, place: Path, url: str = FIRST) -> Site:
-    options = ConnectionOptions(give_up_after_s=0.0)
-    http = Http(url, "fcs_secret", options, transport=fake, sleep=lambda _seconds: None)
-    return Site(http=http, state_dir=place, now=lambda: EPOCH)
-
-
-def take_part(fake: FakeCoordinator, place: Path, url: str = FIRST, **more: Any) -> Any:
+def take_part(fake: FakeCoordinator, place: Path, url: str = URL, **more: Any) -> Any:
     options = {"person": IDS, "consent": True, **more}
-    return site_at(fake, place, url).participate("heart", MINE, **options)
+    return fake.site(place, url=url).participate("heart", MINE, **options)
 
 
 def cancelled(fake: FakeCoordinator) -> FakeCoordinator:
@@ -86,7 +80,7 @@ def cancelled(fake: FakeCoordinator) -> FakeCoordinator:
     return fake
 
 
-def join_only(fake: FakeCoordinator, place: Path, url: str = FIRST, **more: Any) -> None:
+def join_only(fake: FakeCoordinator, place: Path, url: str = URL, **more: Any) -> None:
     fake.stop_at("/task")
     with pytest.raises(ZeroDivisionError):
         take_part(fake, place, url, **more)
@@ -139,7 +133,7 @@ def test_nothing_is_charged_by_a_check_without_consent_or_without_outcomes(
     tmp_path: Path, points: dict[str, int]
 ) -> None:
     fake = coordinator()
-    request = site_at(fake, tmp_path).check("heart", MINE, person=IDS)
+    request = fake.site(tmp_path).check("heart", MINE, person=IDS)
     assert (request.points, request.points_left, request.points_short) == (60, 100, False)
     with pytest.raises(errors.ConsentDeclined):
         take_part(fake, tmp_path, consent=False)
@@ -151,11 +145,11 @@ def test_nothing_is_charged_by_a_check_without_consent_or_without_outcomes(
 
 def test_exact_rows_and_fewer_than_p_persons_cost_nothing(tmp_path: Path) -> None:
     exact = coordinator(policy={"protection": "none", "max_rounds": 4})
-    request = site_at(exact, tmp_path).check("heart", MINE)
+    request = exact.site(tmp_path).check("heart", MINE)
     assert (request.points, request.points_left) == (0, None)
     assert request.exact_outcomes == ("died",)
     assert request.terms["exact_outcomes"] is True
-    few = site_at(coordinator(), tmp_path).check("heart", MINE[:4], person=IDS[:4])
+    few = coordinator().site(tmp_path).check("heart", MINE[:4], person=IDS[:4])
     assert (few.points, few.exact_outcomes) == (0, ())
 
 
@@ -261,11 +255,11 @@ def test_each_command_looks_after_open_charges(tmp_path: Path, how: str, command
     fake.before = reply
     fake.state = "failed" if how == "ended" else fake.state
     fake.presence = "excluded" if how == "left" else fake.presence
-    site, left = site_at(fake, tmp_path), 40 if how in ("running", "silent") else 100
+    site, left = fake.site(tmp_path), 40 if how in ("running", "silent") else 100
     if how == "replaced":
         other = coordinator()
         other.before = reply
-        site = site_at(other, tmp_path)
+        site = other.site(tmp_path)
     calls: dict[str, Callable[[], object]] = {
         "status": site.status,
         "check": lambda: site.check("heart", MINE, person=IDS),
@@ -279,12 +273,12 @@ def test_another_coordinator_and_another_site_give_nothing_back(tmp_path: Path) 
     fake = coordinator()
     join_only(fake, tmp_path)
     fake.state, fake.before = "failed", lambda _request: None
-    site_at(fake, tmp_path, SECOND).status()
+    fake.site(tmp_path, url=SECOND).status()
     fake.me = "somebody"
-    site_at(fake, tmp_path).status()
+    fake.site(tmp_path).status()
     assert allowance(tmp_path).left == 40
     fake.me = "me"
-    site_at(fake, tmp_path).status()
+    fake.site(tmp_path).status()
     assert allowance(tmp_path).left == 100
 
 
@@ -327,13 +321,13 @@ def test_a_restored_state_asks_its_coordinators(tmp_path: Path) -> None:
         return None
 
     fake.before = tables
-    site_at(fake, place).status()
+    fake.site(place).status()
     assert allowance(place).left == 0, "the coordinator has accepted another change"
     info["head"] = heads.heads[-1]
-    request = site_at(fake, place).check("heart", MINE, person=IDS)
+    request = fake.site(place).check("heart", MINE, person=IDS)
     assert (request.points_left, request.points_short) == (100, False)
     assert acts(place)[-2:] == ["restored", "confirmed"]
     # Asked once.
     fake.requests.clear()
-    site_at(fake, place).status()
+    fake.site(place).status()
     assert not any(each.endswith("/tables") for each in fake.requests)

@@ -87,10 +87,10 @@ class FakeCoordinator(httpx.BaseTransport):
         self.before: Handler = lambda _request: None
         self.after: Callable[[httpx.Request], None] = lambda _request: None
 
-    def site(self, directory: Path, **options: Any) -> Site:
+    def site(self, directory: Path, *, url: str = URL, **options: Any) -> Site:
         """Return the SDK of the site under test, connected to this."""
         http = Http(
-            URL,
+            url,
             "fcs_secret",
             ConnectionOptions(give_up_after_s=options.pop("give_up_after_s", 0.0)),
             transport=self,
