@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 from sklearn.base import clone
 from sklearn.cluster import KMeans
-from sklearn.metrics import adjusted_rand_score
 from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -150,29 +149,6 @@ def test_declared_features_pick_their_columns() -> None:
             label(frame.assign(sex="no"))
     np.testing.assert_array_equal(model.labels_, model.predict(frame))
     np.testing.assert_array_equal(model.transform(frame).argmin(axis=1), model.labels_)
-
-
-def test_words_and_logarithms_go_through_a_declaration() -> None:
-    rng = np.random.default_rng(1)
-    of = rng.integers(0, 2, 200)
-    frame = pd.DataFrame(
-        {
-            "pain": np.where(of == 1, "bad", "none"),
-            "crp": np.exp(4.0 * of + rng.normal(0, 0.2, 200)),
-        }
-    )
-    features = [
-        {"name": "pain", "kind": "categorical", "levels": ["none", "bad"]},
-        {"name": "crp", "lower": 0.001, "transform": "log"},
-    ]
-    sites = np.array(["a", "b", "c"])[np.arange(200) % 3]
-    model = FederatedKMeans(2, features=features, random_state=0).fit(frame, sites=sites)
-
-    assert adjusted_rand_score(of, model.labels_) == 1.0
-    assert model.cluster_centers_.shape == (2, 3)
-    assert model.transform(frame).shape == (200, 2)
-    np.testing.assert_array_equal(model.transform(frame).argmin(axis=1), model.predict(frame))
-    assert model.score(frame) == pytest.approx(-(model.transform(frame).min(axis=1) ** 2).sum())
 
 
 def test_of_several_numbers_of_clusters_the_recommended_is_kept() -> None:
