@@ -51,7 +51,6 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLi
         ({"method": "fkm"}, 'unknown field "method". There are: name, study'),
         ({"name": "Heart 2026"}, "name in the definition: a name is a-z, 0-9 and hyphens"),
         ({"sites": "north"}, "sites in the definition: "),
-        ({"policy": {"min_sites": 2.5}}, "policy.min_sites in the definition: it should be"),
         ({"config": {"n_clusters": float("nan")}}, "only text, finite numbers"),
         ({"config": {"tol": {1}}}, "only text, finite numbers"),
         ({"features": [{"name": "x", "lower": "0"}]}, "features[0].lower in the definition: it"),
@@ -130,9 +129,7 @@ def test_a_failure_of_tls_says_what_to_do() -> None:
 FAULTS = {
     "{": "line 1: this is not JSON",
     '{"a": 1, "a": 2}': "the key 'a' twice",
-    '{"a_b": 1, "a\\u005fb": 2}': "the key 'a_b' twice",
     '{"a": NaN}': "no number NaN",
-    '{"a": -Infinity}': "no number -Infinity",
     '{"a": -1e400}': "no number -1e400",
     '{"a": "\\ud800"}': "half of a pair of characters",
     '{"a": ' + "[" * 100_000 + "]" * 100_000 + "}": "nested too deeply",

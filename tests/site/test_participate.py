@@ -289,7 +289,6 @@ def other(view: TaskResponse | None = None, *, rehash: bool = True, **changes: A
     ("change", "rule"),
     [
         (other(rehash=False, phase="lloyd"), "task-digest"),
-        (lambda v: with_document(v, rehash=False, digest="0" * 64), "task-digest"),
         (other(session="other"), "task-place"),
         (other(round=1), "task-place"),
         (other(phase="lloyd"), "task-place"),

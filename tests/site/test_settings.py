@@ -40,7 +40,6 @@ def test_settings_are_read_also_after_a_byte_order_mark(start: bytes) -> None:
         ("[agent]\nunknown_key = 1", "agent.unknown_key: .* there are notify_command"),
         ('[agent]\nnotify_command = "tell it"', "agent.notify_command: "),
         ('require_approval = "yes"', "require_approval: write true or false, without quotes"),
-        ("require_approval = 1", "require_approval: write true or false, without quotes"),
         ("min_group_size = 2", "min_group_size: at least 3"),
         ('min_group_size = "11"', "min_group_size: write a whole number, without quotes"),
         ("min_group_size = 10.5", "min_group_size: write a whole number, without quotes"),
