@@ -159,7 +159,7 @@ def test_commands_read_a_registered_source(office: Office) -> None:
     assert office.run("cohort", "create", "--data", "@cohort", *definition, "--json") == 0
     assert json.loads(office.out)["ids"] is True
     assert office.run("doctor", "--data", "@cohort") != 0
-    assert "cohort.csv: 3 columns" in " ".join(office.out.split())
+    assert "cohort.csv: 3 columns" in office.said
     sites = [word for name in "ab" for word in ("--site", f"{name}=@cohort")]
     policy = ("--policy", '{"min_sites": 2}')
     assert office.run("simulate", "lloyd", "--clusters=2", "--features=x,y", *sites, *policy) == 0
@@ -168,8 +168,8 @@ def test_commands_read_a_registered_source(office: Office) -> None:
 def test_an_unknown_name_lists_the_known_ones_and_a_mark_is_part_of_none(office: Office) -> None:
     for command in (("check", "--definition", "heart.json"), ("doctor",)):
         assert office.run(*command, "--data", "@cohrt") != 0
-        said = " ".join((office.out + office.err).split())
-        assert "no data source @cohrt (registered: @cohort). Did you mean @cohort?" in said
+        text = "no data source @cohrt (registered: @cohort). Did you mean @cohort?"
+        assert text in office.said
     assert office.run("check", "--definition", "heart.json", "--data", "@other") == 2
     assert "no data source @other (registered: @cohort): fedclust data add other" in office.err
     Path("@cohort").write_text("mrn;Ex;y\na;1;2\n", "utf-8")

@@ -110,7 +110,7 @@ def test_what_simulate_refuses_of_a_trajectory(tmp_path: Path, command_line: Com
         command = ["simulate", "lloyd", "--clusters", "3", "--definition", definition]
         command += ["--mapping", toml(tmp_path / "columns.toml"), f"--site=a={tmp_path / 'a.csv'}"]
         assert command_line.run(*command, *options) != 0
-        assert message in " ".join(command_line.err.split())
+        assert message in command_line.said
 
 
 def columns_asked(people: Consortium, rows: Dataset, place: Path) -> tuple[str, Any]:

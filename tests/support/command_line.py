@@ -46,6 +46,11 @@ class CommandLine:
         self._patch.setattr(Connection, "site", site)
         self._patch.setattr(Connection, "client", lambda *_, **__: fake.site(directory)._client)
 
+    @property
+    def said(self) -> str:
+        """Return all that the last run printed, in one line."""
+        return " ".join((self.out + self.err).split())
+
     def run(self, *arguments: str) -> int:
         """Return the exit code."""
         self._patch.setattr(sys, "argv", ["fedclust", *arguments])
