@@ -5,6 +5,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +22,7 @@ FEATURES = [
     {"name": "pain", "kind": "categorical", "levels": ["typical", "none", "other"]},
 ]
 PATIENT = ["age=41", "crp=3", "male=yes", "pain=typical"]
-Run = Callable[..., tuple[int, str, str]]
+Run = Callable[..., CommandLine]
 
 
 @pytest.fixture(scope="module")
@@ -53,11 +54,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(folder: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine) -> Run:
     monkeypatch.chdir(folder)
 
-    def run(*words: str) -> tuple[int, str, str]:
-        code = command_line.run("predict", *words)
-        return code, command_line.out, " ".join(command_line.err.split())
-
-    return run
+    return partial(command_line.ran, "predict")
 
 
 def typed(*values: str) -> list[str]:
@@ -65,8 +62,7 @@ def typed(*values: str) -> list[str]:
 
 
 def test_one_patient_gets_a_plain_answer(run: Run) -> None:
-    code, out, _ = run("impute.fc", *typed(*PATIENT))
-    assert code == 0
+    out = run("impute.fc", *typed(*PATIENT)).out
     lines = {line[:16].strip(): line[17:] for line in out.splitlines()}
     assert lines["cluster"] == "0 of 0 to 1 (180 persons over all sites)"
     assert "younger" in lines["its persons"]
@@ -90,7 +86,7 @@ def test_without_protection_a_far_value_is_set_against_one_sd_of_the_rows(
     )
     model.save(folder / "rows.fc")
     of_groups, out = (
-        run(name, *typed("age=110", "crp=900"))[1] for name in ("impute.fc", "rows.fc")
+        run(name, *typed("age=110", "crp=900")).out for name in ("impute.fc", "rows.fc")
     )
 
     assert "one SD" not in of_groups
@@ -119,19 +115,16 @@ def test_without_protection_a_far_value_is_set_against_one_sd_of_the_rows(
     ],
 )
 def test_one_patient_who_is_not_simple(run: Run, name: str, values: list[str], said: str) -> None:
-    code, out, _ = run(name, *typed(*values))
-    assert code == 0
-    assert said in out
+    assert said in run(name, *typed(*values)).out
 
 
 def test_one_patient_as_json(run: Run) -> None:
-    _, out, _ = run("impute.fc", *typed("age=130", "crp=20", "male=0"), "--json")
-    found = json.loads(out)
+    found = json.loads(run("impute.fc", *typed("age=130", "crp=20", "male=0"), "--json").out)
     assert (found["cluster"], found["second"], found["outside"]) == (1, 0, True)
     assert (found["why"], found["missing"]) == (["age"], ["pain"])
     # A level may have the name of a missing value.
-    _, out, _ = run("impute.fc", *typed("age=70", "crp=n/a", "male=NA", "pain=none"), "--json")
-    assert json.loads(out)["missing"] == ["crp", "male"]
+    done = run("impute.fc", *typed("age=70", "crp=n/a", "male=NA", "pain=none"), "--json")
+    assert json.loads(done.out)["missing"] == ["crp", "male"]
 
 
 @pytest.mark.parametrize(
@@ -149,10 +142,9 @@ def test_one_patient_as_json(run: Run) -> None:
     ],
 )
 def test_what_cannot_be_done_is_said(run: Run, words: list[str], said: str) -> None:
-    code, out, err = run("impute.fc", *words)
-    assert code == 2
-    assert out == ""
-    assert said in err
+    refused = run("impute.fc", *words, code=2)
+    assert refused.out == ""
+    assert said in refused.said
 
 
 def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
@@ -161,8 +153,7 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
         "mrn,age,crp,male,pain\na,41,3,1,typical\nb,130,20,0,none\nc,,3,1,typical\n", "utf-8"
     )
     given = ("--data", "new.csv", "--id-column", "mrn", "--out", "labels.csv")
-    code, _, err = run("drop.fc", *given)
-    assert code == 0, err
+    err = run("drop.fc", *given).said
     assert "1 row lies outside what the model saw, most often in age (1)" in err
     assert "1 of its 2 values lies outside the session's bounds" in err
     assert "right column" not in err
@@ -180,24 +171,26 @@ def test_a_table_gets_a_line_for_each_row(run: Run, folder: Path) -> None:
     named = {"2": ("Old, grey", "=young"), "3": ("a", "b", "c")}
     replace(SessionResult.load(folder / "drop.fc"), names=named).save(folder / "named.fc")
     # The second run replaces what the first one wrote.
-    assert [run("named.fc", *given[:-1], "named.csv")[0] for _ in range(2)] == [0, 0]
+    for _again in range(2):
+        run("named.fc", *given[:-1], "named.csv")
     with (folder / "named.csv").open(newline="") as file:
         names = {row["mrn"]: (row["cluster"], row["name"]) for row in csv.DictReader(file)}
     assert names == {"a": ("0", "Old, grey"), "b": ("1", "'=young"), "c": ("", "")}
     # The same file again, but no other file.
-    assert run("drop.fc", *given)[0] == 0
-    assert "holds something else" in run("drop.fc", *given[:-1], "impute.fc")[2]
-    _, out, _ = run("drop.fc", *given, "--json")
-    counts = [json.loads(out)[k] for k in ("rows", "labelled", "close", "outside")]
+    run("drop.fc", *given)
+    assert "holds something else" in run("drop.fc", *given[:-1], "impute.fc", code=2).said
+    facts = json.loads(run("drop.fc", *given, "--json").out)
+    counts = [facts[k] for k in ("rows", "labelled", "close", "outside")]
     assert counts == [3, 2, 0, 1]
 
 
 def test_a_table_with_another_name_is_told_which(run: Run, folder: Path) -> None:
     (folder / "named.csv").write_text("mrn,age,CRP,male,pain\na,41,3,1,typical\n", "utf-8")
     given = ("impute.fc", "--data", "named.csv", "--out", "named-labels.csv", "--id-column")
-    code, _, err = run(*given, "mrn")
-    assert (code, "'crp': the session needs this column and the header has" in err) == (3, True)
-    assert "none of that name (and 1 more); upper and lower case are" in run(*given, "mnr")[2]
+    needed = "'crp': the session needs this column and the header has"
+    assert needed in run(*given, "mrn", code=3).said
+    other = "none of that name (and 1 more); upper and lower case are"
+    assert other in run(*given, "mnr", code=3).said
 
 
 def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) -> None:
@@ -213,9 +206,8 @@ def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) ->
     (folder / "soft.csv").write_text("mrn,x,y\na,2,2.1\nb,9,\nc,4,4\n", "utf-8")
     given = ("--data", "soft.csv", "--id-column", "mrn", "--out", "soft-labels.csv")
     for words in (given, (*given, "--probabilities"), (*given, "--probabilities")):
-        code, _, err = run("soft.fedclust", *words)
-        assert code == 0, err
-    said = run("soft.fedclust", *given[:2], "--out", "numbered.csv")[2]
+        run("soft.fedclust", *words)
+    said = run("soft.fedclust", *given[:2], "--out", "numbered.csv").said
     assert "row number only; give --id-column to name the rows" in said
     with (folder / "soft-labels.csv").open(newline="") as file:
         rows = {row["mrn"]: row for row in csv.DictReader(file)}
@@ -231,9 +223,7 @@ def test_probabilities_follow_in_columns_of_their_own(run: Run, folder: Path) ->
 def test_other_methods_have_no_probabilities(run: Run, folder: Path) -> None:
     (folder / "some.csv").write_text("age,crp,male,pain\n41,3,1,typical\n", "utf-8")
     given = ("--data", "some.csv", "--out", "none.csv", "--probabilities")
-    code, _, err = run("impute.fc", *given)
-    assert code == 2
-    assert "fkm assigns each row to one cluster" in err
+    assert "fkm assigns each row to one cluster" in run("impute.fc", *given, code=2).said
     assert not (folder / "none.csv").exists()
-    _, _, err = run("impute.fc", *typed("age=41"), "--probabilities")
-    assert "--id-column and --probabilities" in err
+    refused = run("impute.fc", *typed("age=41"), "--probabilities", code=2)
+    assert "--id-column and --probabilities" in refused.said
