@@ -12,6 +12,7 @@ import pandas as pd
 import pytest
 
 from fedclust.data import Dataset, DataWarning, load
+from fedclust.data import persons as person_blocks
 from fedclust.data.outcome_rows import Staying, cells_of_persons, cells_of_rows, measure_staying
 from fedclust.data.persons import read_persons
 from fedclust.data.profile import profile
@@ -86,8 +87,12 @@ def test_an_event_at_an_edge_is_before_it_and_who_leaves_there_after_it() -> Non
     assert odd == ["no value"] * 6
 
 
-def test_each_person_is_in_one_cell_for_all_patterns_of_missing_values() -> None:
-    """All persons of up to three rows, each with any value or none."""
+def test_each_person_is_in_one_cell_for_all_patterns_of_missing_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """All persons of up to three rows, each with any value or none, and some in two blocks."""
+    monkeypatch.setattr(person_blocks, "_PERSONS", 8)
+    monkeypatch.setattr(person_blocks, "_ROWS", 5)
     given: dict[str, list[Any]] = {"x": [0.0], "died": [0.0, 1.0, NAN], "t": [0.5, 9.0, -1.0, NAN]}
     each_row = list(itertools.product(*given.values()))
     visits, person = [], 0

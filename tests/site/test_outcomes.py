@@ -11,7 +11,6 @@ import pandas as pd
 import pytest
 
 from fedclust import errors, rounds, simulate
-from fedclust.data import Dataset
 from fedclust.data.outcome_rows import label_persons
 from fedclust.data.persons import read_persons
 from fedclust.data.site_data import form_counted
@@ -199,28 +198,6 @@ def test_everybody_in_a_union_of_groups_counts(tmp_path: Path, draws: list[Fract
         persons = prepared.data.sizes[complete].sum() if missing == "drop" else 80
         assert block.takes_part.sum() == persons
         assert block.takes_part[:45].all() == known
-
-
-def test_rows_that_stay_on_disk_are_counted_alike(tmp_path: Path, draws: list[Fraction]) -> None:
-    MINE.to_csv(tmp_path / "rows.csv", index=False)
-    found = []
-    for out_of_core in (False, True):
-        fake = coordinator()
-        source = Dataset(tmp_path / "rows.csv", out_of_core=out_of_core)
-        take_part(fake, tmp_path / str(out_of_core), source)
-        found.append(sent(fake))
-    equal(*found)
-
-
-def test_a_site_without_the_column_of_an_outcome_sends_none_for_it(
-    tmp_path: Path, draws: list[Fraction]
-) -> None:
-    fake = coordinator(algorithm="overlap", policy={"missing": "mask", "max_rounds": 4})
-    result = take_part(fake, tmp_path, MINE.drop(columns="died"))
-    died, stay = sent(fake)
-    assert died is None
-    equal([stay], exact(MINE, result.labels_)[1:])
-    assert fake.joined.features == ("x", "y", "stay")
 
 
 # --- drawn once -----------------------------------------------------------------------------------
