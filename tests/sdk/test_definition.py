@@ -220,15 +220,11 @@ def test_a_faulty_definition_names_the_field(changes: dict[str, Any], pointer: s
 @pytest.mark.parametrize(
     ("algorithm", "options"),
     [
-        ("fkm", {"rounds": 4}),
         ("fkm", {"variant": "paper", "candidates": 4}),
         ("kfed", {"server_lloyd": "one"}),
-        ("kfed", {"variant": "paper", "n_init": 4}),
         ("spectral", {"gamma": 1.0}),
-        ("spectral", {"anchors": 2}),
         ("spectral", {"alignment": "sign", "landmarks": 9}),
         ("spectral", {"alignment": "procrustes", "evaluate": True}),
-        ("spectral", {"alignment": "none", "anchors": 3}),
     ],
 )
 def test_an_option_of_another_variant_is_refused_with_those_that_there_are(
@@ -253,12 +249,9 @@ def named(options: dict[str, Any]) -> dict[str, Any]:
         ("kfed", {"local_clusters": 0}, "/config/local_clusters", "1"),
         ("kfed", {"variant": "paper", "projection": "auto"}, "/config/projection", "on"),
         # The variant's name is an option's too.
-        ("spectral", {"neighbours": 0}, "/config/neighbours", "1"),
         ("spectral", {"landmarks": 0}, "/config/landmarks", "1"),
-        ("spectral", {"alignment": "sign", "anchors": 0}, "/config/anchors", "1"),
         ("spectral", {"alignment": "mirror"}, "/config", "sign"),
         ("dual", {"residual": 0.1}, "/config/residual", "belongs to the paper's rules"),
-        ("dual", {"step": 0.1}, "/config/step", "belongs to the paper's rules"),
         (
             *("dual", {"splits": 5, "update": "subgradient"}),
             *("/config/splits", "update quadratic_bundle"),

@@ -27,11 +27,9 @@ def frame(values: NDArray[np.float64], ids: list[str] | None = None) -> pd.DataF
     return found if ids is None else found.assign(id=ids)
 
 
-@pytest.mark.parametrize("case", ["fewer than p", "a column without values"])
-def test_a_site_without_usable_rows_learns_so_before_consent(case: str, tmp_path: Path) -> None:
-    data = MINE[:4] if case == "fewer than p" else MINE * [1.0, np.nan]
-    policy = {"missing": "drop"}
-    request = FakeCoordinator(policy=policy).site(tmp_path).check("heart", data)
+def test_a_site_without_usable_rows_learns_so_before_consent(tmp_path: Path) -> None:
+    site = FakeCoordinator(policy={"missing": "drop"}).site(tmp_path)
+    request = site.check("heart", MINE * [1.0, np.nan])
     assert (request.persons, request.p) == (0, 5)
     assert any("sends only empty submissions" in note for note in request.notes)
     whole = FakeCoordinator().site(tmp_path).check("heart", MINE)

@@ -99,10 +99,6 @@ ACCEPTED = ("", "", "")
 NEWCOMERS = "new persons would release columns in which most values of known persons differ: {}"
 WAYS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], Sequence[str]]] = {
     "all new ids": (new_ids(200), [UNKNOWN.format(m, m, 200) for m in (200, 200, 210)]),
-    "leading zeros lost": (
-        lambda file: file.assign(mrn=file["mrn"].astype(int)),
-        [UNKNOWN.format(m, m, 200) for m in (200, 200, 210)],
-    ),
     "a year older": (
         lambda file: file.assign(age=file["age"] + 1),
         ("age", "age", NEWCOMERS.format(r"age \(\d+ of \d+\)")),
@@ -119,10 +115,6 @@ WAYS: dict[str, tuple[Callable[[pd.DataFrame], pd.DataFrame], Sequence[str]]] = 
     "growth by 120 %": (
         lambda file: pd.concat([file, patients(240, 1_000)]),
         [UNKNOWN.format(m, 200 + m, 0) for m in (240, 240, 250)],
-    ),
-    "another unit": (
-        lambda file: file.assign(chol=(file["chol"] * 0.02586).round(2)),
-        ("chol", "chol", NEWCOMERS.format(r"chol \(\d+ of \d+\)")),
     ),
     "swapped columns": (
         swapped,

@@ -128,6 +128,7 @@ def test_names_and_purpose_are_text_and_nothing_is_loaded(tmp_path: Path) -> Non
 
 def test_a_site_with_too_few_persons_has_no_figures_of_groups(tmp_path: Path) -> None:
     request = FakeCoordinator(OTHERS).site(tmp_path).check("heart", MINE[:3])
+    assert (request.persons, request.p) == (0, 5)
     page = text_of(review_page(request, NOW))
     assert "sends only empty submissions" in page
     assert "half of the persons are nearer" not in page
