@@ -5,7 +5,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 import pytest
@@ -67,39 +67,45 @@ def test_who_waits_too_long_is_told_who_writes(tmp_path: Path) -> None:
     assert "another process has been writing" in str(caught[0])
 
 
-def test_what_raises_is_not_stored_and_a_block_within_belongs_to_the_outer_one(
-    tmp_path: Path,
+@pytest.mark.parametrize("kept_open", [False, True])
+def test_what_raises_is_not_stored_and_a_block_sees_one_moment(
+    tmp_path: Path, kept_open: bool
 ) -> None:
     state = SiteState(tmp_path)
     document = StateDocument(state, "counts", Counts)
     assert document.read() == Counts()
     assert not state.path.exists(), "reading makes no file"
+    document.update(lambda _: Counts(n=1))
 
     def fail() -> None:
         with state.write():
-            document.update(lambda _: Counts(n=1))
-            assert document.read() == Counts(n=1)
+            document.update(lambda _: Counts(n=2))
+            assert document.read() == Counts(n=2), "a block within belongs to the outer one"
             raise KeyError
 
-    with pytest.raises(KeyError):
-        fail()
-    assert document.read() == Counts()
-    document.update(lambda _: Counts(n=2))
-    assert document.read() == Counts(n=2)
-
-
-def test_a_block_sees_one_moment_whatever_others_write(tmp_path: Path) -> None:
-    document = StateDocument(SiteState(tmp_path), "counts", Counts)
-    document.update(lambda _: Counts(n=1))
-    with document.state.read():
-        assert document.read() == Counts(n=1)
-        other = threading.Thread(target=document.update, args=(lambda _: Counts(n=2),))
+    def add_elsewhere(n: int) -> None:
+        other = threading.Thread(target=document.update, args=(lambda was: Counts(n=was.n + n),))
         other.start()
         other.join(TIMEOUT_S)
+
+    with state.kept_open() if kept_open else nullcontext():
+        with state.read() as first:
+            pass
+        with state.write() as second:
+            assert (second is first) == kept_open
+        with pytest.raises(KeyError):
+            fail()
         assert document.read() == Counts(n=1)
-        rows = document.state.rows("SELECT count(*) FROM documents")
-        assert list(rows) == [(2,)]
-    assert document.read() == Counts(n=2)
+        with state.read():
+            assert StateDocument(SiteState(tmp_path), "counts", Counts).read() == Counts(n=1)
+            add_elsewhere(2)
+            document.update(lambda was: Counts(n=was.n + 4))
+            assert document.read() == Counts(n=1)
+            assert list(state.rows("SELECT count(*) FROM documents")) == [(2,)]
+        add_elsewhere(8)
+        document.update(lambda was: Counts(n=was.n + 16))
+        assert document.read() == Counts(n=31)
+    assert document.read() == Counts(n=31)
 
 
 def test_the_database_is_durable_and_private(tmp_path: Path) -> None:
@@ -128,37 +134,6 @@ def test_the_log_stays_until_a_state_that_is_kept_open_is_closed(tmp_path: Path)
         assert list(SiteState(tmp_path).rows("SELECT text FROM ledger")) == [("line",)]
     assert database.read_bytes() != before
     assert not log.exists()
-
-
-def test_blocks_share_the_connection_of_a_state_that_is_kept_open(tmp_path: Path) -> None:
-    state, other = SiteState(tmp_path), SiteState(tmp_path)
-    document = StateDocument(state, "counts", Counts)
-    document.update(lambda _: Counts(n=1))
-
-    def fail() -> None:
-        with state.write():
-            document.update(lambda _: Counts(n=2))
-            raise KeyError
-
-    with state.kept_open():
-        with state.read() as first:
-            pass
-        with state.write() as second:
-            assert second is first
-        with pytest.raises(KeyError):
-            fail()
-        assert document.read() == Counts(n=1)
-        # A block that reads sees one moment.
-        with state.read():
-            StateDocument(other, "counts", Counts).read()
-            document.update(lambda was: Counts(n=was.n + 2))
-            assert document.read() == Counts(n=1)
-        writer = threading.Thread(target=document.update, args=(lambda was: Counts(n=was.n + 4),))
-        writer.start()
-        writer.join(TIMEOUT_S)
-        document.update(lambda was: Counts(n=was.n + 8))
-        assert document.read() == Counts(n=15)
-    assert document.read() == Counts(n=15)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="an open file cannot be replaced")
