@@ -153,46 +153,31 @@ def test_exact_rows_and_fewer_than_p_persons_cost_nothing(tmp_path: Path) -> Non
     assert (few.points, few.exact_outcomes) == (0, ())
 
 
+@pytest.mark.parametrize("at_once", [False, True])
 def test_two_coordinators_share_the_points_and_the_second_session_goes_on_without(
-    tmp_path: Path,
-) -> None:
-    first, second = coordinator(), coordinator()
-    join_only(first, tmp_path)
-    seen: list[ConsentRequest] = []
-
-    def consent(request: ConsentRequest) -> bool:
-        seen.append(request)
-        return True
-
-    result = take_part(second, tmp_path, SECOND, consent=consent)
-
-    assert (short(first), short(second)) == (False, True)
-    assert seen[0].points_short
-    assert len(result.labels_) == len(MINE)
-    assert acts(tmp_path) == ["created", "charged"]
-    # It joined so; points that come back do not change that.
-    Charges(SiteState(tmp_path)).raise_limit("", 50, "Dr Levi", EPOCH)
-    take_part(second, tmp_path, SECOND)
-    assert acts(tmp_path) == ["created", "charged", "raised"]
-
-
-def test_two_sessions_that_ask_for_consent_at_once_never_both_get_the_points(
-    tmp_path: Path,
+    tmp_path: Path, at_once: bool
 ) -> None:
     first, second = coordinator(), coordinator()
     asked: list[bool] = []
 
     def consent(request: ConsentRequest) -> bool:
         asked.append(request.points_short)
-        if len(asked) == 1:
+        if at_once and len(asked) == 1:
             join_only(first, tmp_path)
         return True
 
-    take_part(second, tmp_path, SECOND, consent=consent)
+    if not at_once:
+        join_only(first, tmp_path)
+    result = take_part(second, tmp_path, SECOND, consent=consent)
 
     assert (short(first), short(second)) == (False, True)
-    assert asked == [False, True], "asked again, since the answer is another"
+    assert asked == ([False, True] if at_once else [True]), "again if the answer is another"
+    assert len(result.labels_) == len(MINE)
     assert acts(tmp_path) == ["created", "charged"]
+    # It joined so; points that come back do not change that.
+    Charges(SiteState(tmp_path)).raise_limit("", 50, "Dr Levi", EPOCH)
+    take_part(second, tmp_path, SECOND)
+    assert acts(tmp_path) == ["created", "charged", "raised"]
 
 
 # --- giving back ----------------------------------------------------------------------------------
