@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import openpyxl
 import pandas as pd
 import pytest
 
@@ -168,10 +167,8 @@ def test_a_number_may_stand_for_another_one(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("age;chol\n0,23;1\n49;1\n49,0;1\n50;1\n00:45:00;1\n", "utf-8")
     wanted = [[23, 1949, 1949, 50, 45]]
     assert raw(Dataset(tmp_path / "x.csv", mapping=mapping), age) == wanted
-    book = openpyxl.Workbook()
-    for cell in ("age", 0.23, 49, "49,0", 50, datetime.time(0, 45)):
-        book.active.append([cell])
-    book.save(tmp_path / "x.xlsx")
+    cells = pd.DataFrame({"age": [0.23, 49, "49,0", 50, datetime.time(0, 45)]})
+    cells.to_excel(tmp_path / "x.xlsx", index=False)
     assert raw(Dataset(tmp_path / "x.xlsx", mapping=mapping), age) == wanted
     numbers = pd.DataFrame({"age": [0.23, 49, 50]})
     assert raw(Dataset(numbers, mapping=mapping), age) == [[23, 1949, 50]]
@@ -179,10 +176,8 @@ def test_a_number_may_stand_for_another_one(tmp_path: Path) -> None:
 
 def test_a_header_among_the_rows_is_no_row(tmp_path: Path) -> None:
     (tmp_path / "x.csv").write_text("age;sex\n50;1\nage; sex\n60;0\n", "utf-8")
-    book = openpyxl.Workbook()
-    for row in (["age", "sex"], [50, 1], ["age", "sex"], [60, 0]):
-        book.active.append(row)
-    book.save(tmp_path / "x.xlsx")
+    cells = pd.DataFrame([[50, 1], ["age", "sex"], [60, 0]], columns=["age", "sex"])
+    cells.to_excel(tmp_path / "x.xlsx", index=False)
     for name in ("x.csv", "x.xlsx"):
         assert raw(tmp_path / name, Feature(name="age")) == [[50, 60]]
 

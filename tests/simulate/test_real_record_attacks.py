@@ -22,12 +22,6 @@ CLOSE = 1e-6
 FloatArray = NDArray[np.float64]
 
 
-def patients(n: int = 150) -> FloatArray:
-    """Return rows (n, d) of the breast cancer data, scaled."""
-    X = load_breast_cancer().data[:n, :D]
-    return np.asarray((X - X.mean(axis=0)) / X.std(axis=0))
-
-
 def sums_of(counts: Any, sums: Any) -> Iterator[tuple[int, FloatArray]]:
     yield from ((int(n), np.asarray(s)) for n, s in zip(counts, sums, strict=True) if n)
 
@@ -48,7 +42,8 @@ def recovered(sets: list[tuple[int, FloatArray]], X: FloatArray) -> set[int]:
 @pytest.mark.parametrize("protection", ["groups", "none"])
 def test_many_sessions_of_an_analyst_give_no_real_record(protection: str) -> None:
     """Given centroids, other seeds, K and weights, session after session, on the same rows."""
-    X = patients()
+    X = load_breast_cancer().data[:150, :D]
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
     sites = {"a": X, "b": X[::-1] + 0.3, "c": X + 0.1}
     sets: list[tuple[int, FloatArray]] = []
     rng = np.random.default_rng(1)
