@@ -39,8 +39,9 @@ class Stage(httpx.BaseTransport):
             self.asked.append(request.headers.get("Last-Event-ID"))
             if not self.streams:
                 return refusal("not-found")
-            stream = _Stream(self.streams.pop(0))
-            return httpx.Response(200, headers={"Content-Type": "text/event-stream"}, stream=stream)
+            events = _played(self.streams.pop(0))
+            headers = {"Content-Type": "text/event-stream"}
+            return httpx.Response(200, headers=headers, content=events)
         if parts[:2] == ["heart", "rounds"]:
             return in_json(self._round(int(parts[2])))
         assert parts == ["heart"]
@@ -91,18 +92,14 @@ class Stage(httpx.BaseTransport):
         self.fake.state = "completed"
 
 
-class _Stream(httpx.SyncByteStream):
-    def __init__(self, steps: list[bytes | Step | Exception]) -> None:
-        self._steps = steps
-
-    def __iter__(self) -> Iterator[bytes]:
-        for step in self._steps:
-            if isinstance(step, bytes):
-                yield step
-            elif isinstance(step, Exception):
-                raise step
-            else:
-                step()
+def _played(steps: list[bytes | Step | Exception]) -> Iterator[bytes]:
+    for step in steps:
+        if isinstance(step, bytes):
+            yield step
+        elif isinstance(step, Exception):
+            raise step
+        else:
+            step()
 
 
 def watched(stage: Stage, capsys: pytest.CaptureFixture[str], sleep: Step) -> list[dict[str, str]]:

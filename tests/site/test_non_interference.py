@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedclust import errors, rounds
-from fedclust.protection.cohort import Cohort
 from fedclust.rounds import outcomes
 from fedclust.schema.model import Memory
 from fedclust.schema.task import Contribution, Count, Next, Points
@@ -87,23 +86,19 @@ def two_worlds(site: SiteFile, way: str, seed: int) -> Iterator[tuple[World, Wor
             table = site.form()
             secret = SiteState().secret()
             released = released_by(table, site, secret)
-        second = World(other_site(site, way, seed, table, secret), Path(directory) / "second")
-        if way == "later":
-            shutil.copytree(first.place, second.place)
+        second = World(site, Path(directory) / "second")
+        match way:
+            case "places":
+                second.site = changed_places(site, seed)
+            case "records":
+                second.site = of_records(site, table, secret)
+            case _:
+                second.site = later(site, seed)
+                shutil.copytree(first.place, second.place)
         with second.here():
             # Seldom a group changes with the places.
             assume(released == released_by(second.site.form(), site, secret))
         yield first, second
-
-
-def other_site(site: SiteFile, way: str, seed: int, table: Cohort, secret: bytes) -> SiteFile:
-    match way:
-        case "places":
-            return changed_places(site, seed)
-        case "records":
-            return of_records(site, table, secret)
-        case _:
-            return later(site, seed)
 
 
 # --- tasks ----------------------------------------------------------------------------------------

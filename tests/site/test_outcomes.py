@@ -235,7 +235,16 @@ def test_counts_are_stored_before_they_are_shown_and_a_no_keeps_them(
 def test_a_preview_and_other_outcomes_in_the_session_draw_nothing(
     tmp_path: Path, draws: list[Fraction], fake: FakeCoordinator
 ) -> None:
-    stop_at_outcomes(fake, tmp_path)
+
+    def stop(request: httpx.Request) -> None:
+        asks = request.url.path.endswith("/task") and fake.step is not None
+        if asks and fake.step.task.phase == "outcomes":
+            raise ZeroDivisionError
+
+    fake.before = stop
+    with pytest.raises(ZeroDivisionError):
+        take_part(fake, tmp_path)
+    fake.before = lambda _request: None
     for _ in range(2):
         preview = fake.site(tmp_path).preview("heart", MINE, person="mrn")
         assert (preview.phase, preview.body) == ("outcomes", None)
@@ -253,20 +262,6 @@ def test_a_preview_and_other_outcomes_in_the_session_draw_nothing(
     assert draws == previewed
     take_part(fake, tmp_path)
     assert len([*filter(None, draws)]) == 2
-
-
-def stop_at_outcomes(fake: FakeCoordinator, place: Path) -> None:
-    """Take part until the task of the outcomes would be asked for."""
-
-    def stop(request: httpx.Request) -> None:
-        asks = request.url.path.endswith("/task") and fake.step is not None
-        if asks and fake.step.task.phase == "outcomes":
-            raise ZeroDivisionError
-
-    fake.before = stop
-    with pytest.raises(ZeroDivisionError):
-        take_part(fake, place)
-    fake.before = lambda _request: None
 
 
 def test_a_coordinator_that_lost_the_answer_gets_the_same_bytes(
