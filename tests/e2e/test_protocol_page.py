@@ -3,10 +3,10 @@
 import hashlib
 import json
 import re
-import struct
 from pathlib import Path
 from typing import Any
 
+import msgpack
 import numpy as np
 
 from fedclust.wire import codec
@@ -20,53 +20,16 @@ PAGE = (Path(__file__).parents[2] / "docs" / "protocol.md").read_text("utf-8")
 
 def packed(value: Any) -> bytes:
     """Return the canonical form as the page tells it; written without the program's own."""
-    if value is None:
-        return b"\xc0"
-    if isinstance(value, bool):
-        return b"\xc3" if value else b"\xc2"
-    if isinstance(value, int):
-        return _whole(value)
-    if isinstance(value, float):
-        return b"\xcb" + struct.pack(">d", value)
-    if isinstance(value, str):
-        return _sized(value.encode(), 0xA0, 31, (0xD9, 0xDA, 0xDB))
-    if isinstance(value, bytes):
-        return _sized(value, None, 0, (0xC4, 0xC5, 0xC6))
-    if isinstance(value, list):
-        return _head(len(value), 0x90, (0xDC, 0xDD)) + b"".join(map(packed, value))
+    return bytes(msgpack.packb(_plain(value)))
+
+
+def _plain(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         raw = value.astype(value.dtype.newbyteorder("<")).tobytes()
-        return packed({"data": raw, "dtype": value.dtype.name, "shape": list(value.shape)})
-    pairs = [packed(key) + packed(value[key]) for key in sorted(value)]
-    return _head(len(pairs), 0x80, (0xDE, 0xDF)) + b"".join(pairs)
-
-
-def _whole(n: int) -> bytes:
-    if 0 <= n < 128:
-        return bytes([n])
-    if -32 <= n < 0:
-        return struct.pack(">b", n)
-    unsigned = [(0xCC, ">B", 8), (0xCD, ">H", 16), (0xCE, ">I", 32), (0xCF, ">Q", 64)]
-    signed = [(0xD0, ">b", 7), (0xD1, ">h", 15), (0xD2, ">i", 31), (0xD3, ">q", 63)]
-    for mark, form, bits in unsigned if n >= 0 else signed:
-        if n < 2**bits and -n <= 2**bits:
-            return bytes([mark]) + struct.pack(form, n)
-    raise OverflowError
-
-
-def _sized(raw: bytes, short: int | None, most: int, marks: tuple[int, int, int]) -> bytes:
-    if short is not None and len(raw) <= most:
-        return bytes([short + len(raw)]) + raw
-    for mark, form, bits in zip(marks, (">B", ">H", ">I"), (8, 16, 32), strict=True):
-        if len(raw) < 2**bits:
-            return bytes([mark]) + struct.pack(form, len(raw)) + raw
-    raise OverflowError
-
-
-def _head(n: int, short: int, marks: tuple[int, int]) -> bytes:
-    if n < 16:
-        return bytes([short + n])
-    return bytes([marks[n >= 2**16]]) + struct.pack(">H" if n < 2**16 else ">I", n)
+        return {"data": raw, "dtype": value.dtype.name, "shape": list(value.shape)}
+    if isinstance(value, dict):
+        return {key: _plain(value[key]) for key in sorted(value)}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 WORKED = {
