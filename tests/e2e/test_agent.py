@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedclust import Site, simulate
-from fedclust.cli.agent import AgentEntries, AgentEntry
+from fedclust import simulate
+from fedclust.cli.agent import AgentEntries
 from fedclust.site.ledger import Ledger
 from fedclust.site.state import SiteState
 from support import processes
+from support.command_line import CommandLine
 from support.consortium import Consortium, columns, read_labels, write_csv
 from support.processes import COMMAND, clean_environment
 from support.proxies import Exchange, recorded
@@ -36,40 +37,9 @@ def _rows() -> dict[str, NDArray[np.float64]]:
     return {name: rng.random((240, 3)) for name in SITES}
 
 
-def _leave_to_agent(place: Path, url: str, token: str) -> Path:
-    """Consent to both sessions; the site's state directory."""
-    state = place / "state"
-    entries = AgentEntries(SiteState(state))
-    with Site(url, token, state_dir=state) as site:
-        for session in SESSIONS:
-            request = site.check(session, place / "rows.csv", id_column="record")
-            entry = AgentEntry(
-                coordinator=request.coordinator,
-                site=request.site,
-                session=session,
-                definition_sha256=request.definition_sha256,
-                consented_at=site._now(),
-                data=str(place / "rows.csv"),
-                id_column="record",
-                labels_out=str(place / f"{session}.csv"),
-                result_out=str(place / f"{session}.fedclust"),
-            )
-            entries.put(entry)
-    return state
-
-
-def _agent(url: str, token: str, state: Path, stderr: int) -> subprocess.Popen[str]:
-    settings = {"FEDCLUST_COORDINATOR": url, "FEDCLUST_TOKEN": token}
-    return processes.popen(
-        [*(sys.executable, "-c", COMMAND, "agent", "--until-done")],
-        env=clean_environment({**settings, "FEDCLUST_STATE_DIR": str(state)}),
-        stdout=subprocess.DEVNULL,
-        stderr=stderr,
-        text=True,
-    )
-
-
-def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: Path) -> None:
+def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command_line: CommandLine
+) -> None:
     """Twice ``kill -9``: every round is answered once, and the results are undisturbed."""
     rows, moved, last = _rows(), threading.Condition(), 0
 
@@ -92,12 +62,26 @@ def test_a_coordinator_that_is_killed_while_agents_serve_two_sessions(tmp_path: 
             consortium.create(session, 3, config={"n_clusters": k}, policy=POLICY)
         agents = {}
         for name in SITES:
-            write_csv(tmp_path / name / "rows.csv", rows[name])
-            watched = name == WATCHED
-            at = (server.base_url if watched else tap.url, consortium.site_tokens[name])
-            state = _leave_to_agent(tmp_path / name, *at)
-            said_to = subprocess.PIPE if watched else subprocess.DEVNULL
-            agents[name] = _agent(*at, state, said_to)
+            place, watched = tmp_path / name, name == WATCHED
+            write_csv(place / "rows.csv", rows[name])
+            settings = {
+                "FEDCLUST_COORDINATOR": server.base_url if watched else tap.url,
+                "FEDCLUST_TOKEN": consortium.site_tokens[name],
+                "FEDCLUST_STATE_DIR": str(place / "state"),
+            }
+            for variable, value in settings.items():
+                monkeypatch.setenv(variable, value)
+            for session in SESSIONS:
+                given = ("--data", str(place / "rows.csv"), "--id-column", "record", "--yes")
+                out = f"--labels-out={place / session}.csv"
+                command_line.ran("agent", "add", session, *given, out)
+            agents[name] = processes.popen(
+                [sys.executable, "-c", COMMAND, "agent", "--until-done"],
+                env=clean_environment(settings),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE if watched else subprocess.DEVNULL,
+                text=True,
+            )
         try:
             stream = agents[WATCHED].stderr
             heard: list[str] = []
