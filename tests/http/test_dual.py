@@ -49,15 +49,10 @@ def waited(api: ApiCaller, session: str, number: int) -> dict[str, Any]:
 
 
 def test_a_site_that_leaves_completes_the_session_with_the_bounds_so_far(api: ApiCaller) -> None:
-    """Two are left, and three were to take part."""
+    """Two are left, and three were to take part. Which bounds: `methods/test_dual.py`."""
     session = "left"
     number = begin(api, session, "primal", times=2)
     api.send(session, "north", number=number)
-    history = [
-        api.ok("GET", f"/v1/sessions/{session}/rounds/{n}", "ada")["metrics"]
-        for n in range(1, number)
-    ]
-    bounds = [metrics["lower_bound"] for metrics in history if "lower_bound" in metrics]
     api.ok("DELETE", f"/v1/sessions/{session}/participation", "west")
     assert api.finish(session, ["north", "south"]) == "completed"
 
@@ -65,7 +60,6 @@ def test_a_site_that_leaves_completes_the_session_with_the_bounds_so_far(api: Ap
     assert document["provenance"]["platform"]["fedclust-dual"] == version("fedclust-dual")
     result = document["result"]
     assert result["stopped_because"] == "site_left"
-    assert result["bounds"]["lower"] == max(bounds)
     assert result["bounds"]["lower"] <= result["bounds"]["upper"]
     assert result["bounds"]["certified"]
     # The round that it left says nothing of its own.
