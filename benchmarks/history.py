@@ -11,6 +11,7 @@ import argparse
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -20,7 +21,7 @@ sys.path.insert(0, str(ROOT / "tests"))
 
 from _report import write  # noqa: E402
 from e2e.fault_injection import LEASE_S, STILL_S, FaultReport, run_with_faults  # noqa: E402
-from e2e.session_history import wakes  # noqa: E402
+from e2e.session_history import Fault, Request  # noqa: E402
 from support.databases import PostgresServer  # noqa: E402
 
 
@@ -57,7 +58,7 @@ def _row(report: FaultReport) -> dict[str, object]:
     late = [
         each
         for history in report.histories
-        for each in wakes(history.requests, report.faults, 2 * STILL_S)
+        for each in _wakes(history.requests, report.faults, 2 * STILL_S)
     ]
     statuses = Counter(each.status for each in requests)
     return {
@@ -76,6 +77,33 @@ def _row(report: FaultReport) -> dict[str, object]:
         "seconds": report.seconds,
         "violations": len(report.violations),
     }
+
+
+def _wakes(requests: Sequence[Request], faults: Sequence[Fault], apart_s: float) -> list[float]:
+    """Return how long sites waited for a round that another site had been told already.
+
+    Parameters
+    ----------
+    requests : sequence of Request
+    faults : sequence of Fault
+    apart_s : float
+        A wake this close to a fault is left out.
+    """
+    found = []
+    tasks = [r for r in requests if r.kind == "task" and r.status == 200 and r.round is not None]
+    for number in {r.round for r in tasks}:
+        first: dict[str, Request] = {}
+        for each in sorted(tasks, key=lambda r: r.ended):
+            if each.round == number:
+                first.setdefault(each.site, each)
+        opened = min(each.ended for each in first.values())
+        for each in first.values():
+            quiet = all(
+                each.ended < fault.began or opened > fault.ended + apart_s for fault in faults
+            )
+            if quiet and each.ended > opened:
+                found.append(each.ended - max(opened, each.began))
+    return found
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ import re
 import shutil
 import sqlite3
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -30,8 +30,8 @@ from fedclust.wire.errors import UsageError
 from fedclust_service.usecases.audit import verify_trail
 from operation_bodies import SITES
 from recipes import test_fhir
-from recipes.recipe_page import block, persons
-from recipes.test_omop import TABLES, hospital
+from recipes.recipe_page import block, compare_persons, persons
+from recipes.test_omop import fill
 from support import few_clouds
 from support.api_caller import ApiCaller
 from support.server import service
@@ -368,26 +368,13 @@ def _recipes_fhir(page: Page) -> Iterator[None]:
     compare_persons("fhir", expected_rows, rel=1e-5)
 
 
-def compare_persons(name: str, expected_rows: Mapping[str, Any], rel: float = 1e-12) -> None:
-    """A registered source has these persons, with these values in own units."""
-    found = persons(name)
-    assert list(found) == list(expected_rows)
-    for key, values in expected_rows.items():
-        assert found[key] == pytest.approx(values, rel=rel, nan_ok=True), key
-
-
 @around("docs/recipes/omop.md")
 def _recipes_omop(page: Page) -> Iterator[None]:
     """A small database; tests/recipes/test_omop.py compares its table on PostgreSQL too."""
     (page.place / "kidney.json").write_text(block("README.md", "json"), "utf-8")
     (page.place / "cohort.sql").write_text(page.block("sql", "WITH stay"), "utf-8")
     page.save_token("sqlite:///cdm.db", "address.txt")
-    with closing(sqlite3.connect("cdm.db")) as database:
-        for name, rows in hospital().items():
-            database.execute(f"CREATE TABLE {name} ({TABLES[name]})")
-            marks = ", ".join("?" * len(rows[0]))
-            database.executemany(f"INSERT INTO {name} VALUES ({marks})", rows)  # noqa: S608
-        database.commit()
+    fill("sqlite:///cdm.db")
     yield
 
 

@@ -176,30 +176,3 @@ def _outcome(history: History) -> Iterator[str]:
             yield f"the answer for round {key[0]} of {key[1]} is not that of simulate"
     if history.result != history.expected_result:
         yield "the result is not that of simulate"
-
-
-def wakes(requests: Sequence[Request], faults: Sequence[Fault], apart_s: float) -> list[float]:
-    """Return how long sites waited for a round that another site had been told already.
-
-    Parameters
-    ----------
-    requests : sequence of Request
-    faults : sequence of Fault
-    apart_s : float
-        A wake this close to a fault is left out.
-    """
-    found = []
-    tasks = [r for r in requests if r.kind == "task" and r.status == 200 and r.round is not None]
-    for number in {r.round for r in tasks}:
-        first: dict[str, Request] = {}
-        for each in sorted(tasks, key=lambda r: r.ended):
-            if each.round == number:
-                first.setdefault(each.site, each)
-        opened = min(each.ended for each in first.values())
-        for each in first.values():
-            quiet = all(
-                each.ended < fault.began or opened > fault.ended + apart_s for fault in faults
-            )
-            if quiet and each.ended > opened:
-                found.append(each.ended - max(opened, each.began))
-    return found

@@ -2,10 +2,12 @@
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from fedclust.data.persons import read_persons
 from fedclust.schema.feature import Feature
@@ -45,3 +47,11 @@ def persons(name: str) -> dict[str, list[float]]:
         key: [float("nan") if v is None else float(v) for v in row]
         for key, row in zip(whole.keys, zip(*values.values(), strict=True), strict=True)
     }
+
+
+def compare_persons(name: str, expected_rows: Mapping[str, Any], rel: float = 1e-12) -> None:
+    """A registered source has these persons, with these values in own units."""
+    found = persons(name)
+    assert list(found) == list(expected_rows)
+    for key, values in expected_rows.items():
+        assert found[key] == pytest.approx(values, rel=rel, nan_ok=True), key

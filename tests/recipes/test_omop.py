@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import sqlalchemy
 
-from recipes.recipe_page import block, persons
+from recipes.recipe_page import block, compare_persons
 from support.command_line import CommandLine
 
 TABLES = {
@@ -119,11 +119,9 @@ def expected(rows: Rows) -> dict[str, list[float]]:
     return found
 
 
-@pytest.fixture
-def rows(empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
-    monkeypatch.chdir(tmp_path)
-    rows = hospital()
-    engine = sqlalchemy.create_engine(empty_database_url)
+def fill(url: str) -> Rows:
+    """Make the hospital's database, and return its rows."""
+    rows, engine = hospital(), sqlalchemy.create_engine(url)
     with engine.begin() as connection:
         for name, columns in TABLES.items():
             connection.exec_driver_sql(f"CREATE TABLE {name} ({columns})")
@@ -133,9 +131,15 @@ def rows(empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
                 sqlalchemy.insert(table), [dict(zip(names, row, strict=True)) for row in rows[name]]
             )
     engine.dispose()
+    return rows
+
+
+@pytest.fixture
+def rows(empty_database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Rows:
+    monkeypatch.chdir(tmp_path)
     Path("address.txt").write_text(f"{empty_database_url}\n", "utf-8")
     Path("address.txt").chmod(0o600)
-    return rows
+    return fill(empty_database_url)
 
 
 def test_the_query_makes_the_table(rows: Rows, command_line: CommandLine) -> None:
@@ -150,10 +154,7 @@ def test_the_query_makes_the_table(rows: Rows, command_line: CommandLine) -> Non
     assert min(column["n"] for column in facts["columns"]) > 10, facts
     expected_rows = expected(rows)
     assert 30 < len(expected_rows) < N
-    found = persons("omop")
-    assert list(found) == sorted(expected_rows, key=int)
-    for person, values in expected_rows.items():
-        assert found[person] == pytest.approx(values, rel=1e-12, nan_ok=True), person
+    compare_persons("omop", expected_rows)
 
 
 def test_the_query_of_units_counts_every_value(rows: Rows) -> None:
