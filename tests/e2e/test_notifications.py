@@ -6,13 +6,6 @@ import sys
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from fedclust.wire.models import PrincipalCreate
-from fedclust_service.bootstrap import open_coordinator
-from fedclust_service.cli import operators_addresses
-from fedclust_service.delivery import try_channels
-from fedclust_service.domain.access import Actor, Role
-from fedclust_service.settings import load_settings
-from fedclust_service.usecases.principals import create_principal
 from support import processes
 from support.api_caller import ApiCaller
 from support.certificates import Authority
@@ -139,19 +132,15 @@ def test_notify_test_says_for_each_channel_what_happened(tmp_path: Path) -> None
 
 
 def test_notify_test_knows_the_addresses_of_operators_accounts(tmp_path: Path) -> None:
-    env = {
-        "data_dir": str(tmp_path / "data"),
-        "smtp_host": "127.0.0.1",
-        "smtp_security": "none",
-        "smtp_from": "fedclust@hospital.example",
-    }
-    settings = load_settings(env, None)
-    with open_coordinator(settings, serving=False) as opened:
-        actor = Actor(Role.OPERATOR, "operator", "token", datetime.max.replace(tzinfo=UTC))
-        body = PrincipalCreate(name="grace", email=OPS)
-        create_principal(opened.coordinator, actor, Role.OPERATOR, body)
-    assert list(operators_addresses(settings)) == [OPS]
-    with mail_server() as mails:
-        here = load_settings({**env, "smtp_port": str(mails.port)}, None)
-        (line,) = try_channels(here, None, [OPS], datetime.now(UTC))
-    assert line == (True, f"e-mail to {OPS}: delivered (the mail server has accepted it)")
+    with local_coordinator(tmp_path) as local, mail_server() as mails:
+        api = ApiCaller(local.base_url, local.operator_token)
+        api.ok("POST", "/v1/operators", "operator", json={"name": "grace", "email": OPS})
+        env = {
+            "FEDCLUST_DATA_DIR": str(local.settings.data_dir),
+            "FEDCLUST_SMTP_HOST": "127.0.0.1",
+            "FEDCLUST_SMTP_PORT": str(mails.port),
+            "FEDCLUST_SMTP_SECURITY": "none",
+            "FEDCLUST_SMTP_FROM": "fedclust@hospital.example",
+        }
+        done = service("notify-test", env=env)
+    assert done.stdout == f"e-mail to {OPS}: delivered (the mail server has accepted it)\n"
