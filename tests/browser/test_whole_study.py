@@ -9,7 +9,6 @@ import numpy as np
 from playwright.sync_api import Browser, Page, expect
 
 from fedclust.client.http import ConnectionOptions
-from support.api_caller import ApiCaller
 from support.consortium import Command, Consortium, columns, write_csv
 from support.ledgers import body_lines
 from support.purpose import PURPOSE
@@ -107,21 +106,14 @@ def downloaded(page: Page, label: str) -> bytes:
     return Path(download.value.path()).read_bytes()
 
 
-def read_result(page: Page, api: ApiCaller) -> None:
-    """Open the result and download it; the files hold what the API says."""
+def read_result(page: Page) -> None:
+    """Open the result and download its files. What these hold: `http/ui/test_result_pages.py`."""
     follow(page, page.get_by_role("link", name="Result", exact=True))
     expect(page.get_by_role("heading", level=1)).to_have_text(TITLE)
     page.get_by_role("link", name="Downloads", exact=True).click()  # It unfolds the chapter.
-    path = f"/v1/sessions/{SESSION}/result"
-    document = api.ok("GET", path, "ada")
-    saved = json.loads(downloaded(page, "Result as JSON"))
-    for part in ("result", "provenance", "completed_at"):
-        assert saved[part] == document[part]
-    table = api.request("GET", path, "ada", headers={"Accept": "text/csv"})
-    assert downloaded(page, "Centroids as CSV") == table.content
-    report = downloaded(page, "Report as HTML").decode()
-    assert TITLE in report
-    assert all(sent["sha256"] in report for sent in document["provenance"]["submissions"])
+    assert json.loads(downloaded(page, "Result as JSON"))["result"]
+    assert downloaded(page, "Centroids as CSV").startswith(b"cluster,size,")
+    assert TITLE in downloaded(page, "Report as HTML").decode()
     assert downloaded(page, "as PNG").startswith(b"\x89PNG\r\n\x1a\n")
 
 
@@ -157,7 +149,7 @@ def test_a_study_from_registration_to_what_left(browser: Browser, tmp_path: Path
             create(page)
             sites = take_part(server.base_url, tokens, tmp_path)
             watch(page, sites)
-            read_result(page, ApiCaller(server.base_url, server.operator_token, tokens))
+            read_result(page)
         with people.somebody(tokens["north"]) as page:
             read_as_site(page, sites[0])
         for watched in people.all:

@@ -76,18 +76,14 @@ def define(path: Path) -> str:
 
 def test_simulate_from_the_command_line(tmp_path: Path, command_line: CommandLine) -> None:
     definition, mapping = define(tmp_path / "crea.json"), toml(tmp_path / "columns.toml")
-    files = {name: tmp_path / f"{name}.csv" for name in SITES}
-    for seed, path in enumerate(files.values()):
-        write_visits(path, seed)
+    data, persons = visits(tmp_path)
     command = ["simulate", "lloyd", "--clusters", "3", "--definition", definition, "--seed", "7"]
     command += ["--mapping", mapping, "--person-column", "mrn", "--id-column", "mrn", "--json"]
-    for name, path in files.items():
-        command += ["--site", f"{name}={path}"]
+    for name in SITES:
+        command += ["--site", f"{name}={tmp_path / name}.csv"]
     assert command_line.run(*command, "--labels-dir", str(tmp_path / "labels")) == 0
     found = json.loads(command_line.out)
     assert found["columns"] == ["crea@0", "crea@2", "crea@4", "crea@6"]
-    persons = {name: pd.read_csv(path)["mrn"] for name, path in files.items()}
-    data = {name: Dataset(path, mapping=mapping) for name, path in files.items()}
     expected = simulate(
         "lloyd", data, config={"n_clusters": 3}, features=[GRID], seed=7, persons=persons
     )

@@ -2,7 +2,6 @@
 
 import contextlib
 import socket
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -46,36 +45,26 @@ def begun(running: Running, length: str) -> bytes:
     ).encode()
 
 
-@pytest.fixture
-def impatient(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Running]:
-    """Return a coordinator that waits for a body only a moment."""
-    monkeypatch.setattr("fedclust_service.http.middleware._DRAIN_SECONDS", 0.1)
-    with round_1(tmp_path, body_timeout_s=1) as running:
-        yield running
-
-
 @pytest.mark.parametrize(
     ("length", "body"),
     [("Content-Length: 1000", b"{"), ("Transfer-Encoding: chunked", b"1\r\n{\r\n")],
 )
-def test_a_body_that_trickles_is_given_up(impatient: Running, length: str, body: bytes) -> None:
-    with connect(impatient) as connection:
-        connection.sendall(begun(impatient, length) + body)
-        status, headers, answer = parts(everything(connection))
-    problem = Problem.model_validate_json(answer)
-    assert (status, problem.slug) == (408, "request-timeout")
-    # The rest of the body must not be read as the next request.
-    assert headers["connection"] == "close"
-    assert headers["retry-after"] == "1"
-    assert impatient.stored() == 0
-
-
-def test_the_same_body_is_taken_afterwards(impatient: Running) -> None:
-    body = impatient.api.answer("north", "heart")
-    with connect(impatient) as connection:
-        connection.sendall(begun(impatient, f"Content-Length: {len(body)}") + body[:1])
-        assert connection.recv(65_536).startswith(b"HTTP/1.1 408 ")
-    assert impatient.api.put("north", "heart", 1, body).status_code == 201
+def test_a_body_that_trickles_is_given_up_and_taken_afterwards(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, length: str, body: bytes
+) -> None:
+    monkeypatch.setattr("fedclust_service.http.middleware._DRAIN_SECONDS", 0.1)
+    with round_1(tmp_path, body_timeout_s=1) as running:
+        with connect(running) as connection:
+            connection.sendall(begun(running, length) + body)
+            status, headers, answer = parts(everything(connection))
+        problem = Problem.model_validate_json(answer)
+        assert (status, problem.slug) == (408, "request-timeout")
+        # The rest of the body must not be read as the next request.
+        assert headers["connection"] == "close"
+        assert headers["retry-after"] == "1"
+        assert running.stored() == 0
+        whole = running.api.answer("north", "heart")
+        assert running.api.put("north", "heart", 1, whole).status_code == 201
 
 
 @pytest.mark.parametrize(
