@@ -2,17 +2,18 @@
 
 import ast
 import importlib.metadata
-import importlib.util
 import re
 import shutil
 import tomllib
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+import map as drawer
+import menu_words
+import render
 from support.processes import run
 
 ROOT = Path(__file__).parents[1]
@@ -241,23 +242,13 @@ def test_declared_versions_hold_here() -> None:
         assert requirement.specifier.contains(installed), f"{line}: {installed} is installed"
 
 
-def _script(path: str) -> ModuleType:
-    """Return a script of the repository as a module."""
-    spec = importlib.util.spec_from_file_location(path.replace("/", "_"), ROOT / path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def test_rendered_parts_of_the_documentation_are_current() -> None:
-    renderer = _script("docs/render.py")
-    for page in {page for page, _ in renderer.blocks()}:
+    for page in {page for page, _ in render.blocks()}:
         text = (ROOT / "docs" / page).read_text("utf-8")
-        assert renderer.render(page, text) == text, f"{page}: run `make docs`"
+        assert render.render(page, text) == text, f"{page}: run `make docs`"
 
 
 def test_the_map_shows_which_package_imports_which() -> None:
-    drawer = _script("docs/map.py")
     drawn = drawer.draw(drawer.imports()).svg + "\n"
     assert drawer.FIGURE.read_text("utf-8") == drawn, "run `make docs`"
     assert "docs/figures/map.svg" in (ROOT / "CONTRIBUTING.md").read_text("utf-8")
@@ -294,7 +285,7 @@ def test_every_method_has_a_page_with_an_example_and_its_references() -> None:
 
 
 def test_the_menu_has_at_most_80_000_words() -> None:
-    words = _script("docs/menu_words.py").count()
+    words = menu_words.count()
     assert sum(words.values()) <= 80_000
     # `dual` has a proof to explain.
     methods = {page: n for page, n in words.items() if page.startswith("methods/")}

@@ -121,12 +121,14 @@ MEASURED: list[dict[str, Any]] = [
     {},
     {"dissimilarity": "k-prototypes"},
     {"dissimilarity": "gower", "scaling": "bounds"},
+    # That this is central Lloyd: `simulate/test_simulate.py`.
+    {"protection": "none"},
 ]
 
 
 @pytest.mark.parametrize(
     ("measured", "database_url"),
-    in_turn(MEASURED, ["euclidean", "k-prototypes", "gower"]),
+    in_turn(MEASURED, ["euclidean", "k-prototypes", "gower", "unprotected"]),
     indirect=["database_url"],
 )
 def test_with_every_kind_of_feature_the_service_gives_what_simulate_gives(
@@ -156,17 +158,3 @@ def test_with_every_kind_of_feature_the_service_gives_what_simulate_gives(
         found.save(tmp_path / "saved.fedclust")
         again = SessionResult.load(tmp_path / "saved.fedclust")
         assert np.array_equal(again.predict(paths[name]), found.predict(paths[name]))
-
-
-def test_without_protection_the_service_gives_what_simulate_gives(tmp_path: Path) -> None:
-    """And that is central Lloyd: `simulate/test_simulate.py`."""
-    data = rows()
-    session: dict[str, Any] = {"config": {"n_clusters": 4}, "policy": {"protection": "none"}}
-    expected = simulate("lloyd", data, features=declared(3), seed=7, **session)
-    with running_server(tmp_path / "server") as server:
-        consortium = Consortium.found(server.base_url, server.operator_token, tuple(data))
-        consortium.create("central", 3, **session)
-        results = consortium.run("central", data, tmp_path / "journals")
-        assert shared(consortium.result("central").result) == shared(to_tree(expected.result))
-    for name, found in results.items():
-        assert np.array_equal(found.labels_, expected.labels_[name])
