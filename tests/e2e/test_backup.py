@@ -20,23 +20,12 @@ from fedclust import simulate
 from fedclust.wire.codec import sha256, to_tree
 from support.consortium import Consortium, columns
 from support.proxies import Exchange, recorded
-from support.server import ServerProcess, running_server, service
+from support.server import running_server, service
 from support.timeouts import TIMEOUT_S, eventually
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are ended by POSIX")
 CONFIG = {"n_clusters": K}
 SHORT = {**POLICY, "max_rounds": 10}
-
-
-def set_back(server: ServerProcess, copy: Path) -> None:
-    """Stop a coordinator and give it the database that a backup holds."""
-    assert server.stop() == 0
-    data = server.data_dir
-    for path in data.glob("fedclust.db*"):
-        path.rename(path.with_name(f"old-{path.name}"))
-    done = service("restore", "--from", str(copy), "--data-dir", str(data))
-    assert done.returncode == 0, done.stderr
-    server.restart()
 
 
 def select(database: Path, statement: str, *values: str) -> list[Any]:
@@ -97,7 +86,12 @@ def test_a_session_goes_on_from_a_backup_taken_while_it_was_written(tmp_path: Pa
         copied.set()
         assert tenth.wait(TIMEOUT_S)
         acknowledged = receipts(copy)
-        set_back(server, copy)
+        assert server.stop() == 0
+        for path in server.data_dir.glob("fedclust.db*"):
+            path.rename(path.with_name(f"old-{path.name}"))
+        done = service("restore", "--from", str(copy), "--data-dir", str(server.data_dir))
+        assert done.returncode == 0, done.stderr
+        server.restart()
         restored.set()
         results = running.result(TIMEOUT_S)
         final = people.result(SESSION)

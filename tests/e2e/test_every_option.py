@@ -93,22 +93,18 @@ def test_a_session_with_every_option_ends_when_its_rounds_are_used_up(
         assert (own.site_differences is not None) == ("stability" in config)
 
 
-def refuse_round(monkeypatch: pytest.MonkeyPatch, number: int, site: str) -> None:
-    """Let a site refuse the task of a round, as if it asked for more than was consented to."""
+def test_a_closing_round_that_sites_refuse_costs_only_what_it_measures(
+    consortium: Consortium, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checked = SessionRun.answer_round
 
     def answer_round(run: SessionRun, asked: int, document: Any) -> Any:
-        if (asked, run.request.site) == (number, site):
+        if (asked, run.request.site) == (4, "west"):
+            # As if it asked for more than was consented to.
             raise errors.TaskRefused(run.session, "task-rounds", "it is beyond what is allowed")
         return checked(run, asked, document)
 
     monkeypatch.setattr(SessionRun, "answer_round", answer_round)
-
-
-def test_a_closing_round_that_sites_refuse_costs_only_what_it_measures(
-    consortium: Consortium, place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuse_round(monkeypatch, 4, "west")
     consortium.create(
         *("unmeasured", 2),
         algorithm="lloyd",

@@ -23,10 +23,6 @@ from support.timeouts import TIMEOUT_S
 POSIX = os.name == "posix"
 
 
-def whoami(server: ServerProcess, token: str) -> httpx.Response:
-    return server.get("/v1/whoami", token)
-
-
 def one_line(result: subprocess.CompletedProcess[str], code: Exit) -> str:
     """Assert the exit code and one line of explanation, and return it."""
     assert result.returncode == code, result.stderr
@@ -47,7 +43,7 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
         assert output.count("fco_") == 1
         assert re.search(r"^listening on http://127\.0\.0\.1:\d+$", output, re.MULTILINE)
         assert server.get("/readyz").status_code == 200
-        me = whoami(server, server.operator_token).json()
+        me = server.get("/v1/whoami", server.operator_token).json()
         assert (me["role"], me["name"]) == ("operator", "operator")
         if POSIX:
             key = stat.S_IMODE((tmp_path / "data" / "secret.key").stat().st_mode)
@@ -55,12 +51,12 @@ def test_an_empty_machine_becomes_a_coordinator(tmp_path: Path) -> None:
             assert stat.S_IMODE((tmp_path / "data").stat().st_mode) == 0o700
         assert server.stop() == 0
         server.restart()
-        assert whoami(server, server.operator_token).status_code == 200
+        assert server.get("/v1/whoami", server.operator_token).status_code == 200
         assert server.output().count("fco_") == 1  # shown once
         assert server.output().count("new coordinator") == 1
         server.kill()
         server.restart()
-        assert whoami(server, server.operator_token).status_code == 200
+        assert server.get("/v1/whoami", server.operator_token).status_code == 200
 
 
 def test_operator_tokens_are_printed_or_go_into_a_new_file_of_their_owner(tmp_path: Path) -> None:
@@ -90,9 +86,9 @@ def test_operator_tokens_are_printed_or_go_into_a_new_file_of_their_owner(tmp_pa
         assert (fresh.returncode, fresh.stdout) == (0, "")
         for name in ("operator.token", "fresh.token"):
             token = (tmp_path / name).read_text("utf-8").strip()
-            assert whoami(server, token).status_code == 200
+            assert server.get("/v1/whoami", token).status_code == 200
         named = service("operator-token", *data, "--name", "night-shift").stdout.strip()
-        assert whoami(server, named).json()["name"] == "night-shift"
+        assert server.get("/v1/whoami", named).json()["name"] == "night-shift"
 
 
 @pytest.mark.skipif(not POSIX, reason="signals")
@@ -212,7 +208,7 @@ def test_a_second_server_on_the_same_file(tmp_path: Path) -> None:
     with running_server(tmp_path / "data") as server:
         second = service("serve", "--data-dir", str(tmp_path / "data"), "--port", "0")
         assert "another" in one_line(second, Exit.LOCKED)
-        assert whoami(server, server.operator_token).status_code == 200
+        assert server.get("/v1/whoami", server.operator_token).status_code == 200
 
 
 def test_a_schema_that_is_newer(tmp_path: Path) -> None:

@@ -13,24 +13,19 @@ from fedclust_service.usecases import sessions
 from support.api_caller import ApiCaller
 from support.local_coordinator import LocalCoordinator, local_coordinator
 
+from ..conftest import Running
+
 STARTS = {"operator": "/ui/overview", "ada": "/ui/sessions", "north": "/ui/sessions"}
 
 
-class Place:
-    """A coordinator with one site and one analyst."""
-
-    def __init__(self, local: LocalCoordinator) -> None:
-        self.local = local
-        self.api = ApiCaller.found(local, ("north",))
-
-
 @pytest.fixture(scope="module")
-def place(served: LocalCoordinator) -> Place:
-    return Place(served)
+def place(served: LocalCoordinator) -> Running:
+    """A coordinator with one site and one analyst."""
+    return Running(served, ApiCaller.found(served, ("north",)), served.coordinator.clock)
 
 
 def test_an_unexpected_error_is_a_page_that_repeats_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch
+    place: Running, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ValueError("s3cret")
@@ -47,7 +42,7 @@ def test_an_unexpected_error_is_a_page_that_repeats_nothing(
 
 @pytest.mark.parametrize("name", STARTS)
 def test_a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(
-    place: Place, name: str
+    place: Running, name: str
 ) -> None:
     visitor = place.local.http()
     answer = visitor.post("/ui/sign-in", data={"token": f" {place.api.tokens[name]}\n"})
@@ -66,7 +61,7 @@ def test_a_token_is_exchanged_for_a_cookie_that_scripts_cannot_read(
     assert place.api.tokens[name] not in account.text
 
 
-def test_a_wrong_token_is_refused_in_words_and_not_repeated(place: Place) -> None:
+def test_a_wrong_token_is_refused_in_words_and_not_repeated(place: Running) -> None:
     wrong = "fco_" + "a" * 12 + "_" + "B" * 49
     answer = place.local.http().post("/ui/sign-in", data={"token": wrong})
     assert answer.status_code == 401
@@ -75,7 +70,7 @@ def test_a_wrong_token_is_refused_in_words_and_not_repeated(place: Place) -> Non
     assert "set-cookie" not in answer.headers
 
 
-def test_who_has_not_signed_in_is_led_to_the_form_and_back(place: Place) -> None:
+def test_who_has_not_signed_in_is_led_to_the_form_and_back(place: Running) -> None:
     visitor = place.local.http()
     asked = visitor.get("/ui/account")
     assert asked.status_code == 303
@@ -90,13 +85,13 @@ def test_who_has_not_signed_in_is_led_to_the_form_and_back(place: Place) -> None
     "elsewhere",
     ["https://example.org/", "//example.org/ui/", "/ui//x\\@y", "/v1/whoami", "/ui/a?b"],
 )
-def test_signing_in_never_leads_elsewhere(place: Place, elsewhere: str) -> None:
+def test_signing_in_never_leads_elsewhere(place: Running, elsewhere: str) -> None:
     fields = {"token": place.api.tokens["ada"], "next": elsewhere}
     answer = place.local.http().post("/ui/sign-in", data=fields)
     assert answer.headers["Location"] == "/ui/sessions"
 
 
-def test_a_link_in_an_email_finds_the_reader_signed_in(place: Place) -> None:
+def test_a_link_in_an_email_finds_the_reader_signed_in(place: Running) -> None:
     """A browser withholds the cookie; the same address asked for from here comes with it."""
     answer = place.local.http().get("/ui/account", headers={"Sec-Fetch-Site": "cross-site"})
     assert answer.status_code == 200
@@ -106,7 +101,7 @@ def test_a_link_in_an_email_finds_the_reader_signed_in(place: Place) -> None:
         assert odd.status_code == 404
 
 
-def test_a_form_of_another_site_signs_nobody_in_or_out(place: Place) -> None:
+def test_a_form_of_another_site_signs_nobody_in_or_out(place: Running) -> None:
     """What guards the other forms: test_page_access."""
     headers, token = {"Sec-Fetch-Site": "cross-site"}, {"token": place.api.tokens["ada"]}
     refused = place.local.http().post("/ui/sign-in", data=token, headers=headers)
@@ -119,7 +114,7 @@ def test_a_form_of_another_site_signs_nobody_in_or_out(place: Place) -> None:
         assert not {"set-cookie", "refresh"} & set(answer.headers)
 
 
-def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Place) -> None:
+def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Running) -> None:
     first, second, third = (place.api.reader("ada") for _ in range(3))
     bystander = place.api.reader("north")
     cookies = dict(first.client.cookies)
@@ -133,7 +128,7 @@ def test_signing_out_ends_one_sign_in_and_everywhere_ends_all(place: Place) -> N
     bystander.open("/ui/account")
 
 
-def test_signing_in_again_ends_the_earlier_sign_in_of_the_browser(place: Place) -> None:
+def test_signing_in_again_ends_the_earlier_sign_in_of_the_browser(place: Running) -> None:
     reader, bystander = place.api.reader("ada"), place.api.reader("ada")
     cookies = dict(reader.client.cookies)
     again = reader.client.post("/ui/sign-in", data={"token": place.api.tokens["ada"]})
@@ -145,7 +140,7 @@ def test_signing_in_again_ends_the_earlier_sign_in_of_the_browser(place: Place) 
         each.open("/ui/account")
 
 
-def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
+def test_a_revoked_token_ends_what_it_signed_in(place: Running) -> None:
     issued = place.api.ok("POST", "/v1/analysts/ada/tokens", "operator")
     reader = place.api.reader(issued["token"])
     reader.open("/ui/account")
@@ -164,7 +159,7 @@ def test_a_revoked_token_ends_what_it_signed_in(place: Place) -> None:
     assert "Your token" in reader.open("/ui/account")
 
 
-def test_a_reader_who_was_away_signs_in_again(place: Place) -> None:
+def test_a_reader_who_was_away_signs_in_again(place: Running) -> None:
     reader = place.api.reader("north")
     place.local.coordinator.clock.advance(29 * 60)
     reader.open("/ui/account")
@@ -179,7 +174,7 @@ def test_a_reader_who_was_away_signs_in_again(place: Place) -> None:
     assert "Your token" in reader.open("/ui/account")
 
 
-def test_errors_are_pages_and_name_nothing_that_was_sent(place: Place) -> None:
+def test_errors_are_pages_and_name_nothing_that_was_sent(place: Running) -> None:
     reader = place.api.reader("ada")
     page = reader.client.get("/ui/<script>alert(1)</script>")
     assert (page.status_code, page.headers["Content-Type"]) == (404, "text/html; charset=utf-8")
@@ -190,7 +185,7 @@ def test_errors_are_pages_and_name_nothing_that_was_sent(place: Place) -> None:
     assert (upload.status_code, "<h1>" in upload.text) == (415, True)
 
 
-def test_no_database_is_asked_about_odd_addresses(place: Place) -> None:
+def test_no_database_is_asked_about_odd_addresses(place: Running) -> None:
     reader = place.api.reader("operator")
     name = "n" * 65
     for path in ("/ui/sites/%00", f"/ui/sites/{name}", "/ui/sites/%F0%9F%98%80/disable"):
@@ -204,7 +199,7 @@ def test_no_database_is_asked_about_odd_addresses(place: Place) -> None:
     assert reader.post("/ui/sites/north", [("title", "\0")]).status_code == 400
 
 
-def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> None:
+def test_little_is_read_of_a_form_before_its_sender_is_known(place: Running) -> None:
     visitor, reader = place.local.http(), place.api.reader("ada")
     large = {"token": "x" * 270_000}
     assert visitor.post("/ui/sign-in", data=large).status_code == 413
@@ -214,7 +209,7 @@ def test_little_is_read_of_a_form_before_its_sender_is_known(place: Place) -> No
     assert answer.status_code == 413
 
 
-def test_nothing_below_ui_is_kept_by_a_browser(place: Place) -> None:
+def test_nothing_below_ui_is_kept_by_a_browser(place: Running) -> None:
     visitor, reader = place.local.http(), place.api.reader("ada")
     away = {"Sec-Fetch-Site": "cross-site"}
     answers = [
@@ -261,7 +256,7 @@ def test_over_https_the_cookie_is_for_this_host_alone(tmp_path: Path) -> None:
                 assert (refused.status_code, "<h1>" in refused.text) == (429, True)
 
 
-def test_failed_attempts_keep_nobody_else_out(place: Place) -> None:
+def test_failed_attempts_keep_nobody_else_out(place: Running) -> None:
     """Who varies the token waits as one; a token waits only after attempts with its own id."""
     visitor, right = place.local.http(), place.api.tokens["ada"]
     answers = [

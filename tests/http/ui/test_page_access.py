@@ -90,15 +90,6 @@ _OPEN = {"GET /sign-in", "POST /sign-in"}
 POSTS = [each for each in EXPECTED if each.startswith("POST") and each not in _OPEN]
 
 
-def _routes() -> set[str]:
-    return {
-        f"{method} {route.path.removeprefix('/ui')}"
-        for route in ui.ROUTES
-        for method in route.methods or ()
-        if method != "HEAD"
-    }
-
-
 class Place:
     """Two analysts with a study and a session of three sites each, in round 1."""
 
@@ -135,7 +126,12 @@ def place(served: LocalCoordinator) -> Place:
 
 
 def test_every_page_has_an_expectation() -> None:
-    assert _routes() == set(EXPECTED)
+    assert set(EXPECTED) == {
+        f"{method} {route.path.removeprefix('/ui')}"
+        for route in ui.ROUTES
+        for method in route.methods or ()
+        if method != "HEAD"
+    }
 
 
 def test_who_has_not_signed_in_reads_nothing(place: Place) -> None:

@@ -4,7 +4,6 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -29,7 +28,6 @@ from support.definitions import session_body
 from support.outcome_results import DECLARED as OUTCOMES
 from support.purpose import PURPOSE
 
-ROOT = Path(__file__).parents[3]
 SITES = ("alpha", "beta", "gamma")
 SITES_TEXT = ", ".join(SITES)
 STUDY = StudyInfo(
@@ -74,31 +72,14 @@ def row(number: int, **texts: str) -> dict[str, str]:
 # --- what it makes --------------------------------------------------------------------------------
 
 
-def _within(found: Any) -> Iterator[dict[str, Any]]:
-    """Yield every definition in JSON, each once."""
-    known = []
-    waiting = [found]
-    while waiting:
-        each = waiting.pop()
-        if isinstance(each, dict):
-            waiting += each.values()
-            if {"algorithm", "config", "features"} <= each.keys() and each not in known:
-                known.append(each)
-        elif isinstance(each, list):
-            waiting += each
-    yield from known
-
-
 def definitions() -> Iterator[dict[str, Any]]:
-    """Yield definitions: of every variant of every method, in the examples, and of all fields."""
+    """Yield definitions: of every variant of every method, and of all fields."""
     for name in METHODS:
         models = variant_models(METHODS[name].options)
         by = option_fields(METHODS[name], {})[0]
         for place in range(len(models)):
             variant = {} if len(models) == 1 else {by.name: by.choices[place]}
             yield {"algorithm": name, "config": {"n_clusters": 3, **variant}}
-    examples = ROOT / "docs" / "openapi" / "recorded.json"
-    yield from _within(json.loads(examples.read_text("utf-8")))
     yield {
         "title": "Hearts, of three hospitals",
         "contact": "Ada",
@@ -140,7 +121,7 @@ def definitions() -> Iterator[dict[str, Any]]:
 def test_a_definition_fills_a_form_that_makes_the_same_definition(given: dict[str, Any]) -> None:
     whole = {"name": "heart", "purpose": PURPOSE, "sites": [*SITES]}
     whole["features"] = [{"name": "x", "lower": 0, "upper": 9}]
-    frozen = freeze(SessionCreate.model_validate_json(json.dumps({**whole, **_create(given)})), 1)
+    frozen = freeze(SessionCreate.model_validate_json(json.dumps({**whole, **given})), 1)
     for body in (
         frozen.model_dump(mode="json"),
         inherit(frozen, {"seed": frozen.seed})[0],
@@ -151,10 +132,6 @@ def test_a_definition_fills_a_form_that_makes_the_same_definition(given: dict[st
         form, made = form.checked(check)
         assert (form.errors, form.general, dict(form.missing)) == ({}, (), {})
         assert canonical(made) == canonical(frozen)
-
-
-def _create(given: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: each for name, each in given.items() if name in SessionCreate.model_fields}
 
 
 def test_what_is_left_empty_is_not_in_the_body() -> None:
