@@ -23,25 +23,18 @@ SESSION, TITLE = "heart-2026", "Hearts of three hospitals"
 FEATURES = columns(2)
 
 
-class People:
-    """Browsers of everybody, and what they asked for and complained of."""
-
-    def __init__(self, browser: Browser, base_url: str) -> None:
-        self.browser, self.base_url = browser, base_url
-        self.all: list[Watched] = []
-
-    @contextmanager
-    def somebody(self, token: str) -> Iterator[Page]:
-        """Sign in through the form, in a browser that knows nothing."""
-        context = self.browser.new_context(base_url=self.base_url)
-        context.set_default_timeout(TIMEOUT_S * 1_000)
-        self.all.append(Watched(context.new_page()))
-        page = self.all[-1].page
-        page.goto("/")
-        page.get_by_label("Your token").fill(token)
-        follow(page, page.get_by_role("button", name="Sign in"))
-        yield page
-        context.close()
+@contextmanager
+def somebody(browser: Browser, base_url: str, token: str, all_: list[Watched]) -> Iterator[Page]:
+    """Sign in through the form, in a browser that knows nothing."""
+    context = browser.new_context(base_url=base_url)
+    context.set_default_timeout(TIMEOUT_S * 1_000)
+    all_.append(Watched(context.new_page()))
+    page = all_[-1].page
+    page.goto("/")
+    page.get_by_label("Your token").fill(token)
+    follow(page, page.get_by_role("button", name="Sign in"))
+    yield page
+    context.close()
 
 
 def register(page: Page, role: str, name: str) -> str:
@@ -141,17 +134,17 @@ def read_as_site(page: Page, site: Command) -> None:
 
 def test_a_study_from_registration_to_what_left(browser: Browser, tmp_path: Path) -> None:
     with running_server(tmp_path / "coordinator") as server:
-        people = People(browser, server.base_url)
-        with people.somebody(server.operator_token) as page:
+        url, people = server.base_url, list[Watched]()
+        with somebody(browser, url, server.operator_token, people) as page:
             tokens = {site: register(page, "Site", site) for site in SITES}
             tokens["ada"] = register(page, "Analyst", "ada")
-        with people.somebody(tokens["ada"]) as page:
+        with somebody(browser, url, tokens["ada"], people) as page:
             create(page)
-            sites = take_part(server.base_url, tokens, tmp_path)
+            sites = take_part(url, tokens, tmp_path)
             watch(page, sites)
             read_result(page)
-        with people.somebody(tokens["north"]) as page:
+        with somebody(browser, url, tokens["north"], people) as page:
             read_as_site(page, sites[0])
-        for watched in people.all:
-            assert watched.elsewhere(server.base_url) == []
+        for watched in people:
+            assert watched.elsewhere(url) == []
             assert watched.complaints == []

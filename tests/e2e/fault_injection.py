@@ -453,9 +453,4 @@ def _read_back(
         for each in tx.submissions.summaries(session_id=session.id)
     ]
     trail = tx.audit.list(10_000, search=AuditSearch(subject=name))
-    return stored, [(entry.action, _round_of(entry.details)) for entry in reversed(trail)]
-
-
-def _round_of(details: Mapping[str, Any]) -> int | None:
-    number = details.get("round")
-    return None if number is None else int(number)
+    return stored, [(entry.action, entry.details.get("round")) for entry in reversed(trail)]

@@ -91,9 +91,6 @@ def test_an_agent_without_sessions_runs_the_sites_command(tmp_path: Path) -> Non
 
 def test_notify_test_says_for_each_channel_what_happened(tmp_path: Path) -> None:
     env = {"FEDCLUST_DATA_DIR": str(tmp_path / "none")}
-    none = service("notify-test", env=env)
-    assert none.returncode == 3
-    assert "smtp_host" in none.stderr
     with mail_server() as mails, webhook_receiver() as receiver:
         env |= {
             "FEDCLUST_SMTP_HOST": "127.0.0.1",
