@@ -78,20 +78,21 @@ def _approval(page: Page) -> Iterator[None]:
     """A session that a steward approves."""
     hospitals = Hospitals(page).create("heart-2026")
 
-    def read_the_code() -> None:
-        """The steward types what the signed page says."""
-        signed = (page.place / "review.html").read_text("utf-8")
-        found = re.search(r"Approval code <b>([0-9a-f]+)", signed)
-        name = 'heart-2026 --name "Dr Ruth Levi"'
-        page.replace(name, f"{name} --code {found[1]}")
-        page.replace("3f2a9bc177de", found[1])
-
-    page.before("fedclust approve", read_the_code)
+    approve = 'heart-2026 --name "Dr Ruth Levi"'
+    page.before(approve, lambda: type_the_code(page, "review.html", approve))
     page.before("site.participate", lambda: hospitals.others_take_part("heart-2026"))
     with hospitals.site() as site:
         page.names["site"] = site
         yield
     assert set(page.names["result"].labels_) == {0, 1}
+
+
+def type_the_code(page: Page, review: str, approve: str, shown: str = "3f2a9bc177de") -> None:
+    """Let the steward type the code of the printed review, which the page may show, too."""
+    printed = (page.place / review).read_text("utf-8")
+    code = re.search(r"Approval code <b>(\w{12})</b>", printed)[1]
+    page.replace(approve, f"{approve} --code {code}")
+    page.replace(shown, code)
 
 
 @around("docs/audit.md")
@@ -547,13 +548,7 @@ def _tutorials_four_hospitals(page: Page) -> Iterator[None]:
     page.serve_here()
     approve = 'approve tumours --name "Dr Ruth Levi"'
 
-    def read_the_code() -> None:
-        """The steward types what the page says."""
-        printed = (page.place / "aarhus" / "review.html").read_text("utf-8")
-        code = re.search(r"Approval code <b>(\w{12})</b>", printed)
-        page.replace(approve, f"{approve} --code {code[1]}")
-
-    page.before(approve, read_the_code)
+    page.before(approve, lambda: type_the_code(page, "aarhus/review.html", approve))
     with few_clouds.all_drawn():
         yield
     for name in ("choice", "profile", "mix"):

@@ -53,13 +53,11 @@ def with_outcome(X: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def shared(result: dict[str, Any]) -> bytes:
     """Return the bytes that have to be the same however a session went."""
-    kept = [{name: each[name] for name in SHARED} for each in (result, *_of_sweep(result))]
-    table = [{**entry, "result": None} for entry in result.get("sweep") or ()]
+    sweep = result.get("sweep") or ()
+    every = [result, *(entry["result"] for entry in sweep)]
+    kept = [{name: each[name] for name in SHARED} for each in every]
+    table = [{**entry, "result": None} for entry in sweep]
     return encode([kept, table, result.get("recommendation")])
-
-
-def _of_sweep(result: dict[str, Any]) -> list[dict[str, Any]]:
-    return [entry["result"] for entry in result.get("sweep") or ()]
 
 
 @dataclass

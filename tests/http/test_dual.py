@@ -28,21 +28,16 @@ def begin(api: ApiCaller, session: str, phase: str, times: int = 1) -> int:
     api.begin("ada", session, SITES, **changes)
     seen, number = 0, 0
     while True:
-        view = waited(api, session, number)
+        view = next(
+            view
+            for view in api.views("north", session)
+            if view["status"] == "ended" or (view["status"] == "work" and view["round"] > number)
+        )
         number = view["round"]
         seen += view["task"]["phase"] == phase
         if seen == times:
             return int(number)
         api.send(session, *SITES, number=number)
-
-
-def waited(api: ApiCaller, session: str, number: int) -> dict[str, Any]:
-    """Return the first site's view once a later round asks it, or the session has ended."""
-    return next(
-        view
-        for view in api.views("north", session)
-        if view["status"] == "ended" or (view["status"] == "work" and view["round"] > number)
-    )
 
 
 # --- leaving --------------------------------------------------------------------------------------
