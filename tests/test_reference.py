@@ -233,9 +233,14 @@ def test_every_event_of_the_log_is_on_the_page_for_operators() -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_every_method_has_a_page_with_its_options_and_what_leaves_a_site(name: str) -> None:
+def test_every_method_has_a_page_with_all_that_concerns_it(name: str) -> None:
     assert f"methods/{name}" in page("index.md"), f"docs/index.md lacks methods/{name}"
     method, text = METHODS[name], page(f"methods/{name}.md")
+    assert text.startswith(f"# {name}: ")
+    references = " ".join(text.partition("\n## References\n")[2].split())
+    assert references.startswith(method.citation)
+    assert f'"algorithm": "{name}"' in text, f"{name}: no definition"
+    assert f'simulate("{name}", ' in text, f"{name}: no example"
     shared = page("methods/common.md") + page("results/papers.md")
     blocks = re.findall(r"options: begin -->(.*?)<!-- [\w ]*options: end", text + shared, re.S)
     options = "".join(blocks)

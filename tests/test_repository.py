@@ -272,18 +272,6 @@ def test_the_functions_that_contributing_names_are_in_their_files() -> None:
         assert re.search(rf"^\s*(?:def |class )?{name}\b", text, re.MULTILINE), f"{name}: {path}"
 
 
-def test_every_method_has_a_page_with_an_example_and_its_references() -> None:
-    from fedclust.methods.registry import METHODS
-
-    for name, method in METHODS.items():
-        text = (ROOT / "docs" / "methods" / f"{name}.md").read_text("utf-8")
-        assert text.startswith(f"# {name}: "), name
-        references = " ".join(text.partition("\n## References\n")[2].split())
-        assert references.startswith(method.citation), name
-        assert f'"algorithm": "{name}"' in text, f"{name}: no definition"
-        assert f'simulate("{name}", ' in text, f"{name}: no example"
-
-
 def test_the_menu_has_at_most_80_000_words() -> None:
     words = menu_words.count()
     assert sum(words.values()) <= 80_000

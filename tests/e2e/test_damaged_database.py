@@ -8,7 +8,7 @@ from fedclust_service.exit_codes import Exit
 from support.api_caller import ApiCaller
 from support.damage import overwrite, root_page
 from support.reader import Reader
-from support.server import ServerProcess, running_server, service
+from support.server import ServerProcess, running_server
 from support.timeouts import TIMEOUT_S
 
 SITES = ("north", "south", "west")
@@ -21,30 +21,16 @@ def world_of(server: ServerProcess) -> ApiCaller:
     return api
 
 
-def run(server: ServerProcess, *command: str) -> None:
-    """Run a command of the service that has to succeed."""
-    assert service(*command, "--data-dir", str(server.data_dir)).returncode == 0
-
-
 def test_a_damaged_file_is_not_served(tmp_path: Path) -> None:
-    path, copy = tmp_path / "server" / "fedclust.db", tmp_path / "copy.db"
+    """That a backup takes its place: `test_backup.py`."""
     with running_server(tmp_path / "server") as server:
         world_of(server)
-        run(server, "backup", "--out", str(copy))
         server.stop()
+        path = server.data_dir / "fedclust.db"
         overwrite(path, root_page(path, "submissions"), b"\x5a" * 64)
         with pytest.raises(AssertionError, match="it is damaged; move it aside and put a backup"):
             server.start()
         assert server.process.wait(TIMEOUT_S) == Exit.DATABASE
-        aside = tmp_path / "aside"
-        aside.mkdir()
-        for each in server.data_dir.glob("fedclust.db*"):
-            each.rename(aside / each.name)
-        run(server, "restore", "--from", str(copy))
-        server.start()
-        assert server.get("/readyz").status_code == 200
-        api = ApiCaller(server.base_url, server.operator_token)
-        assert api.ok("GET", "/v1/sessions/heart", server.operator_token)["state"] == "running"
 
 
 def test_damage_that_is_met_while_serving(tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ from fedclust_service.domain.access import Role
 from fedclust_service.domain.tokens import TokenText, new_token, parse_token
 from fedclust_service.http.routes import api_routes
 from support.api_caller import ApiCaller
-from support.clock import ManualClock
 from support.local_coordinator import LocalCoordinator
 
 from . import access
@@ -124,19 +123,15 @@ def populated(served: LocalCoordinator) -> Populated:
     api, ids = two_analysts(served)
     # The thread that does this does not run here.
     served.coordinator.sealer.run_once()
-    return Populated(served, api, ids, _bad_tokens(api, served.coordinator.clock))
-
-
-def _bad_tokens(api: ApiCaller, clock: ManualClock) -> dict[str, str | None]:
     short = api.ok("POST", "/v1/sites/north/tokens", api.operator, json={"expires_in_days": 1})
     revoked = api.ok("POST", "/v1/sites/north/tokens", api.operator)
     api.ok("DELETE", f"/v1/sites/north/tokens/{revoked['id']}", api.operator)
     api.register("sites", "closed")
     api.ok("PATCH", "/v1/sites/closed", api.operator, json={"disabled": True})
-    clock.advance(2 * 86_400)
+    served.coordinator.clock.advance(2 * 86_400)
     good = api.tokens["north"]
     text = parse_token(good)
-    return {
+    bad = {
         "none": None,
         "not a token": "hello",
         "mistyped": good[:-1] + ("a" if good[-1] != "a" else "b"),
@@ -147,6 +142,7 @@ def _bad_tokens(api: ApiCaller, clock: ManualClock) -> dict[str, str | None]:
         "revoked": revoked["token"],
         "disabled": api.tokens["closed"],
     }
+    return Populated(served, api, ids, bad)
 
 
 def _call(populated: Populated, operation: str, which: str, token: str | None) -> httpx.Response:
