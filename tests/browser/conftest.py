@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Locator, Page, expect
 
 from chromium import ABSENT, chromium
 from operation_bodies import SITES
@@ -29,14 +29,11 @@ class Watched:
     def __post_init__(self) -> None:
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on(
-            "console",
-            lambda message: (
-                self.complaints.append(message.text)
-                if message.type in {"error", "warning"}
-                else None
-            ),
-        )
+        self.page.on("console", self._note)
+
+    def _note(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.complaints.append(message.text)
 
     def elsewhere(self, base_url: str) -> list[str]:
         """Return the addresses that are not of this coordinator, or made by the page itself."""

@@ -206,11 +206,19 @@ def test_neither_rows_of_patients_nor_the_rest_of_a_file_leave_the_browser(
     assert not [body for body in sent if "63.25" in body or "Z4711" in body]
 
 
-def test_the_table_needs_no_script(registered: Registered, browser: Browser) -> None:
-    token = registered.api.tokens["ada"]
-    context = signed_in(browser, registered.local.base_url, token, script=False)
+def test_neither_signing_in_nor_the_table_needs_a_script(
+    registered: Registered, browser: Browser
+) -> None:
+    context = signed_in(browser, registered.local.base_url, None, script=False)
     page = context.new_page()
     page.goto("/ui/new-session")
+    for token, shown in (
+        ("fca_wrong", page.get_by_role("alert").filter(has_text="not a complete token")),
+        (registered.api.tokens["ada"], page.get_by_label("Purpose")),
+    ):
+        page.get_by_label("Your token").fill(token)
+        page.get_by_role("button", name="Sign in").click()
+        expect(shown).to_be_visible()
     rows = page.locator("#columns tbody")
     before = rows.count()
     page.locator("[name='/features/0/name']").fill("age")
@@ -224,4 +232,8 @@ def test_the_table_needs_no_script(registered: Registered, browser: Browser) -> 
     expect(page.locator("[name='/config/landmarks']")).to_have_count(1)
     expect(page.get_by_role("heading", name="Not complete yet")).to_be_in_viewport()
     expect(page.locator("[name='/features/1/name']")).to_have_value("bmi")
+    page.get_by_role("link", name="analyst ada").click()
+    expect(page.locator("td time").first).to_contain_text("UTC")
+    page.get_by_role("button", name="Sign out", exact=True).click()
+    expect(page.get_by_label("Your token")).to_be_visible()
     context.close()

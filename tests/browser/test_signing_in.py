@@ -48,22 +48,6 @@ def test_a_site_is_registered_by_keyboard_alone(registered: Registered, watched:
     assert watched.complaints == []
 
 
-def test_no_script_is_needed(registered: Registered, browser: Browser) -> None:
-    context = signed_in(browser, registered.local.base_url, None, script=False)
-    page = context.new_page()
-    page.goto("/ui/account")
-    page.get_by_label("Your token").fill("fca_wrong")
-    page.get_by_role("button", name="Sign in").click()
-    expect(page.get_by_role("alert").filter(has_text="not a complete token")).to_be_visible()
-    page.get_by_label("Your token").fill(registered.api.tokens["north"])
-    page.get_by_role("button", name="Sign in").click()
-    page.get_by_role("link", name="site north").click()
-    expect(page.locator("td time").first).to_contain_text("UTC")
-    page.get_by_role("button", name="Sign out", exact=True).click()
-    expect(page.get_by_label("Your token")).to_be_visible()
-    context.close()
-
-
 def test_what_is_typed_outlives_the_sign_in(registered: Registered, browser: Browser) -> None:
     """Without scripts: `http/ui/test_form_pages.py`."""
     token = registered.api.tokens["ada"]

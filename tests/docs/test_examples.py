@@ -10,7 +10,7 @@ from docs import examples, page
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="no POSIX shell here")
 
 
-def run(source: str, place: Path, patch: pytest.MonkeyPatch) -> page.Page:
+def run(source: str, place: Path, patch: pytest.MonkeyPatch) -> None:
     """Run the examples of a page with this text."""
     path = place / "page.md"
     path.write_text(source, "utf-8")
@@ -18,7 +18,6 @@ def run(source: str, place: Path, patch: pytest.MonkeyPatch) -> page.Page:
         for example in examples.parse(path, here):
             example.evaluate()
         here.finish()
-    return here
 
 
 @pytest.mark.parametrize(

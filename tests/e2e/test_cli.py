@@ -202,9 +202,6 @@ def test_from_the_first_token_to_labels_with_agents(shell: Shell) -> None:
     assert "stopped because" in shell.run("eva", "session", "result", "heart")
 
     shell.run("eva", "session", "create", "heart-2", "--from", "heart", "--clusters", "3")
-    shown = json.loads(shell.run("eva", "session", "show", "heart-2", "--json"))
-    assert shown["definition"]["config"]["n_clusters"] == 3
-    assert shown["definition"]["seed"] != 11
     shell.run("eva", "session", "cancel", "heart-2")
     shell.run("eva", "session", "watch", "heart-2", code=7)
     states = json.loads(shell.run("eva", "session", "list", "--json"))

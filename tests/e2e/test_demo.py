@@ -79,9 +79,8 @@ def test_the_demo_does_not_touch_a_directory_of_somebody_else(tmp_path: Path) ->
 
 def children_of(directory: Path) -> list[int]:
     """Return the processes that work below a directory."""
-    found = []
-    for process in psutil.process_iter(["pid", "cwd"]):
-        cwd = process.info["cwd"]
-        if cwd and Path(cwd).is_relative_to(directory):
-            found.append(process.info["pid"])
-    return found
+    return [
+        process.pid
+        for process in psutil.process_iter(["cwd"])
+        if process.info["cwd"] and Path(process.info["cwd"]).is_relative_to(directory)
+    ]

@@ -3,7 +3,6 @@
 import hashlib
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -35,8 +34,7 @@ IntVector = NDArray[np.int64]
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ApiCaller]:
     """Return a coordinator in a process of its own, with three sites and an analyst."""
     with running_server(tmp_path_factory.mktemp("page") / "coordinator") as server:
-        api = ApiCaller.found(server, SITES)
-        yield api
+        yield ApiCaller.found(server, SITES)
 
 
 def hospital(seed: int, holes: float) -> FloatArray:
@@ -61,13 +59,13 @@ def hospital(seed: int, holes: float) -> FloatArray:
     ],
 )
 def test_a_site_can_be_written_from_the_page(
-    name: str, policy: dict[str, Any], holes: float, api: ApiCaller, tmp_path: Path
+    name: str, policy: dict[str, Any], holes: float, api: ApiCaller
 ) -> None:
     policy |= {"max_rounds": 12}
     config = {"n_clusters": 4, "tol": 1e-7}
     api.define("ada", name, SITES, features=FEATURES, config=config, policy=policy)
     sites = [
-        PageSite(api.base_url, api.tokens[site], name, hospital(7 + i, holes), tmp_path / site)
+        PageSite(api.base_url, api.tokens[site], name, hospital(7 + i, holes))
         for i, site in enumerate(SITES)
     ]
     for site in sites:
@@ -127,10 +125,10 @@ class PageSite:
         What it sent, in order.
     """
 
-    def __init__(self, url: str, token: str, session: str, rows: FloatArray, journal: Path) -> None:
+    def __init__(self, url: str, token: str, session: str, rows: FloatArray) -> None:
         headers = {"Authorization": f"Bearer {token}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=TIMEOUT_S, trust_env=False)
-        self._at, self._journal, self._etag = f"/v1/sessions/{session}", journal, ""
+        self._at, self._etag = f"/v1/sessions/{session}", ""
         shown = self._http.get(self._at).raise_for_status().json()
         self.definition = shown["definition"]
         text = json.dumps(
@@ -184,8 +182,7 @@ class PageSite:
         body = {"phase": common["phase"], "task_digest": task["digest"], "payload": payload}
         self.bodies.append(body)
         sent = json.dumps(body, default=np.ndarray.tolist).encode()
-        self._journal.write_bytes(sent)
-        receipts = [self._put(number, self._journal.read_bytes()) for _ in range(2)]
+        receipts = [self._put(number, sent) for _ in range(2)]
         assert [receipt.status_code for receipt in receipts] == [201, 200], receipts[0].text
         assert receipts[0].json() == receipts[1].json()
         assert receipts[0].json()["sha256"] == hashlib.sha256(sent).hexdigest()
@@ -223,7 +220,7 @@ class PageSite:
         means = sums / np.maximum(counts, 1)[:, None]
         if common["phase"] == "cells":
             return {"counts": counts, "means": means}
-        apart = ((X[:, None] - asked["centroids"]) ** 2).sum(axis=2)
+        apart = _squares(X, asked["centroids"])
         a = apart[np.arange(len(X)), labels]
         costs = np.bincount(labels, a * sizes, k)
         if common["phase"] == "lloyd":
@@ -315,15 +312,14 @@ def _arrays(tree: Any) -> Any:
 
 
 def _nearest(X: FloatArray, centroids: FloatArray) -> IntVector:
-    return np.asarray(((X[:, None] - centroids) ** 2).sum(axis=2).argmin(axis=1))
+    return np.asarray(_squares(X, centroids).argmin(axis=1))
 
 
 def _kmeans(X: FloatArray, k: int) -> IntVector:
     """Return the cells of k-means from the farthest row, and from the farthest of these, ..."""
     centroids = X[[int(((X - X.mean(axis=0)) ** 2).sum(axis=1).argmax())]]
     while len(centroids) < k:
-        apart = ((X[:, None] - centroids) ** 2).sum(axis=2).min(axis=1)
-        centroids = np.vstack([centroids, X[apart.argmax()]])
+        centroids = np.vstack([centroids, X[_squares(X, centroids).min(axis=1).argmax()]])
     for _ in range(20):
         labels = _nearest(X, centroids)
         centroids = np.array(

@@ -31,21 +31,6 @@ def frame(name: str, *people: range) -> pd.DataFrame:
     return rows.assign(patient=[f"{name}-{number}" for number in numbers])
 
 
-def refused(site: Site, session: str, rows: pd.DataFrame, why: str) -> tuple[str, int, str]:
-    """Return the table, number and head that a refused site is told to have accepted.
-
-    A site that joins would wait for the others for ever: the test fails at its first event.
-    """
-
-    def joined(_: Progress) -> None:
-        pytest.fail("the coordinator accepted the state")
-
-    with pytest.raises(errors.TableChanged, match=why) as found:
-        site.participate(session, rows, person="patient", consent=True, on_progress=joined)
-    asked = ASKED.search(str(found.value))
-    return asked[1], int(asked[2]), asked[3]
-
-
 def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
     database_url: str, tmp_path: Path
 ) -> None:
@@ -71,8 +56,18 @@ def test_a_restored_state_is_refused_and_then_accepted_with_its_groups(
         restored = CohortStore(state).records()
         consortium.create("third", 2, config={"n_clusters": 2}, policy={"max_rounds": 3})
         mine = frame(ME, range(60), range(80, 110))
-        with Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory) as site:
-            table, number, head = refused(site, "third", mine, "newer state")
+
+        def accepted(_: Progress) -> None:
+            """A site that joins would wait for the others for ever."""
+            pytest.fail("the coordinator accepted the state")
+
+        with (
+            Site(local.base_url, consortium.site_tokens[ME], state_dir=state.directory) as site,
+            pytest.raises(errors.TableChanged, match="newer state") as refused,
+        ):
+            site.participate("third", mine, person="patient", consent=True, on_progress=accepted)
+        table, text, head = ASKED.search(str(refused.value)).groups()
+        number = int(text)
         with consortium.analyst() as analyst:
             joined = {each.name: each.state for each in analyst.session("third").sites}
         assert joined[ME] == "invited"

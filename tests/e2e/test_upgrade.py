@@ -21,15 +21,6 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="processes are e
 SITES = ("north", "south", "west")
 
 
-def as_before(stored: bytes) -> bytes:
-    """Return a definition as an earlier version froze it, whose fields are others."""
-    definition = json.loads(stored)
-    del definition["engine_version"]
-    policy = {**definition["policy"], "differencing": "guard"}
-    older = {"policy": policy, "method_version": definition["method_version"] - 1}
-    return canonical_json({**definition, **older})
-
-
 def test_definitions_of_the_version_before(tmp_path: Path) -> None:
     place = tmp_path / "server"
     with running_server(place) as server:
@@ -49,7 +40,12 @@ def test_definitions_of_the_version_before(tmp_path: Path) -> None:
             for name, stored in database.execute(
                 "SELECT name, definition FROM sessions"
             ).fetchall():
-                before = as_before(stored)
+                # As an earlier version froze it, whose fields are others.
+                older = json.loads(stored)
+                del older["engine_version"]
+                older["policy"]["differencing"] = "guard"
+                older["method_version"] -= 1
+                before = canonical_json(older)
                 database.execute(
                     "UPDATE sessions SET definition = ?, definition_sha256 = ?, "
                     "method_version = method_version - 1 WHERE name = ?",

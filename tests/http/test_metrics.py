@@ -112,8 +112,7 @@ def test_who_may_read_it(tmp_path: Path) -> None:
         ]
         for headers in elsewhere:
             assert local.http(**headers).get("/metrics").status_code == 401, headers
-        local_names = ["localhost", "127.0.0.1:9", "[::1]:8400"]
-        for name in local_names:
+        for name in ("localhost", "127.0.0.1:9", "[::1]:8400"):
             assert local.http(Host=name).get("/metrics").status_code == 200, name
 
 
@@ -127,8 +126,7 @@ def test_repetitions_are_counted_and_a_lost_database_is_told(
     postgres_server: PostgresServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = postgres_server.create()
-    url = postgres_server.url(name)
-    with local_coordinator(tmp_path, database_url=url) as local:
+    with local_coordinator(tmp_path, database_url=postgres_server.url(name)) as local:
         samples = scrape(local)
         build = next(dict(pairs) for key, pairs in samples if key == "fedclust_build_info")
         assert build["database"] == "postgresql"

@@ -389,10 +389,7 @@ def test_an_empty_name_removes_the_name(
     given = ["--coordinator", api.base_url, "--token-file", str(token)]
 
     def known() -> dict[str, list[str]]:
-        names: dict[str, list[str]] = api.ok("GET", "/v1/sessions/swept/result", "ada")[
-            "cluster_names"
-        ]
-        return names
+        return dict(api.ok("GET", "/v1/sessions/swept/result", "ada")["cluster_names"])
 
     assert f'href="{path}">Name clusters' in me.open("/ui/sessions/swept/result?k=2")
     named = me.post(path, [("name", "Elderly"), ("name", "Young")])
