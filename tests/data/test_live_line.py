@@ -180,7 +180,7 @@ def test_simulate_says_what_it_does(
     assert said[0].startswith(f"{first}.csv: ")
     assert f"simulate lloyd: reading site {first}" in said
     assert any(text.startswith("simulate lloyd: round 1 prepare, site ") for text in said)
-    assert said[-1] == "simulate lloyd: labelling rows"
+    assert "simulate lloyd: labelling rows" in said
     assert timers == []
 
 

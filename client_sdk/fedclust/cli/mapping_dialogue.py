@@ -5,6 +5,7 @@ import dataclasses
 import re
 import sys
 import textwrap
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fractions import Fraction
 from types import MappingProxyType
@@ -425,50 +426,19 @@ class _Dialogue:
         _say(f"{_heading(section)}: each code means {meant}, or -")
         if known and not every:
             _say(f"known: {_levels_text(known)}", "  ")
-        column, likely = section.settings.get("column", ""), dict[str, str | None]()
-        if feature.kind == "binary" and not is_contrary(feature.name, column):
-            words = meanings_of(point.counts, column)
-            likely = {code: {"no": "0", "yes": "1"}.get(word or "") for code, word in words.items()}
         numbers = sorted(filter(str.isdecimal, asked - {"0"}), key=int)
         are_counts = feature.kind == "binary" and "0" in asked and len(numbers) > 1 and not every
         if are_counts and _confirmed(f"does 0 mean 0, and each of {', '.join(numbers)} 1?", None):
             levels |= {"0": 0, **dict.fromkeys(numbers, 1)}
             asked -= {"0", *numbers}
 
-        def level(answer: str) -> str:
-            exact = [name for name in names if name.casefold() == answer.casefold()]
-            begun = [name for name in names if name.casefold().startswith(answer.casefold())]
-            inside = [name for name in names if answer.casefold() in name.casefold()]
-            found = ["-"] if answer == "-" else exact or begun or inside
-            if len(found) != 1:
-                raise typer.BadParameter(f"write {' or '.join(names)}, or -")
-            return found[0]
-
-        spellings: dict[str, list[str]] = {}
-        for code, _ in point.counts.most_common():
-            spellings.setdefault(_spelling(code), []).append(code)
-        answers = {_spelling(code): str(known[code]) for code in known}
-        for spelling, codes in spellings.items():
-            codes = [code for code in codes if code in asked]
-            if not codes:
-                continue
-            begun = (answers[of] for of in answers if _begins_as(spelling, of))
-            default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
-            if codes[0] in known:
-                default = str(known[codes[0]])
-            said = (
-                f"    {', '.join(map(as_toml, codes))} {sum(point.counts[each] for each in codes)}"
-            )
-            answer = _asked(said, level, default)
-            answers[spelling] = answer
-            missing = [other for other in missing if other not in codes]
-            for code in codes:
-                levels.pop(code, None)
+        for code, answer in _ask_codes(section, point.counts, asked, known).items():
+            missing = [other for other in missing if other != code]
+            levels.pop(code, None)
             if answer == "-":
-                missing += codes
+                missing.append(code)
             else:
-                of = int(answer) if feature.kind == "binary" else answer
-                levels |= dict.fromkeys(codes, of)
+                levels[code] = int(answer) if feature.kind == "binary" else answer
         self._seen |= {(feature.name, code) for code in point.counts}
         settings = {"missing": missing} if missing else {}
         return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
@@ -550,6 +520,46 @@ class _Dialogue:
         found = _asked(asked, _numbers, numbers or "none")
         section.drop("sentinels")
         section.set(**({"sentinels": found} if found else {}))
+
+
+def _ask_codes(
+    section: Section,
+    counts: Counter[str],
+    asked: Collection[str],
+    known: Mapping[str, str | int],
+) -> dict[str, str]:
+    """Ask for the level of codes, or -; spellings of one code are one question."""
+    feature, column = section.feature, section.settings.get("column", "")
+    names = [*(feature.levels or ("0", "1"))]
+    likely = dict[str, str | None]()
+    if feature.kind == "binary" and not is_contrary(feature.name, column):
+        words = meanings_of(counts, column)
+        likely = {code: {"no": "0", "yes": "1"}.get(word or "") for code, word in words.items()}
+
+    def level(answer: str) -> str:
+        exact = [name for name in names if name.casefold() == answer.casefold()]
+        begun = [name for name in names if name.casefold().startswith(answer.casefold())]
+        inside = [name for name in names if answer.casefold() in name.casefold()]
+        found = ["-"] if answer == "-" else exact or begun or inside
+        if len(found) != 1:
+            raise typer.BadParameter(f"write {' or '.join(names)}, or -")
+        return found[0]
+
+    spellings: dict[str, list[str]] = {}
+    for code, _ in counts.most_common():
+        if code in asked:
+            spellings.setdefault(_spelling(code), []).append(code)
+    before = {_spelling(code): str(of) for code, of in known.items()}
+    answers: dict[str, str] = {}
+    for spelling, codes in spellings.items():
+        begun = (before[of] for of in before if _begins_as(spelling, of))
+        default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
+        if codes[0] in known:
+            default = str(known[codes[0]])
+        shown = f"{', '.join(map(as_toml, codes))} {sum(counts[code] for code in codes)}"
+        before[spelling] = _asked(f"    {shown}", level, default)
+        answers |= dict.fromkeys(codes, before[spelling])
+    return answers
 
 
 def _own_number(text: str) -> float:
