@@ -13,6 +13,7 @@ from fedclust.cli.mapping_dialogue import ask_mapping
 from fedclust.data import Dataset, load
 from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.schema.feature import Feature, Outcome, Trajectory
+from fedclust.wire.errors import UsageError
 from support.command_line import CommandLine, Terminal, at_desk
 
 AGE = Feature(name="age", unit="years", lower=18, upper=110)
@@ -440,6 +441,19 @@ def test_a_column_that_is_chosen_says_whether_marks_separate_thousands(answer: A
     assert 'does "." separate thousands' in said
     assert "\nthousands = true\n" in found.text
     assert found.still_open == ()
+
+
+def test_enter_does_not_leave_out_the_rows_of_another_sheet(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pd.ExcelWriter(tmp_path / "two.xlsx") as book:
+        TABLE.to_excel(book, sheet_name="2023", index=False)
+        TABLE.iloc[:, ::-1].to_excel(book, sheet_name="2024", index=False)
+    found = suggest_mapping(FEATURES, tmp_path / "two.xlsx")
+    monkeypatch.setattr(sys, "stdin", Terminal("\n\nn\n"))
+    with pytest.raises(UsageError, match="say how the table is written"):
+        ask_mapping(found, "id")
+    assert capsys.readouterr().err.count("right? [y/n]") == 3
 
 
 def test_another_way_of_writing_needs_an_option(answer: Any, tmp_path: Path) -> None:

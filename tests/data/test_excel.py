@@ -145,10 +145,11 @@ def test_the_sheet(tmp_path: Path) -> None:
     path = book(tmp_path, notes=[["About this file"]], cohort=cohort, empty=[])
     assert load(path, (AGE,)).X.tolist() == [[40], [41]]
     path = book(tmp_path, cohort=cohort, codes=other)
-    assert "'cohort', 'codes'; choose one (sheet=, --sheet)" in str(refused(path))
+    assert "'cohort', 'codes'; choose (sheet=, --sheet)" in str(refused(path))
     assert load(Dataset(path, sheet="codes"), (AGE,)).X.tolist() == [[60]]
     assert load(Dataset(path, mapping={"sheet": "codes"}), (AGE,)).X.tolist() == [[60]]
     assert "it has 'cohort', 'codes'" in str(refused(Dataset(path, sheet="Codes")))
+    assert load(Dataset(path, sheet=["codes", "cohort"]), (AGE,)).X.tolist() == [[60], [40], [41]]
     edited(
         path,
         "xl/workbook.xml",
@@ -156,6 +157,10 @@ def test_the_sheet(tmp_path: Path) -> None:
         r'name="codes" \1 state="hidden"',
     )
     assert load(path, (AGE,)).X.tolist() == [[40], [41]]
+    lower = book(tmp_path, cohort=cohort, codes=[["Codes"], *other], other=[["Age"], [1]])
+    for second in ("codes", "other"):
+        said = str(refused(Dataset(lower, sheet=["cohort", second])))
+        assert f"the header of '{second}' is not that of 'cohort', row 1" in said
     assert refused(book(tmp_path, cohort=[])).rule == "no-header"
     assert refused(book(tmp_path, cohort=[["age"]])).rule == "no-rows"
 

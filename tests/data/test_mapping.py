@@ -269,7 +269,7 @@ def test_a_code_has_one_spelling(text: str, code: str) -> None:
         ("[features.cp]\nlevels = ['a']", "features.cp.levels: write a table"),
         ("features = ['a']", "features: write a table"),
         ("[features]\nchol = 'x'", "features.chol: write a table of settings"),
-        ("sheet = 2", "sheet: write text, in quotes"),
+        ("sheet = 2", "sheet, entry 1: write text, in quotes"),
         ("header_row = 1.5", "header_row: write a whole number"),
         ("header_row = 0", "header_row: at least 1"),
         ("min_present = 2", "min_present: at most 1"),

@@ -669,6 +669,29 @@ def test_a_column_of_many_names_is_not_compared_code_by_code(
     assert len(calls) < 500
 
 
+@pytest.mark.parametrize(
+    ("header", "said", "n"),
+    [
+        (["age", "crp"], 'the rows of "2023", "2024" are read, which have the same columns', 4),
+        (["crp", "age"], 'only the rows of "2023" are read, and "2023", "2024" have such', 2),
+    ],
+)
+def test_sheets_with_one_header_are_one_table(
+    tmp_path: Path, header: list[str], said: str, n: int
+) -> None:
+    book = openpyxl.Workbook()
+    book.active.title = "2023"
+    for name, columns in (("2023", ["age", "crp"]), ("2024", header)):
+        sheet = book[name] if name in book.sheetnames else book.create_sheet(name)
+        for row in (columns, [50, 1.5], [60, 2.5]):
+            sheet.append(row)
+    book.save(tmp_path / "two.xlsx")
+    features = Feature(name="age"), Feature(name="crp")
+    found = suggest_mapping(features, tmp_path / "two.xlsx")
+    assert said in "; ".join(found.still_open)
+    assert len(read_with(found, tmp_path / "two.xlsx", features)) == n
+
+
 def test_the_sheet_with_the_sessions_columns_is_proposed(tmp_path: Path) -> None:
     book = openpyxl.Workbook()
     book.active.append(["variable", "meaning"])

@@ -212,8 +212,7 @@ class _Dialogue:
                 if not _is_of_thousands(note):
                     raise UsageError(
                         "say how the table is written (--sheet, --header-row, --encoding, "
-                        "--delimiter, --decimal), or put the rows of several sheets into one, and "
-                        "start again"
+                        "--delimiter, --decimal), and start again"
                     )
                 table.written = table.written.model_copy(update={"thousands": False})
                 self._found.judge_again()

@@ -278,8 +278,9 @@ class Reading(OptionGroup):
     """Decimal mark of a CSV file: '.' or ','."""
     columns: str | None = None
     """Names of the columns of a CSV file without a header, comma-separated."""
-    sheet: str | None = None
-    """Sheet of an Excel workbook. By default the only sheet with rows."""
+    sheet: list[str] | None = None
+    """Sheet of an Excel workbook; may be repeated for sheets with one header. By default the only
+    sheet with rows."""
     header_row: Annotated[int | None, {"min": 1}] = None
     """Number of the header's row in the sheet, or of its line in a CSV file. By default the first
     that is not empty."""

@@ -142,8 +142,9 @@ def read_table(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> 
     try:
         return _read_as(dataset, features, rows_of, written)
     except DataError as error:
-        if error.rule == "sheet" and written.sheet is None:
-            tries = [{"sheet": name} for name in sheets_with_rows(Path(dataset.source))]
+        tries: list[dict[str, Any]]
+        if error.rule == "sheet" and not written.sheet:
+            tries = [{"sheet": (name,)} for name in sheets_with_rows(Path(dataset.source))]
         elif error.rule == "encoding" and written.encoding is None:
             tries = [{"encoding": name} for name in _encodings(Path(dataset.source))]
         else:
@@ -161,12 +162,17 @@ def read_table(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> 
     n_like = [sum(_is_like(name, features, rows_of) for name in each.columns) for each in tables]
     table = tables[n_like.index(max(n_like))]
     if "sheet" in tries[0]:
-        sheet, names = as_toml(table.written.sheet), [as_toml(each["sheet"]) for each in tries]
+        sheet = as_toml(*table.written.sheet)
         parts = [of for of, n in zip(tables, n_like, strict=True) if 2 * n >= max(n_like)]
-        said = f"{list_names(names)} have rows: is {sheet} the sheet?"
-        if len(parts) > 1:
-            names = [as_toml(each.written.sheet) for each in parts]
-            said = f"{list_names(names)} have such columns, and only the rows of {sheet} are read"
+        names = list_names([as_toml(*each.written.sheet) for each in parts])
+        said = f"only the rows of {sheet} are read, and {names} have such columns"
+        if len(parts) == 1:
+            others = list_names([as_toml(*each["sheet"]) for each in tries])
+            said = f"{others} have rows: is {sheet} the sheet?"
+        elif all(each.header == table.header for each in parts):
+            every = {"sheet": tuple(each.written.sheet[0] for each in parts)}
+            table = _read_as(dataset, features, rows_of, written.model_copy(update=every))
+            said = f"the rows of {names} are read, which have the same columns"
         table.notes.append(said)
     elif len(tries) > 1:
         odd = next((f"is {as_toml(name)} right" for name in table.header if not name.isascii()), "")

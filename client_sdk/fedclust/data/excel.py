@@ -1,4 +1,4 @@
-"""Excel workbooks by openpyxl: the stored values of one sheet, a chunk of rows at a time."""
+"""Excel workbooks by openpyxl: the stored values of sheets, a chunk of rows at a time."""
 
 import itertools
 import re
@@ -59,14 +59,14 @@ def _open_book(path: Path, *, stored: bool = True) -> Iterator[Any]:
 
 
 class ExcelReader(Reader):
-    """A sheet of an Excel workbook (.xlsx, .xlsm). Rows are numbered as the spreadsheet does.
+    """Sheets of an Excel workbook (.xlsx, .xlsm). Rows are numbered as the spreadsheet does.
 
     Parameters
     ----------
     path : Path
     written : ColumnsFile
-        Sheet, number of the header's row, and columns, if given. By default the only visible sheet
-        with rows, and its first row that is not empty.
+        Sheets, number of the header's row, and columns, if given. By default the only visible sheet
+        with rows, and its first row that is not empty. Several sheets have the same header there.
 
     Raises
     ------
@@ -84,9 +84,14 @@ class ExcelReader(Reader):
         with reading(self.origin, *_FAULT):
             self._check_beginning()
             with _open_book(path) as book:
-                self._sheet = self._choose_sheet(book, written.sheet)
+                self._sheets = self._choose_sheets(book, written.sheet)
             self._has_formulas = _has_formulas(path)
-            self._top, names = self._find_header(written.header_row)
+            first, *others = self._sheets
+            self._top, names = self._find_header(first, written.header_row)
+            for each in others:
+                if self._find_header(each, self._top)[1] != names:
+                    message = f"the header of {each!r} is not that of {first!r}, row {self._top}"
+                    raise self.origin.fault("sheet", message)
         self._below, self._named = self._top, bool(written.columns)
         self.header: Sequence[str] = names
         if self._named:
@@ -104,7 +109,8 @@ class ExcelReader(Reader):
     def first_records(self) -> list[tuple[int, Sequence[Any]]]:
         """Return the number and the cells of the header, and of the first rows below it."""
         with reading(self.origin, *_FAULT):
-            rows = ((number, row) for number, row in self._rows() if number >= self._top)
+            rows = self._rows(self._sheets[0])
+            rows = ((number, row) for number, row in rows if number >= self._top)
             return list(itertools.islice(rows, FIRST_ROWS))
 
     def chunks(self, columns: Sequence[str], text: Sequence[str], rows: int) -> Iterator[Chunk]:
@@ -118,7 +124,7 @@ class ExcelReader(Reader):
     def _records(
         self, places: dict[str, int], unnamed: dict[int, str], text: Sequence[str]
     ) -> Iterator[tuple[int, Sequence[Any]]]:
-        for number, cells in self._rows():
+        for number, cells in itertools.chain(*map(self._rows, self._sheets)):
             again = [*map(cell_name, cells[: len(self.header)])] == [*self.header]
             if number > self._below and not again:
                 # One cell more than the header: it may be an unnamed neighbour.
@@ -175,24 +181,25 @@ class ExcelReader(Reader):
             message += "without a password"
             raise self.origin.fault("spreadsheet", message)
 
-    def _choose_sheet(self, book: Any, wanted: str | None) -> str:
+    def _choose_sheets(self, book: Any, wanted: Sequence[str]) -> Sequence[str]:
         names = [sheet.title for sheet in book.worksheets]
         if not names:
             raise self.origin.fault("sheet", "it has no sheet with cells")
-        if wanted is not None:
-            if wanted not in names:
-                message = f"there is no sheet {wanted!r}; it has {_listed(names)}"
+        for name in wanted:
+            if name not in names:
+                message = f"there is no sheet {name!r}; it has {_listed(names)}"
                 raise self.origin.fault("sheet", message)
+        if wanted:
             return wanted
         filled = filled_sheets(book)
         if len(filled) > 1:
-            message = f"several sheets have rows, {_listed(filled)}; choose one (sheet=, --sheet)"
+            message = f"several sheets have rows, {_listed(filled)}; choose (sheet=, --sheet)"
             raise self.origin.fault("sheet", message)
-        return str(filled[0] if filled else names[0])
+        return [filled[0] if filled else names[0]]
 
-    def _find_header(self, wanted: int | None) -> tuple[int, list[str]]:
+    def _find_header(self, sheet: str, wanted: int | None) -> tuple[int, list[str]]:
         """Return the number of the header's row, and the names in it."""
-        for number, record in self._rows():
+        for number, record in self._rows(sheet):
             if number == (wanted or number):
                 names = [cell_name(cell) for cell in record]
                 while names and not names[-1]:
@@ -205,13 +212,13 @@ class ExcelReader(Reader):
             raise self.origin.fault("no-header", message)
         raise self.origin.fault("no-header", "the sheet is empty; a header is needed")
 
-    def _rows(self) -> Iterator[tuple[int, Sequence[Any]]]:
-        """Yield the number and the values of each row that is not empty."""
+    def _rows(self, sheet: str) -> Iterator[tuple[int, Sequence[Any]]]:
+        """Yield the number and the values of each row of a sheet that is not empty."""
         with ExitStack() as stack:
-            found = _values(stack.enter_context(_open_book(self._path))[self._sheet])
+            found = _values(stack.enter_context(_open_book(self._path))[sheet])
             if self._has_formulas:
-                results = stack.enter_context(_open_book(self._path))[self._sheet]
-                formulas = stack.enter_context(_open_book(self._path, stored=False))[self._sheet]
+                results = stack.enter_context(_open_book(self._path))[sheet]
+                formulas = stack.enter_context(_open_book(self._path, stored=False))[sheet]
                 found = _values_with_results(results, formulas)
             for number, record in enumerate(found, start=1):
                 if not all(map(is_blank, record)):

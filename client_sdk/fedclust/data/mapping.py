@@ -121,8 +121,8 @@ class Format(Model):
     delimiter, encoding, decimal, columns
         The format of a CSV file; ``columns`` names its columns if it has no header.
     sheet, header_row
-        Name of the sheet of an Excel workbook, and the number of the row or line with the header,
-        from 1.
+        Name of the sheet of an Excel workbook, or of several with one header; and the number of the
+        row or line with the header, from 1.
     missing : tuple of str
         Text that means a missing value in any column, in addition to the usual markers.
     min_present : float or None
@@ -133,10 +133,15 @@ class Format(Model):
     encoding: Encoding | None = None
     decimal: Literal[".", ","] | None = None
     columns: tuple[Text, ...] = ()
-    sheet: Text | None = None
+    sheet: Annotated[tuple[Text, ...], _ONE_OR_MORE] = ()
     header_row: RowNumber | None = None
     missing: tuple[Text, ...] = ()
     min_present: Share | None = None
+
+
+_ONE_OR_MORE: Final = BeforeValidator(
+    lambda given: tuple(given) if isinstance(given, list | tuple) else (given,)
+)
 
 
 class ColumnsFile(Format):
@@ -149,11 +154,6 @@ class ColumnsFile(Format):
     thousands: bool = False
     min_present: Share = 0.0
     features: dict[str, ColumnMap] = Field(default_factory=dict)
-
-
-_ONE_OR_MORE: Final = BeforeValidator(
-    lambda given: tuple(given) if isinstance(given, list | tuple) else (given,)
-)
 
 
 class ReadOptions(Format):
@@ -220,8 +220,8 @@ class Dataset:
     delimiter, encoding, decimal, columns : optional
         The format of a CSV file; ``columns`` names its columns if it has no header.
     sheet, header_row : optional
-        Name of the sheet of an Excel workbook, and the number of the row or line with the header,
-        from 1.
+        Name of the sheet of an Excel workbook, or of several with one header; and the number of the
+        row or line with the header, from 1.
     min_present : float, optional
         A feature with a smaller share of values than this is treated as lacking.
     sql_url_file : path, optional

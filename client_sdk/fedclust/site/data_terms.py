@@ -111,8 +111,8 @@ def _source_name(dataset: Dataset, file: ColumnsFile) -> str:
         name = Path(dataset.source).name
     else:
         name = dataset.source.name if isinstance(dataset.source, SqlQuery) else IN_MEMORY
-    if file.sheet is not None:
-        name += f", sheet {file.sheet}"
+    for sheet in file.sheet:
+        name += f", sheet {sheet}"
     registered = (dataset.given or "").startswith("@")
     return f"{dataset.given} ({name})" if registered else name
 
