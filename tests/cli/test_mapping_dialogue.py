@@ -67,10 +67,10 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     found, said = answer(
         *("", "1", "Wohnform", "9", "Alter", "3"),  # columns; 9 is none, and Alter is taken
         *("x", "0", "1"),  # homes: x is no level, and k.A. is missing
-        *("al", "-", "e", "fus", "dr"),  # two have an e
+        *("al", "-", "e", "dr", "dr"),  # two have an e
         *("pulse", "systolic_bp consciousness"),  # these are wrong
         *("118 = 1", "118 (liegend) = -"),  # its texts
-        *("", "", "", "c", ""),  # its column and codes
+        *("desor. = e", "desor. = fus"),  # its codes
         "",
     )
     assert found.still_open == ()
@@ -302,7 +302,7 @@ def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_pat
     wait = Feature(name="wait", unit="hours from admission", lower=0, upper=500)
     table = pd.DataFrame({"wait [h]": ["30", "2 d 17 h", "2 x 9 y", "20"]})
     _, said = answer("", "7", "", features=[wait], table=table)
-    assert '"2 x 9 y" (1) stands for which number in it, or -' in said
+    assert '"2 x 9 y" (1) means which number' in said
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
 
 
@@ -349,11 +349,31 @@ def test_what_a_table_means_is_taken_after_enter(
     np.testing.assert_allclose(own, expected, rtol=1e-12)
 
 
-def test_none_may_mean_no(answer: Any, tmp_path: Path) -> None:
+def test_a_code_that_is_short_for_another_proposes_its_level(answer: Any) -> None:
+    focus = Feature(name="focus", kind="categorical", levels=("lung", "skin_1", "other"))
+    codes = ["Pneumonie", "Pneumonie", "Pneu.", "Pneumonie, Ery", "Gruppe 1", "ohne"]
+    said = answer(
+        "", "l", "", "", "o", "o", "", features=[focus], table=pd.DataFrame({"focus": codes})
+    )
+    assert '"Pneu." 1 [lung]:' in said[1]
+    assert '"Pneumonie, Ery" 1:' in said[1]
+    assert '"Gruppe 1" 1 [skin_1]:' in said[1]
+
+
+def test_missing_texts_of_a_column_are_one_question(answer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"age": [*range(20, 80), *["calcif."] * 12, *["xy"] * 10]})
+    for answers, expected in ((("y",), np.nan), (("n", "50", "-"), 50)):
+        _, said = answer("", *answers, "", features=[AGE], table=table)
+        assert 'age = "age": are "calcif." 12, "xy" 10 missing values? [y/n]:' in said
+        np.testing.assert_array_equal(read(tmp_path, [AGE])[[60, -1], 0], [expected, np.nan])
+
+
+@pytest.mark.parametrize(("none", "yes", "no"), [("None", "yes", "no"), ("brak", "tak", "nie")])
+def test_none_may_mean_no(answer: Any, tmp_path: Path, none: str, yes: str, no: str) -> None:
     attack = Feature(name="attack", kind="binary")
-    table = pd.DataFrame({"attack": ["None", "yes", "no", "NA", "None"]})
+    table = pd.DataFrame({"attack": [none, yes, no, "NA", none]})
     _, said = answer("", "0", "", features=[attack], table=table)
-    assert '"None" 2:' in said
+    assert f'"{none}" 2:' in said
     assert "NA" not in said
     assert str(read(tmp_path, [attack])[:, 0].tolist()) == "[0.0, 1.0, 0.0, nan, 0.0]"
 
@@ -404,7 +424,7 @@ def test_texts_that_one_rule_reads_are_shown_once(answer: Any, tmp_path: Path) -
     table = pd.DataFrame({"crp": [*range(20, 80), *texts]})
     crp = Feature(name="crp", unit="mg/l", lower=0, upper=300)
     _, said = answer("", "-", "", features=[crp], table=table)
-    assert '"15x13" (1) stands for which number in it, or -' in said
+    assert '"15x13" (1) means which number' in said
     assert (
         'crp = "crp": missing = "n.d." 1; "<20" = 20/2 and 1 like it (2), "XX" = 20 and 2 like it '
         '(3), "60-65" = 62.5 and 1 like it (2), "120/80" = 120 and 1 like it (2)'
@@ -499,7 +519,7 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
     stay = Feature(name="stay", unit="days", lower=0, upper=90)
     table = pd.DataFrame({"stay (d)": ["33", "4 zz", "5 zz", "6 yy 1", "7 yy 1", "8 x 1", "9 x 1"]})
     _, said = answer("", "4", "60", "70", "-", "", features=[stay], table=table)
-    assert '"4 zz" and 1 like it (2) stands for which number in it, or -' in said
+    assert '"4 zz" and 1 like it (2) means which number' in said
     own = read(tmp_path, [stay])[:, 0]
     np.testing.assert_array_equal(own, [33, 4, 5, 60, 70, np.nan, np.nan])
 

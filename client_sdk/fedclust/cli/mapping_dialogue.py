@@ -20,6 +20,7 @@ from fedclust.data.advice import (
     conversion_text,
     count_repeated,
     repeated_text,
+    with_counts,
 )
 from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
@@ -29,10 +30,13 @@ from fedclust.data.known_names import (
     is_absent_text,
     is_contrary,
     is_id,
+    is_unit,
     looks_missing,
+    may_mean_no,
     meanings_of,
     plain_unit,
     rank_of,
+    split_unit,
 )
 from fedclust.data.suggest import MappingSuggestion
 from fedclust.data.table import are_ids
@@ -162,10 +166,22 @@ def _spelling(code: str) -> str:
     return plain if rank is None else f"{rank}{plain[len(plain.rstrip('abc')) :]}"
 
 
-def _begins_as(one: str, other: str) -> bool:
-    """Return whether a code, such as Pneu, is the beginning of another; not of two with a +."""
-    short, long = sorted((one, other), key=len)
-    return len(short) >= _LEAST_BEGUN and long.startswith(short) and not {*"+&/"} & {*long}
+def _is_short_for(one: str, other: str) -> bool:
+    """Return whether a code is the beginning of another word, as Pneu of Pneumonie."""
+    short, long = sorted((folded(each).rstrip(".") for each in (one, other)), key=len)
+    return len(short) >= _LEAST_BEGUN and long.startswith(short) and " " not in long
+
+
+def _level(feature: Feature, answer: str) -> str:
+    """Return the level that a person means, - for a missing value; typer.BadParameter."""
+    names = feature.levels or ("0", "1")
+    exact = [name for name in names if name.casefold() == answer.casefold()]
+    begun = [name for name in names if name.casefold().startswith(answer.casefold())]
+    inside = [name for name in names if answer.casefold() in name.casefold()]
+    found = ["-"] if answer == "-" else exact or begun or inside
+    if len(found) != 1:
+        raise typer.BadParameter(f"write {' or '.join(names)}, or -")
+    return found[0]
 
 
 def _level_of_rank(code: str, levels: Sequence[str]) -> str | None:
@@ -241,7 +257,7 @@ class _Dialogue:
             free = [name for name in found.unused if name in table.columns]
             likely = [*named, *(name for name in free if are_ids(table.texts(name)))]
             single = [name for name in likely if not count_repeated(table.texts(name))[0]]
-            question = "which column has an id of each row, or - for this one?"
+            question = "which column has an id of each row, or - to use this one?"
             question = f"{repeated_text(n_ids, n_rows)}; {question}"
             self.row = self._column(question, next(iter(single), "-")) or person
         found.set_ids(self.row, self.person)
@@ -257,8 +273,11 @@ class _Dialogue:
             if of.match is not None and of.match.score > 1 and not of.match.others
         }
         if settled:
-            names = {name: found.sections[name].feature for name in settled}
-            pairs = (f"{_called(names[a])} = {as_toml(b)}" for a, b in settled.items())
+            pairs = (
+                f"{_called(found.sections[name].feature)} = {as_toml(column)}"
+                + _conversion(found.sections[name])
+                for name, column in settled.items()
+            )
             _say(f"Found by name: {', '.join(pairs)}")
             for name in self._wrong_ones(settled):
                 del settled[name]
@@ -354,6 +373,7 @@ class _Dialogue:
         read = _readings(point)
         known = (text for text in point.counts if text in self._missing or is_absent_text(text))
         read |= dict.fromkeys(known)
+        name = section.feature.name
         forms: dict[str, list[str]] = {}
         for text, n in point.counts.items():
             # A frequent text may well mean a number, such as 0; 15x13 has some.
@@ -364,19 +384,28 @@ class _Dialogue:
         if len(forms) > _MOST_ASKED:
             _say(f"{_heading(section)}: {point.why}; say in the mapping file what is missing")
             return point
+        plain = {form: point.counts[form] for form in forms if not _NUMBER.search(forms[form][0])}
+        if len(plain) > 1:
+            shown = with_counts(Counter(plain), len(plain))
+            if _confirmed(f"{_heading(section)}: are {shown} missing values?", None):
+                read |= dict.fromkeys(plain)
+                self._seen |= {(name, text) for text in plain}
+                forms = {form: texts for form, texts in forms.items() if form not in plain}
+        unit = split_unit(section.settings.get("column", ""))[1]
+        unit = f" in {unit}" if is_unit(unit) else ""
         for texts in forms.values():
             while texts:
                 n, first = sum(point.counts[text] for text in texts), texts[0]
                 more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
                 text = f"{_heading(section)}: {as_toml(first)}{more} ({n})"
-                answer = _asked(f"{text} stands for which number in it, or -", _number)
+                answer = _asked(f"{text} means which number{unit}, or - if none", _number)
                 # Another number than the text begins with is that of this text alone.
                 alone = answer not in (None, _first_number(first))
                 same, texts = (texts[:1], texts[1:]) if alone else (texts, [])
                 read |= dict.fromkeys(same, answer)
                 if answer is not None and not alone:
                     read |= {text: _first_number(text) for text in same}
-                self._seen |= {(section.feature.name, text) for text in same}
+                self._seen |= {(name, text) for text in same}
         self._missing |= {text for text, number in read.items() if number is None}
         return _with_readings(point, read)
 
@@ -401,21 +430,23 @@ class _Dialogue:
             settings = {"unit": settings["to"]} if "to" in settings else {}
         return Point(settings=settings, taken=True)
 
-    def _levels(self, section: Section, point: Point, *, every: bool = False) -> Point:
-        """Ask for the level of each code that has none, or of each code."""
+    def _levels(self, section: Section, point: Point) -> Point:
+        """Ask for the level of each code that has none."""
         feature = section.feature
         names = [*(feature.levels or ("0", "1"))]
         levels = point.known_levels
         proposed = point.settings.get("missing", ())
         of_choices = {code for _, settings in point.choices for code in settings["levels"]}
         asked = {*point.levels, *of_choices, *proposed} - {*levels}
-        # Where plus is a code, minus is one, too.
-        missing = [code for code in proposed if every or looks_missing(code)]
-        if "+" in asked and not every:
-            missing = [code for code in missing if code != "-"]
+        # Where plus is a code, minus is one, too; "brak" may mean no.
+        missing = [
+            code
+            for code in proposed
+            if looks_missing(code) and not may_mean_no(code) and not (code == "-" and "+" in asked)
+        ]
         known = {code: levels.get(code, code) for code in point.counts if code not in asked}
         known |= dict.fromkeys(missing, "-")
-        asked = {*point.counts} if every else asked - {*missing}
+        asked -= {*missing}
         many = f"{_heading(section)} has {len(asked)} codes: is it the right column?"
         if len(asked) > _MOST_ASKED and not _confirmed(many, True):
             return point
@@ -423,24 +454,16 @@ class _Dialogue:
         if feature.kind != "binary":
             meant = ", ".join(names) + (f" ({feature.unit})" if feature.unit else "")
         _say(f"{_heading(section)}: each code means {meant}, or -")
-        if known and not every:
-            _say(f"known: {_levels_text(known)}", "  ")
+        if said := _levels_text(known):
+            _say(f"known: {said}", "  ")
         numbers = sorted(filter(str.isdecimal, asked - {"0"}), key=int)
-        are_counts = feature.kind == "binary" and "0" in asked and len(numbers) > 1 and not every
+        are_counts = feature.kind == "binary" and "0" in asked and len(numbers) > 1
         if are_counts and _confirmed(f"does 0 mean 0, and each of {', '.join(numbers)} 1?", None):
             levels |= {"0": 0, **dict.fromkeys(numbers, 1)}
             asked -= {"0", *numbers}
-
-        for code, answer in _ask_codes(section, point.counts, asked, known).items():
-            missing = [other for other in missing if other != code]
-            levels.pop(code, None)
-            if answer == "-":
-                missing.append(code)
-            else:
-                levels[code] = int(answer) if feature.kind == "binary" else answer
+        answers = _ask_codes(section, point.counts, asked, known)
         self._seen |= {(feature.name, code) for code in point.counts}
-        settings = {"missing": missing} if missing else {}
-        return Point(settings=settings, taken=True, levels=levels, counts=point.counts)
+        return _with_levels(feature, point.counts, known | levels | answers)
 
     # --- what is proposed -------------------------------------------------------------------------
 
@@ -488,9 +511,9 @@ class _Dialogue:
         """Ask how a feature is read that a person calls wrong."""
         sections = self._found.sections
         section = sections[name]
-        numeric = section.feature.kind == "numeric"
         for place, point in enumerate(section.points):
-            if point.counts and numeric and (changed := _changed(point)):
+            changed = _changed(section.feature, point) if point.counts else None
+            if changed is not None:
                 section.answer(place, changed)
                 return
         settled = {of: each.settings.get("column") for of, each in sections.items()}
@@ -500,10 +523,7 @@ class _Dialogue:
             self._choose(name, settled | {name: column})
             self._ask_unknown(sections[name])
             return
-        for place, point in enumerate(section.points):
-            if point.counts and not numeric:
-                section.answer(place, self._levels(section, point, every=True))
-        if numeric and column is not None:
+        if section.feature.kind == "numeric" and column is not None:
             self._convert(section)
 
     def _convert(self, section: Section) -> None:
@@ -529,35 +549,24 @@ def _ask_codes(
 ) -> dict[str, str]:
     """Ask for the level of codes, or -; spellings of one code are one question."""
     feature, column = section.feature, section.settings.get("column", "")
-    names = [*(feature.levels or ("0", "1"))]
+    names = feature.levels or ()
     likely = dict[str, str | None]()
     if feature.kind == "binary" and not is_contrary(feature.name, column):
         words = meanings_of(counts, column)
         likely = {code: {"no": "0", "yes": "1"}.get(word or "") for code, word in words.items()}
 
-    def level(answer: str) -> str:
-        exact = [name for name in names if name.casefold() == answer.casefold()]
-        begun = [name for name in names if name.casefold().startswith(answer.casefold())]
-        inside = [name for name in names if answer.casefold() in name.casefold()]
-        found = ["-"] if answer == "-" else exact or begun or inside
-        if len(found) != 1:
-            raise typer.BadParameter(f"write {' or '.join(names)}, or -")
-        return found[0]
-
     spellings: dict[str, list[str]] = {}
     for code, _ in counts.most_common():
         if code in asked:
             spellings.setdefault(_spelling(code), []).append(code)
-    before = {_spelling(code): str(of) for code, of in known.items()}
+    before = {code: str(of) for code, of in known.items()}
     answers: dict[str, str] = {}
-    for spelling, codes in spellings.items():
-        begun = (before[of] for of in before if _begins_as(spelling, of))
+    for codes in spellings.values():
+        begun = (before[of] for of in before if _is_short_for(codes[0], of))
         default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
-        if codes[0] in known:
-            default = str(known[codes[0]])
         shown = f"{', '.join(map(as_toml, codes))} {sum(counts[code] for code in codes)}"
-        before[spelling] = _asked(f"    {shown}", level, default)
-        answers |= dict.fromkeys(codes, before[spelling])
+        before[codes[0]] = _asked(f"    {shown}", lambda answer: _level(feature, answer), default)
+        answers |= dict.fromkeys(codes, before[codes[0]])
     return answers
 
 
@@ -594,27 +603,50 @@ def _with_readings(point: Point, read: Mapping[str, float | None]) -> Point:
     return dataclasses.replace(point, settings=kept, mark="uncertain", taken=True)
 
 
-def _changed(point: Point) -> Point | None:
-    """Ask which texts in a column of numbers mean something else; None if no one does."""
-    read = _readings(point)
+def _changed(feature: Feature, point: Point) -> Point | None:
+    """Ask which texts or codes of a column mean something else; None if no one does."""
+    if feature.kind == "numeric":
+        read = _readings(point)
+        _say(_read_as(read, point.counts, each=True), "  ")
+        changed = _ask_changes(read, _number)
+        return _with_readings(point, read | changed) if changed else None
+    levels: dict[str, str | int] = {code: code for code in point.counts}
+    levels |= point.known_levels | dict.fromkeys(point.settings.get("missing", ()), "-")
+    _say(
+        ", ".join(f"{as_toml(code)} = {of} ({point.counts[code]})" for code, of in levels.items()),
+        "  ",
+    )
+    changed = _ask_changes(levels, lambda answer: _level(feature, answer))
+    return _with_levels(feature, point.counts, levels | changed) if changed else None
 
-    def change(answer: str) -> dict[str, float | None]:
-        if answer in ("none", "-"):
-            return dict.fromkeys(read if answer == "-" else ())
-        changed: dict[str, float | None] = {}
-        for each in re.split(r"[,;] ", answer):
+
+def _ask_changes(texts: Collection[str], read: Callable[[str], Any]) -> dict[str, Any]:
+    """Ask what texts mean in place of what is shown; ``read`` reads it."""
+
+    def change(answer: str) -> dict[str, Any]:
+        changed: dict[str, Any] = {}
+        for each in re.split(r"[,;] ", answer) if answer != "none" else ():
             text, _, value = (part.strip().strip('"') for part in each.rpartition("="))
-            if text not in read:
+            if text not in texts:
                 raise typer.BadParameter('write texts as they are shown: "<5" = 2.5, no = -')
-            changed[text] = _number(value)
+            changed[text] = read(value)
         return changed
 
-    _say(_read_as(read, point.counts, each=True), "  ")
-    how = (
-        "  which mean something else? As 7 = 7.5, a = - in the column's unit; - if all are missing"
-    )
-    changed = _asked(how, change, "none")
-    return _with_readings(point, read | changed) if changed else None
+    how = "  which mean something else? TEXT = ANSWER or TEXT = - (missing), with commas between"
+    found: dict[str, Any] = _asked(how, change, "none")
+    return found
+
+
+def _with_levels(feature: Feature, counts: Counter[str], levels: Mapping[str, str | int]) -> Point:
+    """Return what codes mean, - for a missing value, which counts until it is changed."""
+    missing = [code for code, of in levels.items() if of == "-"]
+    given = {
+        code: int(of) if feature.kind == "binary" else of
+        for code, of in levels.items()
+        if of not in ("-", code)
+    }
+    settings = {"missing": missing} if missing else {}
+    return Point(settings=settings, taken=True, levels=given, counts=counts)
 
 
 def _rule(text: str, number: float | None) -> str:

@@ -54,6 +54,7 @@ from fedclust.data.known_names import (
     likeness,
     looks_missing,
     may_become,
+    may_mean_no,
     meanings_of,
     other_units,
     rank_of,
@@ -494,7 +495,7 @@ class ColumnJudge:
     def _add_codes(self, section: Section, match: Match, cells: Counter[Any]) -> None:
         feature = section.feature
         codes, missing = count_codes(feature, cells)
-        for text in [text for text in missing if text.casefold() == "none"]:
+        for text in [*filter(may_mean_no, missing)]:
             codes[text] = missing.pop(text)  # it may mean no, or that there is no value
         _add_missing(section, missing)
         sorted_codes = _sort_codes(feature, codes, match)

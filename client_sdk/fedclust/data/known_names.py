@@ -148,6 +148,11 @@ def is_absent_text(code: str) -> bool:
     return folded(code).replace(" ", "") in _MISSING_CODES
 
 
+def may_mean_no(code: str) -> bool:
+    """Return whether a word for a missing value may mean no, or none of several things."""
+    return code.casefold() == "none" or folded(code) in _NOT
+
+
 def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | None]:
     """Return what each code of a column means in any session: "no", "yes", "male" or "female"."""
     given = frozenset(folded(code) for code in codes if not looks_missing(code))

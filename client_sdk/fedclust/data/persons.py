@@ -27,7 +27,6 @@ from fedclust.data.row_source import RowBlock, RowSource, matrix_of
 from fedclust.data.row_warnings import RowWarnings
 from fedclust.numeric.array_types import FloatArray, IntArray, WordArray
 from fedclust.protection.columns import SourceColumn
-from fedclust.schema.display import counted
 from fedclust.schema.feature import Feature, Outcome
 from fedclust.wire.errors import DataError
 
@@ -371,7 +370,7 @@ def _person_text(value: Any) -> str:
 
 
 def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
-    named = [f"{name} ({counted(n, 'person')})" for name, n in found]
+    named = [f"{name} ({n})" for name, n in found]
     said = f"{ROWS_DIFFER} in {list_names(named)}: of codes the commonest or first counts, of "
     said += "numbers the mean, of an outcome yes or the highest. To count one row of each, leave "
     said += "out the others"
