@@ -501,7 +501,7 @@ class ColumnJudge:
         sorted_codes = _sort_codes(feature, codes, match)
         _, known, unknown = sorted_codes
         taken = match.score >= 0 and 0 < len(unknown) < len(codes)
-        taken = taken and all(map(is_absent_text, unknown))
+        taken = taken and all(map(is_absent_text, unknown)) and not any(map(may_mean_no, unknown))
         if known:
             section.remark(f"codes of the session: {with_counts(known)}")
         if feature.kind == "binary" and missing and len(codes) == 1 and not unknown:
