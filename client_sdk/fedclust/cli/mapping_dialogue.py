@@ -239,13 +239,12 @@ class _Dialogue:
     def _ask_ids(self) -> None:
         """Ask which columns have the ids of persons and of rows."""
         found, table = self._found, self._found.table
-        ids = [*filter(is_id, table.columns)]
-        ids = ids or [
-            name for name in found.unused if name in table.columns and are_ids(table.texts(name))
-        ]
-        repeated = {name: count_repeated(table.texts(name)) for name in ids}
+        free = [name for name in found.unused if name in table.columns]
+        likely = {name for name in free if are_ids(table.texts(name))}
+        likely |= {*filter(is_id, table.columns)}
+        repeated = {name: count_repeated(table.texts(name)) for name in likely}
         # That of persons is called so, or has several rows of one.
-        named = sorted(repeated, key=lambda name: (fits_person(name), repeated[name]), reverse=True)
+        named = sorted(likely, key=lambda x: (-fits_person(x), not is_id(x), -repeated[x][0], x))
         if not named:
             self._list_columns()
         question = "ids of persons: which column, or - if there is none?"
@@ -254,9 +253,7 @@ class _Dialogue:
         self.row = person
         if n_ids:
             self.person = person
-            free = [name for name in found.unused if name in table.columns]
-            likely = [*named, *(name for name in free if are_ids(table.texts(name)))]
-            single = [name for name in likely if not count_repeated(table.texts(name))[0]]
+            single = [name for name in named if not repeated[name][0]]
             question = "which column has an id of each row, or - to use this one?"
             question = f"{repeated_text(n_ids, n_rows)}; {question}"
             self.row = self._column(question, next(iter(single), "-")) or person
