@@ -113,6 +113,12 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
         ({"patient": [1, 2, 3]}, [""], "[patient]", ("patient", None)),
         ({"nr": [1, 2, 3]}, ["2"], " 2 nr ", ("nr", None)),
         ({"nr": [f"A{i}" for i in range(40)]}, [""], "[nr]", ("nr", None)),
+        (
+            {"Person Stated Gender Code": [1, 2] * 20, "Hosp No": [*range(9000, 9040)]},
+            [""],
+            "[Hosp No]",
+            ("Hosp No", None),
+        ),
         ({"nr": [1, 2, 3]}, ["-"], "ids of persons", (None, None)),
     ],
 )

@@ -239,17 +239,22 @@ class _Dialogue:
     def _ask_ids(self) -> None:
         """Ask which columns have the ids of persons and of rows."""
         found, table = self._found, self._found.table
-        free = [name for name in found.unused if name in table.columns]
-        likely = {name for name in free if are_ids(table.texts(name))}
-        likely |= {*filter(is_id, table.columns)}
-        repeated = {name: count_repeated(table.texts(name)) for name in likely}
+        texts = {name: table.texts(name) for name in table.columns}
+        free = (name for name in found.unused if name in texts and are_ids(texts[name]))
+        # A "person's sex" with few values is no id.
+        likely = {
+            name
+            for name in (*free, *filter(is_id, texts))
+            if len({*texts[name]}) ** 2 >= len(texts[name])
+        }
+        repeated = {name: count_repeated(texts[name]) for name in likely}
         # That of persons is called so, or has several rows of one.
         named = sorted(likely, key=lambda x: (-fits_person(x), not is_id(x), -repeated[x][0], x))
         if not named:
             self._list_columns()
         question = "ids of persons: which column, or - if there is none?"
         person = self._column(question, next(iter(named), None))
-        n_ids, n_rows = count_repeated(table.texts(person)) if person else (0, 0)
+        n_ids, n_rows = count_repeated(texts[person]) if person else (0, 0)
         self.row = person
         if n_ids:
             self.person = person
