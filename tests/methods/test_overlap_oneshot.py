@@ -32,6 +32,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.run_config import MAX_FOUND_CLUSTERS, RunConfig
 from fedclust.schema.task import Points, SiteTask, row_points
 from support.points import answer_task, config_of, violation
+from support.site_rows import agreement
 
 FloatArray = NDArray[np.float64]
 
@@ -435,14 +436,6 @@ def _run(X: dict[str, FloatArray], protection: str = "groups", **config: Any) ->
     return simulate("overlap_oneshot", X, config=config, policy=policy, seed=3)
 
 
-def _agrees(result: SessionResult, y: dict[str, NDArray[np.int64]], k: int) -> bool:
-    """Whether labels and clusters are the same up to their names."""
-    pairs = {
-        (int(a), int(b)) for site in y for a, b in zip(result.labels_[site], y[site], strict=True)
-    }
-    return len(pairs) == k
-
-
 @pytest.mark.parametrize(
     ("n_clusters", "protection", "form"),
     [(3, "groups", "diagonal"), (None, "groups", "diagonal"), (None, "none", "full")],
@@ -453,7 +446,7 @@ def test_a_session_finds_the_clusters(n_clusters: int | None, protection: str, f
     result = _run(X, protection, n_clusters=n_clusters, covariance=form)
 
     assert len(result.cluster_centers_) == 3
-    assert _agrees(result, y, 3)
+    assert agreement(result, y) == 1.0
     assert result.result.warnings == ()
     # New rows of a site take the nearest centroid over what it has.
     for site, rows in X.items():
@@ -466,8 +459,8 @@ def test_cannot_link_decides_whether_clusters_of_one_site_are_merged() -> None:
     # Site d holds one cluster, and splits it.
     X = {site: 8.0 * own[:, None] + rng.normal(size=(90, 4)) for site, own in y.items()}
 
-    assert _agrees(_run(X, n_clusters=2), y, 2)
-    assert _agrees(_run(X, n_clusters=2, cannot_link="off"), y, 2)
+    assert agreement(_run(X, n_clusters=2), y) == 1.0
+    assert agreement(_run(X, n_clusters=2, cannot_link="off"), y) == 1.0
     apart = _run(X, n_clusters=2, cannot_link="on")
     said = any("cannot_link kept them apart" in warning for warning in apart.warnings_)
     assert said or len(set(apart.labels_["d"].tolist())) == 2

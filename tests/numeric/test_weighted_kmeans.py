@@ -1,6 +1,6 @@
 """Weighted k-means and nearest centroids against brute force."""
 
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -18,26 +18,12 @@ from fedclust.numeric.weighted_kmeans import (
     restart_count,
     weighted_kmeans,
 )
+from support.site_rows import least_inertia
 
 
 def _inertia(points: np.ndarray, weights: np.ndarray, centroids: np.ndarray) -> float:
     gaps = ((points[:, None] - centroids) ** 2).sum(axis=2).min(axis=1)
     return float((weights * gaps).sum())
-
-
-def _optimum(points: np.ndarray, weights: np.ndarray, k: int) -> float:
-    """Return the lowest inertia over every assignment."""
-    best = np.inf
-    for labels in product(range(k), repeat=len(points)):
-        chosen = np.array(labels)
-        cost = 0.0
-        for c in range(k):
-            inside = chosen == c
-            if inside.any():
-                mean = np.average(points[inside], axis=0, weights=weights[inside])
-                cost += (weights[inside] * ((points[inside] - mean) ** 2).sum(axis=1)).sum()
-        best = min(best, cost)
-    return best
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -46,7 +32,9 @@ def test_it_finds_the_optimum_of_small_problems(seed: int) -> None:
     points, weights = rng.normal(size=(8, 2)), rng.integers(1, 50, size=8).astype(float)
     centroids = weighted_kmeans(points, weights, 3, np.random.default_rng(0))
 
-    assert _inertia(points, weights, centroids) == pytest.approx(_optimum(points, weights, 3))
+    assert _inertia(points, weights, centroids) == pytest.approx(
+        least_inertia(points, 3, weights)[0]
+    )
 
 
 @given(arrays(np.float64, (7, 2), elements=st.integers(-2, 2).map(float)), st.integers(1, 9))
