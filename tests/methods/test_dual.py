@@ -337,35 +337,21 @@ def _task_of_phase(phase: str) -> tuple[Plan, Any, Any]:
     return plan, opened.tasks["a"], data_of(plan, sites["a"])
 
 
-def _with_more_rows(matrix: FloatArray) -> FloatArray:
-    return np.concatenate([matrix, matrix + 0.5], axis=-2)
-
-
-@pytest.mark.parametrize(
-    ("phase", "changes"),
-    [
-        ("dual", lambda task: {"references": _with_more_rows(task.references)}),
-        ("dual", lambda task: {"lower": task.references - 1, "upper": task.references + 1}),
-        ("primal", lambda task: {"centroids": _with_more_rows(task.centroids)}),
-    ],
-)
-def test_a_task_beyond_the_definition_is_refused_at_the_site(phase: str, changes: Any) -> None:
-    plan, task, points = _task_of_phase(phase)
-    wrong = replace(task, common=task.common.model_copy(update=changes(task.common)))
-    if phase == "dual" and len(wrong.common.references) > 2:
-        mu = _with_more_rows(task.site.multipliers)
-        part = {"multipliers": mu, "digest": multiplier_digest(mu)}
-        wrong = replace(wrong, site=task.site.model_copy(update=part))
-    assert rounds.local_step(plan, task, points, memory={}, **STEP)[0] is not None
-    broken = violation(rounds.local_step, plan, wrong, points, memory={}, **STEP)
-    assert broken.rule in ("task", "shape")
-
-
-def test_a_mean_of_another_number_of_columns_is_refused_at_the_site() -> None:
+def test_more_clusters_and_columns_than_defined_are_refused_at_the_site() -> None:
     plan, task, points = _task_of_phase("dual")
-    wrong = replace(task, site=task.site.model_copy(update={"mean": task.site.mean[:1]}))
-    broken = violation(rounds.local_step, plan, wrong, points, memory={}, **STEP)
-    assert broken_task_rule(broken) == "task"
+    references, mu = (
+        np.concatenate([each, each + 0.5])
+        for each in (task.common.references, task.site.multipliers)
+    )
+    more = replace(
+        task,
+        common=task.common.model_copy(update={"references": references}),
+        site=task.site.model_copy(update={"multipliers": mu, "digest": multiplier_digest(mu)}),
+    )
+    wide = replace(task, site=task.site.model_copy(update={"mean": task.site.mean[:1]}))
+    for wrong in (more, wide):
+        broken = violation(rounds.local_step, plan, wrong, points, memory={}, **STEP)
+        assert broken_task_rule(broken) == "task"
 
 
 def test_more_dual_rounds_than_defined_and_late_cells_are_refused() -> None:

@@ -271,6 +271,8 @@ def test_the_known_cost_is_an_upper_bound() -> None:
         ("pairwise", np.full((1, 2), 0.0), np.full((1, 2), 1.0)),
         ("pairwise", np.full((2, 2), 0.0), None),
         ("cells", np.full((2, 2), 0.0), np.full((2, 2), 1.0)),
+        # The definition allows no splits.
+        ("none", np.full((2, 2), 0.0), np.full((2, 2), 1.0)),
     ],
 )
 def test_boxes_beyond_the_declared_bounds_are_refused(

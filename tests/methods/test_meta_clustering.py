@@ -146,22 +146,17 @@ def test_components_of_the_overlap_graph() -> None:
 def _slow_agglomeration(points: LocalCentroids, k: int) -> NDArray[np.int64]:
     """Merge the nearest two permitted groups, computing all distances each time."""
     ranges = feature_ranges(points.values, points.mask)
-    groups: list[list[int]] = [[i] for i in range(len(points))]
+    labels = np.arange(len(points))
     separate = True
-    while len(groups) > k:
-        merged = [sum_groups(points, _only(points, own), 1) for own in groups]
+    while (n_groups := labels.max() + 1) > k:
+        merged = sum_groups(points, labels, n_groups)
+        none = np.zeros(n_groups, dtype=np.int64)
+        centres = LocalCentroids(merged.means, merged.mask, none + 1.0, none)
         best: tuple[float, int, int] | None = None
-        for a, b in combinations(range(len(groups)), 2):
-            sites = [int(points.sites[i]) for i in groups[a] + groups[b]]
-            if separate and len(set(sites)) < len(sites):
+        for a, b in combinations(range(n_groups), 2):
+            if separate and set(points.sites[labels == a]) & set(points.sites[labels == b]):
                 continue
-            left, right = (
-                LocalCentroids(
-                    merged[g].means, merged[g].mask, np.ones(1), np.zeros(1, dtype=np.int64)
-                )
-                for g in (a, b)
-            )
-            gap = _distance(left, 0, right, 0, ranges)
+            gap = _distance(centres, a, centres, b, ranges)
             if np.isfinite(gap) and (best is None or gap < best[0]):
                 best = (gap, a, b)
         if best is None:
@@ -170,17 +165,9 @@ def _slow_agglomeration(points: LocalCentroids, k: int) -> NDArray[np.int64]:
             separate = False
             continue
         _, a, b = best
-        groups[a] += groups.pop(b)
-    labels = np.empty(len(points), dtype=np.int64)
-    for number, own in enumerate(groups):
-        labels[own] = number
+        labels[labels == b] = a
+        labels[labels > b] -= 1
     return labels
-
-
-def _only(points: LocalCentroids, members: list[int]) -> NDArray[np.int64]:
-    groups = np.full(len(points), -1, dtype=np.int64)
-    groups[members] = 0
-    return groups
 
 
 @pytest.mark.parametrize("seed", range(6))
