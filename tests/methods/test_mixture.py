@@ -1,7 +1,6 @@
 """mixture: the EM of scikit-learn and of plain latent classes, step by step, over sites."""
 
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -25,6 +24,7 @@ from fedclust.methods.mixture.model import (
     loss_warning,
 )
 from fedclust.numeric.random import site_rng
+from fedclust.rounds import Plan
 from fedclust.rounds.site import check_method_task
 from fedclust.rounds.stages import phase as find_phase
 from fedclust.schema.encoding import Space
@@ -32,7 +32,8 @@ from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
 from fedclust.schema.model import Memory
 from fedclust.schema.run_config import RunConfig
-from fedclust.schema.task import Contribution, Next, Points, SiteTask, row_points
+from fedclust.schema.task import Points, SiteTask, row_points
+from support.driven import Run, drive
 from support.points import answer_task, check_answer, config_of, of_rows, violation
 
 FloatArray = NDArray[np.float64]
@@ -141,47 +142,25 @@ def test_yes_no_and_levels_are_latent_classes(proportions: str) -> None:
         n_clusters=2, start="given", centroids=start, tol=0.0, reg_covar=0.0,
         proportions=proportions,
     )  # fmt: skip
-    config = config_of(options, p=1, features=MIXED, space=Space.identity(5), protection="none")
-    run = rounds(config, [row_points(X) for X in sites], 9)
+    config = config_of(options, p=1, features=MIXED, protection="none")
+    run = session(config, [row_points(X) for X in sites], 9)
     likelihood, shares, expected = plain_em(sites, start, 8, by_site=proportions == "by_site")
-    assert run.likelihoods[-1] == pytest.approx(likelihood, abs=1e-8)
-    found = run.state.measured
-    np.testing.assert_allclose(found.means[:, 1:], shares, atol=1e-8)
-    own = [memory.get("proportions", found.proportions) for memory in run.memories]
+    result = run.result
+    assert result.likelihood.log_likelihood == pytest.approx(likelihood, abs=1e-8)
+    np.testing.assert_allclose(result.centroids_original[:, 1:], shares, atol=1e-8)
+    common = result.soft["proportions"][:, 0]
+    own = [memory.get("proportions", common) for memory in run.memory.values()]
     np.testing.assert_allclose(own, expected, atol=1e-8)
-    fit = run.state.likelihood
     # Mean, variance, a probability, and two of three levels; and the proportions.
-    assert fit.n_parameters == 2 * 5 + (3 if proportions == "by_site" else 1)
+    assert result.likelihood.n_parameters == 2 * 5 + (3 if proportions == "by_site" else 1)
 
 
-def rounds(config: RunConfig[Config], sites: list[Points], n: int) -> Any:
-    """Run ``n`` rounds of the method itself, every message checked at either end.
-
-    Return the last ``state``, the sites' ``memories`` and the ``likelihoods`` of the rounds.
-    """
-    state, task = METHOD.start(config, 0)
-    names = [f"site{number}" for number in range(len(sites))]
-    run = SimpleNamespace(state=state, memories=[{} for _ in sites], likelihoods=[])
-    config = replace(config, roster=tuple(names))
-    for number in range(n):
-        asked = SiteTask(task.phase, task.common)
-        phase = find_phase(METHOD, asked.phase)
-        check_method_task(METHOD, phase, asked, config, 0, first=number == 0)
-        sent = []
-        for place, name in enumerate(names):
-            rng = site_rng(0, name, number)
-            memory = run.memories[place]
-            payload = answer_task(METHOD, asked, sites[place], config, rng=rng, memory=memory)
-            assert payload is not None
-            sent.append(Contribution(name, payload, config.p))
-        step = METHOD.aggregate(run.state, sent, config)
-        payloads = [each.payload for each in sent]
-        if task.phase == "em":
-            run.likelihoods.append(sum(each.log_likelihood for each in payloads))
-        if not isinstance(step, Next):
-            break
-        run.state, task = step.state, step.task
-    return run
+def session(config: RunConfig[Config], sites: list[Points], n: int) -> Run:
+    """Run a session of ``n`` rounds of the method."""
+    changes = {"max_rounds": n, "missing": "drop", "min_sites": 1}
+    policy = config.policy.model_copy(update=changes)
+    plan = Plan(METHOD, config.options, config.features, policy, seed=0)
+    return drive(plan, {f"site{number}": each for number, each in enumerate(sites)})
 
 
 # --- groups of persons ----------------------------------------------------------------------------
@@ -195,6 +174,7 @@ def tables(draw: st.DrawFn) -> tuple[RunConfig[Config], list[Points]]:
         n_clusters=draw(st.integers(1, 4)),
         reg_covar=0.0,
         tol=0.0,
+        evaluate=False,
         proportions=draw(st.sampled_from(("common", "by_site"))),
     )
     sites = []
@@ -209,7 +189,9 @@ def tables(draw: st.DrawFn) -> tuple[RunConfig[Config], list[Points]]:
 @given(tables())
 def test_the_log_likelihood_never_falls(drawn: tuple[RunConfig[Config], list[Points]]) -> None:
     config, sites = drawn
-    found = np.array(rounds(config, sites, 14).likelihoods)
+    run = session(config, sites, 14)
+    asked = [opened.payloads.values() for opened in run.rounds if opened.phase == "em"]
+    found = np.array([sum(sent.log_likelihood for sent in answers) for answers in asked])
     # A class of one record with one value has no variance left: its likelihood has no bound.
     found = found[: int(np.argmax(np.append(found, np.inf) > 1e3))]
     assert (np.diff(found) >= -1e-9 * (1.0 + np.abs(found[:-1]))).all()
@@ -221,13 +203,14 @@ def test_artificial_persons_find_the_spread_of_the_classes() -> None:
     points = of_rows(rows)
     start = np.array([[0.0] * 4, [4.0] * 4])
     config = config_of(Config(n_clusters=2, start="given", centroids=start), d=4)
-    found = rounds(config, [points], 12).state.classes
     open_config = replace(config, policy=config.policy.model_copy(update={"protection": "none"}))
-    records = rounds(open_config, [points], 12).state.classes
-    deviations = np.sqrt(found.variances).mean(axis=1)
+    deviations, records = (
+        np.sqrt(session(each, [points], 12).result.soft["variances"]).mean(axis=1)
+        for each in (config, open_config)
+    )
     np.testing.assert_allclose(deviations, [1.0, 2.0], rtol=0.1)
     # Records alone are more alike than persons.
-    assert (np.sqrt(records.variances).mean(axis=1) < 0.95 * deviations).all()
+    assert (records < 0.95 * deviations).all()
 
 
 def drawn(points: Points, numbers: list[bool]) -> tuple[FloatArray, FloatArray]:

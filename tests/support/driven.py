@@ -112,6 +112,7 @@ class Run:
     """A session as it happened."""
 
     rounds: list[Round] = field(default_factory=list)
+    memory: dict[str, Memory] = field(default_factory=dict)
     result: Result | None = None
 
 
@@ -143,12 +144,11 @@ def drive(
     def joined(number: int) -> Sequence[str]:
         return sorted(sites) if roster is None else roster(number)
 
-    memory: dict[str, Memory] = {site: {} for site in sites}
+    run = Run(memory={site: {} for site in sites})
     data = {
         site: rows if isinstance(rows, Points) else data_of(plan, rows)
         for site, rows in sites.items()
     }
-    run = Run()
     step: Any = rounds.start(plan, joined(1))
     number = 0
     while isinstance(step, Next):
@@ -160,9 +160,9 @@ def drive(
                 continue
             common, part = rounds.write_task(plan, "session", number, step.task, site)
             tasks[site] = rounds.read_task(plan, common, part)
-            payloads[site], memory[site] = site_step(
+            payloads[site], run.memory[site] = site_step(
                 *(plan, tasks[site], data[site], site, number),
-                memory=memory[site],
+                memory=run.memory[site],
                 count=count(site),
             )
         run.rounds.append(Round(number, step.task.phase, tasks, payloads, step.state))
