@@ -17,7 +17,7 @@ from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Done, Next, Points, SiteTask, row_points
 from support.driven import drive, plan_for
 from support.points import answer_task, check_answer, config_of, violation, weighted
-from support.site_rows import agreement, pooled
+from support.site_rows import agreement, pooled, some_of
 
 CENTRES = np.array([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0], [10.0, 10.0]])
 OPEN = {"scaling": "none", "missing": "drop", "protection": "none", "min_sites": 1}
@@ -47,14 +47,6 @@ def _answer(task: SiteTask, points: Points, config: RunConfig) -> Any:
 
 def _cells(counts: Any, means: Any) -> kmeans_rounds.Cells:
     return kmeans_rounds.Cells(counts=np.array(counts), means=np.array(means, dtype=float))
-
-
-def _some_of(held: list[list[int]], n: int = 20, seed: int = 0) -> tuple[dict[str, Any], Any]:
-    """Return sites with ``n`` rows of each cluster they hold, and the rows' clusters."""
-    rng = np.random.default_rng(seed)
-    truth = {"abcdefgh"[i]: np.repeat(own, n) for i, own in enumerate(held)}
-    sites = {site: CENTRES[y] + rng.normal(size=(len(y), 2)) for site, y in truth.items()}
-    return sites, truth
 
 
 # --- the local step -------------------------------------------------------------------------------
@@ -290,7 +282,7 @@ def test_the_papers_variant_starts_from_no_more_cells_than_clusters() -> None:
 
 @pytest.mark.parametrize("variant", ["default", "paper"])
 def test_one_round_finds_clusters_although_no_site_has_all(variant: str) -> None:
-    sites, truth = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
+    sites, truth = some_of(CENTRES, [[0, 1], [1, 2], [2, 3], [3, 0]])
     config = {"n_clusters": 4, "variant": variant, "evaluate": False}
     result = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
 
@@ -306,7 +298,7 @@ def test_one_round_finds_clusters_although_no_site_has_all(variant: str) -> None
 
 def test_own_rows_follow_their_cell_and_new_rows_the_nearest_centroid() -> None:
     """A local cluster straddles a border: its own rows stay together, equal new rows do not."""
-    sites, _ = _some_of([[0, 1, 2, 3], [0, 1], [2, 3]], n=40)
+    sites, _ = some_of(CENTRES, [[0, 1, 2, 3], [0, 1], [2, 3]], n=40)
     config = {"n_clusters": 4, "variant": "paper", "local_clusters": 2}
     result = simulate("kfed", sites, config=config, policy=OPEN, seed=0)
 
@@ -319,7 +311,7 @@ def test_own_rows_follow_their_cell_and_new_rows_the_nearest_centroid() -> None:
 
 @pytest.mark.parametrize("rounds", [1, 3])
 def test_refinement_is_that_many_exact_lloyd_rounds(rounds: int) -> None:
-    sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]], n=30, seed=5)
+    sites, _ = some_of(CENTRES, [[0, 1], [1, 2], [2, 3], [3, 0]], n=30, seed=5)
     config: dict[str, Any] = {"n_clusters": 4, "local_clusters": 3}
     start = simulate("kfed", sites, config=config, policy=OPEN, seed=2)
     refined = simulate("kfed", sites, config={**config, "refine": rounds}, policy=OPEN, seed=2)
@@ -340,7 +332,7 @@ def test_refinement_is_that_many_exact_lloyd_rounds(rounds: int) -> None:
 
 
 def test_rounds_used_up_before_refinement_still_label_by_local_cluster() -> None:
-    sites, truth = _some_of([[0, 1], [1, 2], [2, 3]])
+    sites, truth = some_of(CENTRES, [[0, 1], [1, 2], [2, 3]])
     config = {"n_clusters": 4, "refine": 3, "labels": "cells"}
     result = simulate("kfed", sites, config=config, policy={**OPEN, "max_rounds": 1}, seed=2)
 
@@ -350,7 +342,7 @@ def test_rounds_used_up_before_refinement_still_label_by_local_cluster() -> None
 
 
 def test_a_site_that_joins_for_the_refinement_takes_part_in_it() -> None:
-    sites, _ = _some_of([[0, 1], [1, 2], [2, 3], [3, 0]])
+    sites, _ = some_of(CENTRES, [[0, 1], [1, 2], [2, 3], [3, 0]])
     plan = _plan(n_clusters=4, refine=2, evaluate=False)
     run = drive(plan, sites, roster=lambda number: "abc" if number == 1 else "abcd")
 
@@ -362,7 +354,7 @@ def test_a_site_that_joins_for_the_refinement_takes_part_in_it() -> None:
 def test_a_row_gets_the_cluster_of_the_nearest_cell_of_its_site() -> None:
     """Also a row that took no part in a group's record, by what the site remembers alone."""
     config = {"n_clusters": 2, "local_clusters": 3, "labels": "cells", "evaluate": False}
-    sites, _ = _some_of([[0, 1], [0, 1], [0, 1]], n=30)
+    sites, _ = some_of(CENTRES, [[0, 1], [0, 1], [0, 1]], n=30)
     plan = _plan(GROUPS, **config)
     result = drive(plan, sites).result
     memory = {"cells": np.array([[-2.0, 0.0], [4.9, 0.0], [11.0, 0.0]])}

@@ -21,24 +21,15 @@ def drawn(shape: tuple[int, int], seed: int) -> tuple[np.ndarray, np.ndarray, np
     return table, persons[:, 0], persons[:, 1]
 
 
-CASES = [drawn(shape, seed) for shape in SHAPES for seed in range(4)]
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_rand_index_is_that_of_the_persons(
-    case: tuple[np.ndarray, np.ndarray, np.ndarray],
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("seed", range(4))
+def test_measures_are_those_of_the_persons_and_of_their_pairs(
+    shape: tuple[int, int], seed: int
 ) -> None:
-    table, a, b = case
+    table, a, b = drawn(shape, seed)
     expected = adjusted_rand_score(a, b)
     assert agreement.adjusted_rand_index(table) == pytest.approx(expected, abs=1e-12)
-
-
-@pytest.mark.parametrize("case", CASES)
-def test_jaccard_and_consensus_are_those_of_pairs(
-    case: tuple[np.ndarray, np.ndarray, np.ndarray],
-) -> None:
-    table, a, b = case
-    n_rows, n_columns = table.shape
+    n_rows, n_columns = shape
     best = [
         max(jaccard_score(a == k, b == c, zero_division=0.0) for c in range(n_columns))
         for k in range(n_rows)

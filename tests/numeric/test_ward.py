@@ -15,24 +15,19 @@ def _in_order(means: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("equal", [True, False])
 @pytest.mark.parametrize("k", [1, 2, 7, 40])
-def test_with_equal_weights_it_merges_as_scipy_does(seed: int, k: int) -> None:
-    X = np.random.default_rng(seed).normal(size=(40, 3)) + 1e4
-    labels = fcluster(linkage(X, "ward"), k, "maxclust")
-    means = np.array([X[labels == label].mean(axis=0) for label in np.unique(labels)])
-    found = ward_means(X, np.full(40, 2.5), k)
-    np.testing.assert_allclose(_in_order(found), _in_order(means), rtol=1e-12)
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_weight_equals_that_many_equal_rows(seed: int) -> None:
+def test_it_merges_as_scipy_does_with_as_many_rows_as_weights(
+    seed: int, equal: bool, k: int
+) -> None:
     rng = np.random.default_rng(seed)
-    points, weights = rng.normal(size=(25, 2)), rng.integers(1, 6, 25)
+    points = rng.normal(size=(40, 3)) + 1e4
+    weights = np.full(40, 1) if equal else rng.integers(1, 6, 40)
     rows = np.repeat(points, weights, axis=0)
-    labels = fcluster(linkage(rows, "ward"), 6, "maxclust")
+    labels = fcluster(linkage(rows, "ward"), k, "maxclust")
     means = np.array([rows[labels == label].mean(axis=0) for label in np.unique(labels)])
-    found = ward_means(points, weights.astype(float), 6)
-    np.testing.assert_allclose(_in_order(found), _in_order(means), rtol=1e-12, atol=1e-12)
+    found = ward_means(points, 2.5 * weights, k)
+    np.testing.assert_allclose(_in_order(found), _in_order(means), rtol=1e-12)
 
 
 @settings(max_examples=60)

@@ -43,6 +43,16 @@ def blobs(
     return sites
 
 
+def some_of(
+    centres: FloatArray, held: Sequence[Sequence[int]], n: int = 20, seed: int = 0
+) -> tuple[dict[str, FloatArray], dict[str, NDArray[np.int64]]]:
+    """Return sites with ``n`` rows around each of the ``centres`` they hold, and these."""
+    rng = np.random.default_rng(seed)
+    truth = {"abcdefgh"[i]: np.repeat(own, n) for i, own in enumerate(held)}
+    sites = {site: centres[y] + rng.normal(size=(len(y), 2)) for site, y in truth.items()}
+    return sites, truth
+
+
 def pooled(sites: dict[str, FloatArray]) -> FloatArray:
     """Return all rows, sites in order of their names."""
     return np.concatenate([sites[site] for site in sorted(sites)])
