@@ -68,6 +68,7 @@ def test_each_candidate_makes_a_lloyd_step() -> None:
         ({"counts": [[17, 15], [28, 4]]}, "smallest-count", "/counts/1/1"),
         ({"counts": [[17, 15]]}, "shape", "/counts"),
         ({"sums": [[[600.0, 32], [126, 81]], [[160, 113], [0, 0]]]}, "bounds", "/sums/0/0/0"),
+        ({"costs": [[210.0, 15], [999, 3]]}, "empty-cell", "/costs/1/1"),
     ],
 )
 def test_check_names_the_candidate_and_the_rule(
