@@ -1,7 +1,6 @@
 """One bad site: it may move neither scale nor clusters of the honest ones, and it is named."""
 
 import itertools
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -12,9 +11,8 @@ from sklearn.metrics import adjusted_rand_score
 
 from fedclust import SessionResult, rounds, simulate
 from fedclust.rounds import preparation
-from fedclust.schema.errors import RuleViolation
 from fedclust.schema.result import Result
-from fedclust.schema.task import Contribution, Next
+from fedclust.schema.task import Contribution
 from support.driven import drive, plan_for
 from support.points import violation
 
@@ -134,20 +132,6 @@ def test_means_beyond_the_limit_are_refused_in_later_rounds() -> None:
     )
     broken = violation(rounds.check, plan, task, beyond, p=1, size_band=None)
     assert broken.pointer.startswith("/sums")
-
-
-def test_a_task_without_the_limit_is_refused() -> None:
-    plan = plan_for(2, {"n_clusters": 4}, {"protection": "none"})
-    first, opened = drive(plan, honest()).rounds[:2]
-    answers = [Contribution(site, payload, 1) for site, payload in first.payloads.items()]
-    step = rounds.advance(plan, first.state, answers, "abcd")
-    assert isinstance(step, Next)
-    assert opened.tasks["a"].space.limit is not None
-    for limit in (None, np.zeros(2), np.ones(3)):
-        space = step.task.space.model_copy(update={"limit": limit})
-        written = rounds.write_task(plan, "s", 2, replace(step.task, space=space), "a")
-        with pytest.raises(RuleViolation):
-            rounds.read_task(plan, *written)
 
 
 def test_moments_that_are_made_up_move_nothing() -> None:
