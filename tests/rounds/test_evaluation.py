@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from fedclust import simulate
 from fedclust.methods import lloyd
@@ -16,7 +15,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Points
-from support.points import config_of, of_rows, repeated, violation, weighted
+from support.points import config_of, repeated, violation, weighted
 from support.site_rows import pooled
 
 OPTIONS = lloyd.Config(n_clusters=4)
@@ -220,22 +219,6 @@ def test_clusters_of_records_look_clearer_than_those_of_the_persons() -> None:
     assert quality.inertia < 0.95 * everybody.inertia
     assert quality.simplified_silhouette > 1.05 * everybody.simplified_silhouette
     assert quality.davies_bouldin < 0.95 * everybody.davies_bouldin
-
-
-def test_columns_count_at_the_sites_that_have_them() -> None:
-    config = replace(
-        config_of(OPTIONS, features=(Feature(name="u"), Feature(name="v"))),
-        masks={"a": np.array([True, False]), "b": np.array([True, True])},
-    )
-    rng = np.random.default_rng(5)
-    rows: dict[str, NDArray[np.float64]] = {s: rng.normal(3.0, 1.0, size=(80, 2)) for s in "ab"}
-    rows["a"][:, 1] = 0.0
-    sites = {site: weighted(X) for site, X in rows.items()}
-    profile = _outcome(sites, np.array([[0.0, 0.0]]), config).profile
-
-    assert profile.means[0, 1] == pytest.approx(rows["b"][:, 1].mean())
-    assert [profile.estimated_deviations[0, 1]] == _two_digits(rows["b"][:, 1].std())
-    assert profile.means[0, 0] == pytest.approx(np.concatenate([rows["a"], rows["b"]])[:, 0].mean())
 
 
 @pytest.mark.parametrize("offset", [0.0, 1e6])
@@ -445,15 +428,3 @@ def test_a_small_cluster_at_one_point_is_warned_of(width: float, kind: Any, *, w
     for each in (sites, {"a": weighted(np.concatenate(X))}):
         warned = any(said in text for text in _outcome(each, centroids, config).warnings)
         assert warned == (warns and kind == "numeric")
-
-
-def test_a_table_tells_nothing_finer_than_its_groups() -> None:
-    """Two sites with one table answer alike, whatever stands behind it."""
-    X = np.random.default_rng(6).normal(size=(120, 2))
-    points = of_rows(X)
-    other = weighted(points.X, points.sizes)
-    config, centroids = config_of(OPTIONS), X[:4]
-    one, two = (_measure(each, centroids, config) for each in (points, other))
-
-    for name in ("counts", "points", "costs", "distances", "silhouettes", "means", "m2"):
-        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))

@@ -9,8 +9,8 @@ from fedclust.rounds.site_points import complete_points, released_points, scaled
 from fedclust.schema.encoding import Space
 from fedclust.schema.errors import RuleViolation
 from fedclust.schema.feature import Feature
-from fedclust.schema.task import row_points, total_variances
-from support.points import config_of, of_rows, repeated, weighted
+from fedclust.schema.task import total_variances
+from support.points import config_of, of_rows, weighted
 
 
 def test_released_values_become_points_in_the_sessions_columns_and_units() -> None:
@@ -43,15 +43,6 @@ def test_shares_within_groups_complete_the_variance_of_persons(d: int) -> None:
     np.testing.assert_allclose(found, rows.std(axis=0), rtol=0.1)
     assert (points.within >= 0.05).all()
     assert (points.within <= 0.8).all()
-
-
-def test_a_row_is_a_point_of_one_person_with_the_exact_record() -> None:
-    X = np.random.default_rng(2).normal(size=(9, 2))
-    points = row_points(X)
-
-    assert points.X is X
-    assert points.sizes.tolist() == [1] * 9
-    np.testing.assert_allclose(total_variances(points), X.var(axis=0))
 
 
 def test_points_without_a_column_are_dropped_or_imputed_as_the_policy_says() -> None:
@@ -97,12 +88,3 @@ def test_columns_of_features_that_the_site_lacks_are_zero() -> None:
 def test_points_that_do_not_fit_are_refused_by_column_and_count(X: object, message: str) -> None:
     with pytest.raises(RuleViolation, match=message):
         complete_points(weighted(np.asarray(X)), config_of(None))
-
-
-def test_the_table_holds_every_person_once() -> None:
-    X = np.random.default_rng(3).normal(size=(203, 3))
-    points = of_rows(X)
-
-    assert len(repeated(points)) == 203
-    assert points.sizes.min() >= 5
-    np.testing.assert_allclose(repeated(points).mean(axis=0), X.mean(axis=0), atol=0.1)
