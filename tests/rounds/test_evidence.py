@@ -243,6 +243,10 @@ def test_a_number_of_clusters_is_measured_where_enough_sites_have_persons(swept)
     state = rounds.advance(plan, step.state, few + answers[2:], SITES).state
     measured = [entry.result.quality is not None for entry in state.result.sweep]
     assert measured == [True, False, True]
+    assert state.result.n_clusters == 4
+    unmeasured = state.result.at(3)
+    assert (unmeasured.sizes, unmeasured.profile) == (None, None)
+    assert "fewer sites than needed" in unmeasured.warnings[0]
 
 
 def test_consent_lists_what_this_session_sends_and_how_many_models_there_are(found):

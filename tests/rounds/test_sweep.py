@@ -13,14 +13,13 @@ from fedclust.definition import DefinitionError
 from fedclust.methods.common.options import MAX_SWEEP_SIZE
 from fedclust.methods.lloyd import METHOD as LLOYD
 from fedclust.methods.lloyd import Config
-from fedclust.rounds import Plan, coordinator, evidence, sweep
+from fedclust.rounds import Plan, sweep
 from fedclust.schema import errors
-from fedclust.schema.encoding import Space
 from fedclust.schema.errors import MethodFailure
 from fedclust.schema.feature import Feature
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import Policy, RunConfig
-from fedclust.schema.task import Contribution, Done, SiteSide
+from fedclust.schema.task import Done, SiteSide
 from fedclust.wire.codec import encode_model
 from support import driven
 from support.method_variants import KS, SWEEPS
@@ -109,32 +108,6 @@ def test_a_k_that_cannot_go_on_leaves_the_others_and_says_why() -> None:
     failing = set(KS)
     with pytest.raises(MethodFailure, match="because of the test"):
         drive(method, options)
-
-
-def test_of_a_k_that_too_few_sites_measured_nothing_is_told() -> None:
-    """Two of four sites have no quality of the larger K: one's alone would be told."""
-    together = run("lloyd", [2, 5], {"max_rounds": 3})
-    unjudged: dict[str, Any] = {"simplified_silhouette": None, "davies_bouldin": None}
-    bare = {"sizes": None, "site_sizes": {}, "quality": None, "profile": None}
-    entries = tuple(
-        each.model_copy(update={**unjudged, "result": each.result.model_copy(update=bare)})
-        for each in together.sweep_ or ()
-    )
-    raw = together.result.model_copy(update={"sweep": entries})
-    evaluated = [entry for entry in together.trace_ if entry.phase == "evidence"]
-    contributions = []
-    for number, each in enumerate(evaluated):
-        small, large = each.payload.parts
-        parts = (small, large if number > 1 else None)
-        payload = each.payload.model_copy(update={"parts": parts})
-        contributions.append(Contribution(each.site, payload, 5))
-    config = replace(together._plan.config(5, Space.identity(3)), roster=tuple(together.labels_))
-    found = evidence.measured(raw, contributions, config)
-    done = coordinator.report_recommended(found, binary=False)
-    assert done.n_clusters == 2
-    unmeasured = done.at(5)
-    assert (unmeasured.sizes, unmeasured.quality, unmeasured.profile) == (None, None, None)
-    assert "fewer sites than needed" in unmeasured.warnings[0]
 
 
 def test_what_is_done_outlives_a_round_in_which_too_few_may_send_anything() -> None:
