@@ -67,36 +67,11 @@ def test_every_method_gives_the_bytes_of_simulate(
         )
 
 
-def test_several_k_with_stability_give_the_bytes_of_simulate(
-    federation: Federation,
-) -> None:
-    expected = simulated(federation, "lloyd", FEATURES, config=SWEEP)
-    found = run(federation, "lloyd", FEATURES, config=SWEEP)
-    assert encode_model(found.result) == encode_model(expected.result)
-
-
-WITH_OUTCOMES: dict[str, Any] = {"config": {"n_clusters": 4}}
-
-
-def test_outcomes_have_noise_of_their_own(federation: Federation) -> None:
-    features = FEATURES + OUTCOMES
-    expected = simulated(federation, "lloyd", features, **WITH_OUTCOMES).result
-    found = run(federation, "lloyd", features, **WITH_OUTCOMES).result
-
-    assert found.outcomes is not None
-    assert expected.outcomes is not None
-    without = {"outcomes": None}
-    assert encode_model(found.model_copy(update=without)) == encode_model(
-        expected.model_copy(update=without)
-    )
-    assert encode_model(found.outcomes) != encode_model(expected.outcomes)
-
-
 def test_outcomes_with_the_sampler_of_simulate_give_its_bytes(
     federation: Federation, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features = FEATURES + OUTCOMES
-    expected = simulated(federation, "lloyd", features, **WITH_OUTCOMES)
+    expected = simulated(federation, "lloyd", features, config=KS)
     counting, count = compute.count_persons, compute.count_outcomes
 
     def seeded(request: Any, persons: Any) -> Any:
@@ -106,7 +81,7 @@ def test_outcomes_with_the_sampler_of_simulate_give_its_bytes(
         return counting(request, persons)
 
     monkeypatch.setattr("fedclust.site.session_run.count_persons", seeded)
-    found = run(federation, "lloyd", features, **WITH_OUTCOMES)
+    found = run(federation, "lloyd", features, config=KS)
     assert encode_model(found.result) == encode_model(expected.result)
 
 
@@ -132,8 +107,10 @@ def test_virtual_sites_give_the_bytes_of_simulate_with_their_noise(federation: F
 
 
 def test_the_result_is_that_of_the_service_in_all_its_forms(federation: Federation) -> None:
-    found = run(federation, "lloyd", FEATURES, config={"n_clusters": 4})
-
+    """Here with several K and their stability."""
+    found = run(federation, "lloyd", FEATURES, config=SWEEP)
+    expected = simulated(federation, "lloyd", FEATURES, config=SWEEP)
+    assert encode_model(found.result) == encode_model(expected.result)
     path = federation.place / "heart"
     found.save(path.with_suffix(".fedclust"))
     found.save_report(path.with_suffix(".html"))
