@@ -15,7 +15,7 @@ from fedclust.schema.feature import Feature
 from fedclust.schema.result import Result
 from fedclust.schema.run_config import RunConfig
 from fedclust.schema.task import Contribution, Points
-from support.points import config_of, repeated, violation, weighted
+from support.points import config_of, of_rows, repeated, violation, weighted
 from support.site_rows import pooled
 
 OPTIONS = lloyd.Config(n_clusters=4)
@@ -428,3 +428,15 @@ def test_a_small_cluster_at_one_point_is_warned_of(width: float, kind: Any, *, w
     for each in (sites, {"a": weighted(np.concatenate(X))}):
         warned = any(said in text for text in _outcome(each, centroids, config).warnings)
         assert warned == (warns and kind == "numeric")
+
+
+def test_a_table_tells_nothing_finer_than_its_groups() -> None:
+    """Two sites with one table answer alike, whatever stands behind it."""
+    X = np.random.default_rng(6).normal(size=(120, 2))
+    points = of_rows(X)
+    other = weighted(points.X, points.sizes)
+    config, centroids = config_of(OPTIONS), X[:4]
+    one, two = (_measure(each, centroids, config) for each in (points, other))
+
+    for name in ("counts", "points", "costs", "distances", "silhouettes", "means", "m2"):
+        np.testing.assert_array_equal(getattr(one, name), getattr(two, name))

@@ -5,6 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
 
 from fedclust.rounds import preparation
 from fedclust.rounds.site_points import complete_points
@@ -78,6 +81,19 @@ def test_merged_moments_equal_the_pooled_ones_at_any_offset(offset: float) -> No
 
     np.testing.assert_allclose(space.center, pooled.mean(axis=0), rtol=1e-12, atol=1e-12)
     np.testing.assert_allclose(space.scale, (pooled - offset).std(axis=0), rtol=1e-7)
+
+
+@given(
+    arrays(np.float64, (12, 2), elements=st.floats(-1e3, 1e3)),
+    st.integers(2, 5),
+    st.integers(7, 10),
+)
+def test_any_split_gives_the_pooled_space(rows: np.ndarray, first: int, second: int) -> None:
+    rows = np.round(rows, 3) + np.arange(12)[:, None] * 1e3
+    space = _space(np.split(rows, [first, second]), _config(2))
+
+    np.testing.assert_allclose(space.center, rows.mean(axis=0), rtol=1e-9, atol=1e-6)
+    np.testing.assert_allclose(space.scale, rows.std(axis=0), rtol=1e-9)
 
 
 @pytest.mark.parametrize("value", [0.0, 0.1, 1e8 + 0.1, -3e-9])
