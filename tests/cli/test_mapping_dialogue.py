@@ -355,6 +355,15 @@ def test_what_a_table_means_is_taken_after_enter(
     np.testing.assert_allclose(own, expected, rtol=1e-12)
 
 
+def test_spellings_of_one_code_are_one_question(answer: Any) -> None:
+    stage = Feature(name="stage", kind="categorical", levels=("low", "high"))
+    codes = ["2b", "2b", "IIb", "2 B", "1.2", "12", "1. 2"]
+    _, said = answer("", "l", "h", "l", "", features=[stage], table=pd.DataFrame({"stage": codes}))
+    assert '"2b", "IIb", "2 B" 4:' in said
+    assert '"1.2", "1. 2" 2:' in said
+    assert '"12" 1:' in said
+
+
 def test_a_code_that_is_short_for_another_proposes_its_level(answer: Any) -> None:
     focus = Feature(name="focus", kind="categorical", levels=("lung", "skin_1", "other"))
     codes = ["Pneumonie", "Pneumonie", "Pneu.", "Pneumonie, Ery", "Gruppe 1", "ohne"]

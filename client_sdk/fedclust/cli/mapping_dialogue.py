@@ -161,7 +161,8 @@ def _form(text: str) -> str:
 
 def _spelling(code: str) -> str:
     """Return a code without case, spaces and points, and I to VI as numbers: IIb is 2b."""
-    plain = re.sub(r"[\s._]", "", folded(code))
+    plain = re.sub(r"(?<=\d)[\s._]+(?=\d)", ",", folded(code))  # 1.2 is not 12
+    plain = re.sub(r"[\s._]", "", plain)
     rank = rank_of(plain.rstrip("abc").upper(), alone=True)
     return plain if rank is None else f"{rank}{plain[len(plain.rstrip('abc')) :]}"
 
@@ -182,6 +183,16 @@ def _level(feature: Feature, answer: str) -> str:
     if len(found) != 1:
         raise typer.BadParameter(f"write {' or '.join(names)}, or -")
     return found[0]
+
+
+def _may_be_ids(header: str, cells: Counter[Any], unused: bool) -> bool:
+    """Return whether a column may identify persons or rows, by its name or its values."""
+    if len(cells) ** 2 < cells.total():
+        return False  # as of a "person's sex"
+    if is_id(header):
+        return True
+    differ = unused and 2 * len(cells) > cells.total()
+    return differ and are_ids([*map(str, cells.elements())])
 
 
 def _level_of_rank(code: str, levels: Sequence[str]) -> str | None:
@@ -239,22 +250,16 @@ class _Dialogue:
     def _ask_ids(self) -> None:
         """Ask which columns have the ids of persons and of rows."""
         found, table = self._found, self._found.table
-        texts = {name: table.texts(name) for name in table.columns}
-        free = (name for name in found.unused if name in texts and are_ids(texts[name]))
-        # A "person's sex" with few values is no id.
-        likely = {
-            name
-            for name in (*free, *filter(is_id, texts))
-            if len({*texts[name]}) ** 2 >= len(texts[name])
-        }
-        repeated = {name: count_repeated(texts[name]) for name in likely}
+        cells = {name: table.given(name) for name in table.columns}
+        likely = [each for each in cells if _may_be_ids(each, cells[each], each in found.unused)]
+        repeated = {name: count_repeated(cells[name].elements()) for name in likely}
         # That of persons is called so, or has several rows of one.
         named = sorted(likely, key=lambda x: (-fits_person(x), not is_id(x), -repeated[x][0], x))
         if not named:
             self._list_columns()
         question = "ids of persons: which column, or - if there is none?"
         person = self._column(question, next(iter(named), None))
-        n_ids, n_rows = count_repeated(texts[person]) if person else (0, 0)
+        n_ids, n_rows = count_repeated(cells[person].elements()) if person else (0, 0)
         self.row = person
         if n_ids:
             self.person = person

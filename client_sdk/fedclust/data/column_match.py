@@ -117,10 +117,6 @@ class CountedTable:
         cells = self.columns[name].items()
         return Counter({cell: n for cell, n in cells if not is_missing(cell)})
 
-    def texts(self, name: str) -> list[str]:
-        """Return a column's cells as texts, without missing ones, in another order."""
-        return [canonical_code(str(cell)) for cell in self.given(name).elements()]
-
     def contents(self, name: str) -> str:
         """Return what a column holds, in a few words; of free text only how many texts."""
         cells = self.given(name)
