@@ -250,7 +250,7 @@ def test_parts_of_one_in_a_column_of_percent_are_read_in_percent(
     lvef = Feature(name="lvef", unit="%, by echo", lower=5, upper=85)
     table = pd.DataFrame({"lvef": [*range(25, 70), 0.35, 0.4, 0.55]})
     found, said = answer("", "", features=[lvef], table=table)
-    assert 'lvef = "lvef": "0.35" = 35 and 2 like it (3)' in said
+    assert 'lvef = "lvef": "0.35" = 35 and 2 like it (3 rows)' in said
     assert found.still_open == ()
     np.testing.assert_array_equal(read(tmp_path, [lvef])[-3:, 0], [35, 40, 55])
     # Two may be small values, and 4 % is below all others.
@@ -375,14 +375,6 @@ def test_a_code_that_is_short_for_another_proposes_its_level(answer: Any) -> Non
     assert '"Gruppe 1" 1 [skin_1]:' in said[1]
 
 
-def test_missing_texts_of_a_column_are_one_question(answer: Any, tmp_path: Path) -> None:
-    table = pd.DataFrame({"age": [*range(20, 80), *["calcif."] * 12, *["xy"] * 10]})
-    for answers, expected in ((("y",), np.nan), (("n", "50", "-"), 50)):
-        _, said = answer("", *answers, "", features=[AGE], table=table)
-        assert 'age = "age": are "calcif." 12, "xy" 10 missing values? [y/n]:' in said
-        np.testing.assert_array_equal(read(tmp_path, [AGE])[[60, -1], 0], [expected, np.nan])
-
-
 @pytest.mark.parametrize(("none", "yes", "no"), [("None", "yes", "no"), ("brak", "tak", "nie")])
 def test_none_may_mean_no(answer: Any, tmp_path: Path, none: str, yes: str, no: str) -> None:
     attack = Feature(name="attack", kind="binary")
@@ -416,7 +408,7 @@ def test_an_outcome_says_what_its_1_means(answer: Any) -> None:
 def test_texts_that_differ_in_their_number_alone_are_shown_once(answer: Any) -> None:
     table = pd.DataFrame({"age": ["50", *(f"{i} (ca.)" for i in range(60, 70)), "k.A."]})
     found, said = answer(*("", "age", "61 (ca.) = -", ""), features=[AGE], table=table)
-    assert 'missing = "k.A." 1; "60 (ca.)" = 60 and 9 like it (10)' in said
+    assert 'missing = "k.A." 1; "60 (ca.)" = 60 and 9 like it (10 rows)' in said
     # Where something is wrong each is shown.
     assert '"60 (ca.)" = 60 (1), "61 (ca.)" = 61 (1), "62 (ca.)" = 62 (1)' in said
     assert 'missing = ["k.A.", "61 (ca.)"]' in found.text
@@ -441,8 +433,8 @@ def test_texts_that_one_rule_reads_are_shown_once(answer: Any, tmp_path: Path) -
     _, said = answer("", "-", "", features=[crp], table=table)
     assert '"15x13" (1) means which number' in said
     assert (
-        'crp = "crp": missing = "n.d." 1; "<20" = 20/2 and 1 like it (2), "XX" = 20 and 2 like it '
-        '(3), "60-65" = 62.5 and 1 like it (2), "120/80" = 120 and 1 like it (2)'
+        'crp = "crp": missing = "n.d." 1; "<20" = 20/2 and 1 like it (2 rows), "XX" = 20 and 2 '
+        'like it (3 rows), "60-65" = 62.5 and 1 like it (2 rows), "120/80" = 120 and 1 like it (2'
     ) in said
     own = read(tmp_path, [crp])[60:, 0]
     expected = [10, 15, 62.5, 52.5, 20, 8, 12, 120, 139, np.nan, np.nan]
@@ -560,6 +552,8 @@ def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number
         (Feature(name="walk", unit="s, timed", lower=0, upper=60), "walk (s)", ["9"], [9]),
         (Feature(name="walk", unit="m in 6 minutes"), "walk (metri)", ["90"], [90]),
         (Feature(name="ulcer", unit="cm2, worst"), "ulcer (mm²)", ["90"], [0.9]),
+        (Feature(name="lavi", unit="mL/m2, left atrium"), "LAVI (ml/m²)", ["40"], [40]),
+        (Feature(name="pulse", unit="beats per minute, at rest"), "pulse (/min)", ["80"], [80]),
     ],
 )
 def test_units_of_a_header_need_no_question(

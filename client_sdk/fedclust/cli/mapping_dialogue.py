@@ -20,7 +20,6 @@ from fedclust.data.advice import (
     conversion_text,
     count_repeated,
     repeated_text,
-    with_counts,
 )
 from fedclust.data.column_match import Match
 from fedclust.data.column_points import Point, Section
@@ -264,7 +263,7 @@ class _Dialogue:
         if n_ids:
             self.person = person
             single = [name for name in named if not repeated[name][0]]
-            question = "which column has an id of each row, or - to use this one?"
+            question = f"which column has an id of each row, or - to use {person}?"
             question = f"{repeated_text(n_ids, n_rows)}; {question}"
             self.row = self._column(question, next(iter(single), "-")) or person
         found.set_ids(self.row, self.person)
@@ -391,13 +390,6 @@ class _Dialogue:
         if len(forms) > _MOST_ASKED:
             _say(f"{_heading(section)}: {point.why}; say in the mapping file what is missing")
             return point
-        plain = {form: point.counts[form] for form in forms if not _NUMBER.search(forms[form][0])}
-        if len(plain) > 1:
-            shown = with_counts(Counter(plain), len(plain))
-            if _confirmed(f"{_heading(section)}: are {shown} missing values?", None):
-                read |= dict.fromkeys(plain)
-                self._seen |= {(name, text) for text in plain}
-                forms = {form: texts for form, texts in forms.items() if form not in plain}
         unit = split_unit(section.settings.get("column", ""))[1]
         unit = f" in {unit}" if is_unit(unit) else ""
         for texts in forms.values():
@@ -685,13 +677,14 @@ def _read_as(
     for (rule, _), texts in forms.items():
         text, n = as_toml(texts[0]), sum(counts[text] for text in texts)
         more = f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
+        n_rows = f"{n} rows" if more else f"{n}"
         value = f"{read[texts[0]] or 0:.15g}"
         if rule == "half" and not each:
             value = f"{_first_number(texts[0]):.15g}/2"
         if rule == "missing":
             missing.append(f"{text}{more} {n}")
         else:
-            numbers.append(f"{text} = {value}{more} ({n})")
+            numbers.append(f"{text} = {value}{more} ({n_rows})")
     missing = [f"missing = {', '.join(missing)}"] if missing else []
     return "; ".join([*missing, ", ".join(numbers)] if numbers else missing)
 

@@ -617,7 +617,7 @@ def _brief_lines(columns: Sequence[ColumnProfile]) -> Iterator[str]:
     for each in there:
         yield from (f"{each.feature}: {text}" for text in each.says)
     counts = (
-        f"{each.feature} {', '.join(f'{level} {n}' for level, n in each.levels.items())}"
+        f"{each.feature} {', '.join(f'{level}: {n}' for level, n in each.levels.items())}"
         for each in there
         if each.kind in ("binary", "categorical")
     )

@@ -430,7 +430,8 @@ def same_measure(unit: str, other: str) -> bool:
     """
     if is_time(unit) and _COUNT.match(other):
         return True
-    return bool({_unit(unit), _unit(plain_unit(unit))} & {_unit(other), _unit(plain_unit(other))})
+    others = other, plain_unit(other), other.partition(",")[0]
+    return bool({_unit(unit), _unit(plain_unit(unit))} & {*map(_unit, others)})
 
 
 def _group(feature: str, header: str) -> str | None:
