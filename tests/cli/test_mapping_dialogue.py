@@ -244,21 +244,48 @@ def test_numbers_beyond_the_bounds_may_mean_others(answer: Any, tmp_path: Path) 
     assert read(tmp_path, [AGE])[-3:, 0].tolist() == [0.5, 151, 200]
 
 
-def test_parts_of_one_in_a_column_of_percent_are_read_in_percent(
-    answer: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("feature", "numbers", "few", "unit", "expected"),
+    [
+        (("lvef", "%, by echo", 5, 85), range(25, 70), [0.35, 0.4], "fraction", [35, 40]),
+        (("lvef", "%", 0, 85), range(25, 70), [0.35, 0.4, 0.55], "fraction", [35, 40, 55]),
+        (("haemoglobin", "g/l", 0, 250), range(90, 160), [11.2, 9.5, 13], "g/dl", [112, 95, 130]),
+        (("height", "cm", 100, 230), range(150, 190), [1.72, 1.8, 1.8], "m", [172, 180, 180]),
+        (("temperature", "°C", 30, 43), [36, 37, 38, 36.5] * 5, [98.6, 98.6], "°f", [37, 37]),
+    ],
+)
+def test_a_few_numbers_far_from_the_others_are_read_in_the_unit_that_fits(
+    answer: Any, tmp_path: Path, feature: Any, numbers: Any, few: Any, unit: str, expected: Any
 ) -> None:
-    lvef = Feature(name="lvef", unit="%, by echo", lower=5, upper=85)
-    table = pd.DataFrame({"lvef": [*range(25, 70), 0.35, 0.4, 0.55]})
-    found, said = answer("", "", features=[lvef], table=table)
-    assert 'lvef = "lvef": "0.35" = 35 and 2 like it (3 rows)' in said
+    name, of, lower, upper = feature
+    asked = Feature(name=name, unit=of, lower=lower, upper=upper)
+    table = pd.DataFrame({name: [*numbers, *few]})
+    found, said = answer("", "", features=[asked], table=table)
+    assert f"{len(few)} numbers far from the others, read as {unit}: " in said
     assert found.still_open == ()
-    np.testing.assert_array_equal(read(tmp_path, [lvef])[-3:, 0], [35, 40, 55])
-    # Two may be small values, and 4 % is below all others.
-    for small in ([0.35, 0.4], [0.04, 0.35, 0.4]):
-        table = pd.DataFrame({"lvef": [*range(25, 70), *small]})
-        _, said = answer("", "", features=[lvef], table=table)
-        assert "outside the bounds (5 to 85 %, by echo), kept: " in said
-        np.testing.assert_array_equal(read(tmp_path, [lvef])[-2:, 0], [0.35, 0.4])
+    read_here = read(tmp_path, [asked])[-len(few) :, 0]
+    np.testing.assert_allclose(read_here, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("feature", "numbers", "few"),
+    [
+        # 4 % is below all others; two may be small values; a few may be outliers.
+        (("lvef", "%", 5, 85), range(25, 70), [0.04, 0.35, 0.4]),
+        (("lvef", "%", 0, 85), range(25, 70), [0.35, 0.4]),
+        (("crp", "mg/l", 0, 600), range(1, 80), [200, 250, 300]),
+        (("crp", "mg/l", 0, 200), range(1, 180), [250, 300]),
+        (("age", "years", 0, 110), range(18, 90), [0.5, 0.6, 0.7]),
+    ],
+)
+def test_a_few_numbers_that_may_be_right_stay_as_they_are(
+    answer: Any, tmp_path: Path, feature: Any, numbers: Any, few: Any
+) -> None:
+    name, of, lower, upper = feature
+    asked = Feature(name=name, unit=of, lower=lower, upper=upper)
+    _, said = answer("", "", features=[asked], table=pd.DataFrame({name: [*numbers, *few]}))
+    assert "far from the others" not in said
+    np.testing.assert_array_equal(read(tmp_path, [asked])[-len(few) :, 0], few)
 
 
 @pytest.mark.parametrize(
@@ -310,6 +337,37 @@ def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_pat
     _, said = answer("", "7", "", features=[wait], table=table)
     assert '"2 x 9 y" (1) means which number' in said
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
+
+
+def test_words_behind_a_time_are_asked_only_if_they_may_be_its_unit(
+    answer: Any, tmp_path: Path
+) -> None:
+    table = pd.DataFrame({"tug": [*range(9, 30), "12.3 c stick", "14 w frame", "5 J"]})
+    tug = Feature(name="tug", unit="s", lower=0, upper=200)
+    _, said = answer("", "7", "", features=[tug], table=table)
+    assert said.count("means which number") == said.count('"5 J" (1) means which number') == 1
+    assert read(tmp_path, [tug])[-3:, 0].tolist() == [12.3, 14, 7]
+
+
+def test_a_word_may_say_the_sign_of_a_number(answer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"drop": [*range(9, 30), "rise 7"]})
+    drop = Feature(name="drop", unit="mmHg", lower=-50, upper=100)
+    answer("", "-7", "", features=[drop], table=table)
+    assert read(tmp_path, [drop])[-1, 0] == -7
+
+
+def test_a_date_says_what_it_may_have_been_typed_as(answer: Any) -> None:
+    table = pd.DataFrame({"pain": [*range(11), "2024-03-02 00:00:00", "2024-04-03 00:00:00"]})
+    _, said = answer("", "2", "3", "", features=[Feature(name="pain")], table=table)
+    first = '"2024-03-02 00:00:00" (a date, typed perhaps as 3-2 or 2.3) and 1 like it (2)'
+    assert f"{first} means which number, or - if none of them has one" in said
+
+
+def test_a_site_may_lack_an_outcome(answer: Any) -> None:
+    died = {"name": "died", "role": "outcome", "kind": "binary", "points": 30}
+    found, said = answer("", "-", features=[AGE, Outcome.model_validate(died)])
+    assert "died: which column, or - (a site may lack an outcome)?" in said
+    assert found.still_open == ()
 
 
 def test_codes_beside_a_missing_one_keep_their_levels(answer: Any, tmp_path: Path) -> None:

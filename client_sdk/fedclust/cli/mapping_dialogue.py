@@ -52,6 +52,7 @@ _FREQUENT: Final = 10
 #: So many letters of a code say what a longer one means.
 _LEAST_BEGUN: Final = 3
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)?")
+_DATE: Final = re.compile(r"\d{4}-(\d\d)-(\d\d) 00:00:00")
 _HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
 
@@ -102,6 +103,15 @@ def _asked(question: str, read: Callable[[str], Any], default: str | None = None
 def _confirmed(question: str, default: bool | None) -> bool:
     """Return whether a person says yes; None as the default asks until it is said."""
     return typer.confirm(f"  {printable(question)}", default, err=True)
+
+
+def _typed(text: str) -> str:
+    """Return what a spreadsheet may have made a date of; "" for other texts."""
+    found = _DATE.fullmatch(text)
+    if not found:
+        return ""
+    month, day = int(found[1]), int(found[2])
+    return f" (a date, typed perhaps as {month}-{day} or {day}.{month})"
 
 
 def _number(answer: str) -> float | None:
@@ -323,7 +333,10 @@ class _Dialogue:
         default = match.column if match and sure and match.column not in used else None
         said, levels = _called(section.feature), section.feature.levels
         said += f", one of {', '.join(levels)}" if levels else ""
-        return self._column(f"{said}: which column?", default, used)
+        lacks = ", or - (a site may lack an outcome)" * (
+            section.feature.name in self._found.may_lack
+        )
+        return self._column(f"{said}: which column{lacks}?", default, used)
 
     def _column(
         self, question: str, default: str | None, used: Mapping[str, str] = MappingProxyType({})
@@ -396,8 +409,9 @@ class _Dialogue:
             while texts:
                 n, first = sum(point.counts[text] for text in texts), texts[0]
                 more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
-                text = f"{_heading(section)}: {as_toml(first)}{more} ({n})"
-                answer = _asked(f"{text} means which number{unit}, or - if none", _number)
+                text = f"{_heading(section)}: {as_toml(first)}{_typed(first)}{more} ({n})"
+                none = f"- if {'none of them has one' if more else 'none'}"
+                answer = _asked(f"{text} means which number{unit}, or {none}", _number)
                 # Another number than the text begins with is that of this text alone.
                 alone = answer not in (None, _first_number(first))
                 same, texts = (texts[:1], texts[1:]) if alone else (texts, [])
@@ -498,8 +512,9 @@ class _Dialogue:
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
                 text = _read_as(read, point.counts)
-                if point.own and not point.settings:
-                    text = f"outside the bounds{bounds_text(section.feature)}, kept: {text}"
+                if point.own:
+                    kept_as = f"outside the bounds{bounds_text(section.feature)}, kept"
+                    text = f"{point.why if point.settings else kept_as}: {text}"
                 said.append(text)
             elif point.mark == "uncertain":
                 kept = "sentinels" in point.settings and not point.taken
@@ -660,8 +675,7 @@ def _rule(text: str, number: float | None) -> str:
         return "half"
     if len(own) == 2 and number == sum(own) / 2:
         return "middle"
-    of_percent = first is not None and number == float(f"{100 * first:.12g}")
-    return "of percent" if of_percent else f"{number:.15g}"
+    return f"x {number / first:.4g}" if first else f"{number:.15g}"
 
 
 def _read_as(

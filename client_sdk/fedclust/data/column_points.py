@@ -74,10 +74,10 @@ _NEARLY_ALL: Final = 0.98
 #: So many columns are named at most, of so many with the most similar names.
 _MOST_NEAR: Final = 4
 _MOST_TRIED: Final = 20
-#: At least so many different numbers below 1 are parts of 1 in a column of percent.
-_LEAST_FRACTIONS: Final = 3
+#: At least so many different numbers within the bounds are in another unit than the others.
+_LEAST_APART: Final = 3
 #: So many different numbers beyond the bounds are listed.
-_MOST_BEYOND: Final = 12
+_MOST_BEYOND: Final = 40
 #: At the end of a header; in other words min is a minimum.
 _MINUTES: Final = re.compile(r"[ _(\[]min\.?[)\]]?$")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
@@ -91,6 +91,7 @@ _FIRST_NUMBER: Final = re.compile(
     re.IGNORECASE,
 )
 _NUMBER_AND_WORD: Final = re.compile(r"(\d+(?:[.,]\d+)?) ?([^\W\d]+\.?)")
+_WORDS_BEHIND: Final = re.compile(r"\d+(?:[.,]\d+)? ?([^\W\d]+)\.?(?: [^\d]+)")
 _CLOCK: Final = re.compile(r"(\d+):(\d\d)(?::\d\d)?")
 _RANGE: Final = re.compile(r"(-?\d+) ?(?:[–-]|à|to|bis|a) ?(-?\d+)")
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
@@ -247,13 +248,14 @@ def _is_many(value: Any) -> bool:
 
 @dataclass(frozen=True)
 class _Column:
-    """A feature's name, its column, the unit of the column, and how its numbers are written."""
+    """A feature's name, its column, the column's unit, how its numbers are written, their signs."""
 
     feature: str
     name: str
     unit: str
     mark: str
     thousands: bool
+    signed: bool
 
 
 class ColumnJudge:
@@ -408,6 +410,7 @@ class ColumnJudge:
         factor, offset = _add_unit(section, column)
         said = split_unit(column)[1]
         unit = section.settings.get("unit") or (said if is_unit(said) else feature.unit)
+        signed = limits(feature)[0] < 0
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
         if given:
             section.set(sentinels=[*given])
@@ -426,9 +429,10 @@ class ColumnJudge:
                 why = "seem to be codes, read as missing" if taken else "may mean a missing value"
                 settings = {"sentinels": [*given, *map(_plain, codes.values())]}
                 section.note(f"these numbers {why}: {said}", settings, taken=taken)
-            kept = ~absent
-            if (factor, offset) == (1.0, 0.0) and same_measure(unit, "%"):
-                kept &= ~_read_fractions(section, own, counts, kept, mark)
+            here = _Column(feature.name, column, unit, mark, thousands, signed)
+            kept = np.flatnonzero(~absent)
+            beyond = _outside(feature, values[kept])
+            kept = kept[~_read_apart(section, here, own[kept], counts[kept], beyond)]
             other = _judge_bounds(section, column, own[kept], values[kept], counts[kept], mark)
             unit = other or unit
             self._judge_marks(section, cells, found)
@@ -436,7 +440,7 @@ class ColumnJudge:
         for (_, why), unread in wrong.items():
             counts_of = texts.setdefault(why.partition(";")[0], Counter())
             counts_of.update({str(cell): cells[cell] for cell in unread})
-        here = _Column(feature.name, column, unit, mark, thousands)
+        here = _Column(feature.name, column, unit, mark, thousands, signed)
         if not self._add_texts(section, here, texts) and not found:
             section.note("the column has no number")
 
@@ -572,29 +576,48 @@ def _conversion_settings(feature: Feature, factor: float, offset: float) -> dict
     return {"to": feature.unit, "factor": factor}
 
 
-def _read_fractions(
+def _read_apart(
     section: Section,
+    here: _Column,
     own: NDArray[np.float64],
     counts: NDArray[np.int64],
-    kept: NDArray[np.bool_],
-    mark: str,
+    beyond: NDArray[np.bool_],
 ) -> NDArray[np.bool_]:
-    """Read 0.35 as 35 where all other numbers are in percent; return which these are.
+    """Read a few numbers far from the others in the unit that puts them among these.
 
-    A spreadsheet shows both as 35 %.
+    Such as 0.35 where the others are in percent: a spreadsheet shows both as 35 %. ``beyond`` are
+    those outside the bounds. Return which numbers these are.
     """
-    small = kept & (own > 0) & (own < 1)
-    others, in_percent = own[kept & ~small], np.round(100 * own[small], 9)
-    if small.sum() < _LEAST_FRACTIONS or not len(others) or others.min() <= 1:
-        return np.zeros_like(small)
-    if in_percent.min() < others.min() or in_percent.max() > others.max():
-        return np.zeros_like(small)
-    texts = [f"{value:.15g}".replace(".", mark) for value in own[small].tolist()]
-    asked = Counter(dict(zip(texts, counts[small].tolist(), strict=True)))
-    values = dict(zip(texts, in_percent.tolist(), strict=True))
-    why = f"{counted(asked.total(), 'value')} below 1, read as parts of 1: x 100"
-    section.points.append(Point(why, "uncertain", {"values": values}, True, counts=asked, own=True))
-    return small
+    apart, none = np.zeros_like(beyond), np.zeros_like(beyond)
+    order = np.argsort(own)[np.count_nonzero(own <= 0) :]
+    gaps = own[order[1:]] / own[order[:-1]]
+    if not len(gaps):
+        return none
+    place = int(np.argmax(gaps)) + 1
+    few = min(order[:place], order[place:], key=lambda rows: int(counts[rows].sum()))
+    apart[few] = True
+    others = own[~apart]
+    outside = bool(beyond[apart].all()) and counts[apart].sum() > 1
+    if (len(few) < _LEAST_APART and not outside) or 3 * counts[apart].sum() > counts.sum():
+        return none
+    found = {}
+    for unit, (factor, offset) in other_units(here.feature, here.unit).items():
+        values = own[apart] * factor + offset
+        # Far outliers may fit in some unit, too, so the gap is to be like the factor.
+        like = max(factor, 1 / factor) ** (1 / 3 if outside else 1 / 2)
+        if others.min() <= values.min() and values.max() <= others.max() and like <= gaps.max():
+            found[unit] = np.median(values) - np.median(others), values
+    if not found:
+        return none
+    unit = min(found, key=lambda name: abs(found[name][0]))
+    texts = [f"{value:.15g}".replace(".", here.mark) for value in own[apart].tolist()]
+    asked = Counter(dict(zip(texts, counts[apart].tolist(), strict=True)))
+    read = [float(f"{value:.12g}") for value in found[unit][1].tolist()]
+    settings = {"values": dict(zip(texts, read, strict=True))}
+    n = counted(asked.total(), "number")
+    why = f"{n} far from the others, read as {unit}"
+    section.points.append(Point(why, "uncertain", settings, True, counts=asked, own=True))
+    return apart
 
 
 def _judge_bounds(
@@ -702,7 +725,7 @@ def _values_of(
             found[text] = 0.0
         elif of_two := with_two_units(here.feature, here.name, text, here.unit):
             found[text] = of_two
-        elif (rank := rank_of(text)) is not None:
+        elif (rank := rank_of(text, alone=here.signed)) is not None:  # "rise 7" may be -7
             found[text] = float(rank)
     return found, units
 
@@ -726,6 +749,7 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
         for text in others
         if is_time(here.unit) and text[:1].isdecimal() and "(" not in text
         if not (_RANGE.fullmatch(text) or _ABOUT_BEHIND.fullmatch(text))
+        if not ((words := _WORDS_BEHIND.fullmatch(text)) and not is_time(words[1]))
     ]
     values |= {text: of for text, of in likely.items() if text not in asked}
     others = {text: n for text, n in others.items() if text not in (*likely, *asked)}

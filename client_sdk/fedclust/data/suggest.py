@@ -35,6 +35,8 @@ class MappingSuggestion:
         alone, as all texts here.
     sections : dict of str to Section
         How each feature and outcome is read.
+    may_lack : frozenset of str
+        Columns of outcomes, which a site may lack.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class MappingSuggestion:
         self.source, self.table = describe(dataset.source), table
         self.sections: dict[str, Section] = {}
         self.ids: tuple[str | None, ...] = ()
+        self.may_lack: frozenset[str] = frozenset()
         self._dataset, self._features = dataset, features
         #: The trajectories with a row for each value.
         self._rows_of = rows_of
@@ -219,8 +222,10 @@ def suggest_mapping(
     table = read_table(dataset, with_outcomes(every, outcomes_of(declared)), bool(trajectories))
     rows_of = {each.name: each for each in trajectories if not table.has_columns_of(each)}
     given = [_as_number(rows_of[e.name]) if e.name in rows_of else e for e in declared]
-    features = with_outcomes(clustered(given), outcomes_of(declared))
+    own = clustered(given)
+    features = with_outcomes(own, outcomes_of(declared))
     found = MappingSuggestion(dataset, table, features, rows_of)
+    found.may_lack = frozenset(each.name for each in features[len(own) :])
     found.set_ids(*ids)
     matched = [match.column for match in found.match_names().values() if match]
     if not matched:
