@@ -578,15 +578,82 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     assert "columns.toml exists" in desk.ran("check", *given, "--ask", code=2).err
 
 
-def test_an_answer_for_texts_of_one_form_counts_for_all_where_it_is_their_number(
+def test_a_factor_that_a_person_corrects_does_not_change_units_in_cells(
     answer: Any, tmp_path: Path
 ) -> None:
-    stay = Feature(name="stay", unit="days", lower=0, upper=90)
-    table = pd.DataFrame({"stay (d)": ["33", "4 zz", "5 zz", "6 yy 1", "7 yy 1", "8 x 1", "9 x 1"]})
-    _, said = answer("", "4", "60", "70", "-", "", features=[stay], table=table)
-    assert '"4 zz" and 1 like it (2) means which number' in said
-    own = read(tmp_path, [stay])[:, 0]
-    np.testing.assert_array_equal(own, [33, 4, 5, 60, 70, np.nan, np.nan])
+    weight = Feature(name="weight", unit="kg", lower=1, upper=400)
+    table = pd.DataFrame({"weight": [*map(str, range(60, 90)), "150 lb", "80 kg"]})
+    answers = ("", "n", "weight", "none", "", "0.9", "", "")
+    _, said = answer(*answers, features=[weight], table=table)
+    own = read(tmp_path, [weight])[:, 0]
+    np.testing.assert_allclose(own[[0, -2, -1]], [54, 68.04, 80], rtol=1e-3)
+
+
+@pytest.mark.parametrize("how", ["y", "88.4"])
+def test_a_unit_in_cells_is_converted_to_the_unit_that_a_person_says(
+    answer: Any, tmp_path: Path, how: str
+) -> None:
+    creatinine = Feature(name="creatinine", unit="µmol/l", lower=15, upper=1500)
+    numbers = ["1.1", "0.7", "2.1"] if how == "y" else ["1.1", "0.7", "17"]
+    table = pd.DataFrame({"crea": [*numbers, "0.61 mg/dl", "97 µmol/l"]})
+    answers = ("", how, "") if how == "y" else ("", "crea", "", how, "", "none", "")
+    answer(*answers, features=[creatinine], table=table)
+    own = read(tmp_path, [creatinine])[:, 0]
+    np.testing.assert_allclose(own[[0, 1, -2, -1]], [97.26, 61.89, 53.93, 97], rtol=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("amounts", "least", "expected"),
+    [(["0", "1", "2", "9"], "2", [0, 0, 1, np.nan]), (["0", "1", "2", "3"], "-", [0, 1, 0, 1])],
+)
+def test_amounts_are_yes_from_a_number_on(
+    answer: Any, tmp_path: Path, amounts: Any, least: str, expected: Any
+) -> None:
+    fell = Feature(name="fell", kind="binary", unit="1 = fell at least twice")
+    answers = ["", least, *(["0", "1", "0", "1"] if least == "-" else []), ""]
+    _, said = answer(*answers, features=[fell], table=pd.DataFrame({"fell": amounts}))
+    assert "which is the smallest number that means 1, or - if they are codes?" in said
+    np.testing.assert_array_equal(read(tmp_path, [fell])[:, 0], expected)
+
+
+def test_codes_that_differ_in_their_side_or_in_an_amount_are_one_question(answer: Any) -> None:
+    smoker = Feature(name="smoking", kind="categorical", levels=("never", "former", "current"))
+    access = Feature(name="access", kind="categorical", levels=("fistula", "graft"))
+    side = Feature(name="side", kind="categorical", levels=("left", "right"))
+    codes = ["smoker", "smoker 20/d", "smoker 5/d", "ex-smoker", "ex-smoker"]
+    ways = ["Cimino li", "Cimino re.", "Cimino", "Loop re", "Loop"]
+    sides = ["hip left", "hip left", "hip left", "hip right", "hip right"]
+    table = pd.DataFrame({"smoking": codes, "access": ways, "side": sides})
+    answers = ("", "curr", "fi", "gr", "le", "ri", "")
+    found, said = answer(*answers, features=[smoker, access, side], table=table)
+    assert '"smoker 20/d", "smoker 5/d" 2:' in said
+    assert '"Cimino li", "Cimino re.", "Cimino" 3:' in said
+    assert found.still_open == ()
+
+
+@pytest.mark.parametrize(
+    ("texts", "answers", "expected"),
+    [
+        (["4 zz", "5ZZ"], ["4"], [4, 5]),
+        (["2 zz", "3 zz"], ["14"], [14, 21]),
+        (["5+9", "3 + 12"], ["14"], [14, 15]),
+        (["x 6 or 8", "x 3 or 5"], ["8"], [8, 5]),
+        (["zz 1.244", "zz 1.300"], [""], [1244, 1300]),
+        (["RR 130/65", "RR 120/80"], [""], [130, 120]),
+        (["since 2007", "since 2009"], ["16", "14"], [16, 14]),
+        (["4 zz 1", "5 zz 1"], ["-"], [np.nan, np.nan]),
+    ],
+)
+def test_texts_of_one_form_are_read_as_the_answer_reads_the_first(
+    answer: Any, tmp_path: Path, texts: Any, answers: Any, expected: Any
+) -> None:
+    stay = Feature(name="stay", unit="days", lower=0, upper=2000)
+    table = pd.DataFrame({"stay (d)": ["33", "900", "1500", *texts]})
+    found, said = answer("", *answers, "", features=[stay], table=table)
+    assert f'{texts[0]}" and 1 like it (2) means which number' in said
+    assert (f'"{texts[1]}" =' in said) == (len(answers) == 1 and answers != ["-"])
+    assert found.still_open == ()
+    np.testing.assert_array_equal(read(tmp_path, [stay])[-2:, 0], expected)
 
 
 @pytest.mark.parametrize(

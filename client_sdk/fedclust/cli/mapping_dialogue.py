@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 import re
 import sys
 import textwrap
@@ -11,6 +12,7 @@ from fractions import Fraction
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
 import typer
 
 from fedclust.cli.console import err, show
@@ -33,9 +35,12 @@ from fedclust.data.known_names import (
     looks_missing,
     may_mean_no,
     meanings_of,
+    other_units,
     plain_unit,
     rank_of,
+    says_side,
     split_unit,
+    without_side,
 )
 from fedclust.data.suggest import MappingSuggestion
 from fedclust.data.table import are_ids
@@ -49,9 +54,24 @@ _ASKED: Final = (None, "NAME HERE", 1.0)
 _MOST_ASKED: Final = 20
 #: A text that is no usual word for a missing value is asked about if so many rows have it.
 _FREQUENT: Final = 10
+#: A shorter code may be the beginning of another one, as "no" is of "not known".
+_LEAST_KNOWN: Final = 4
+#: An answer such as 0.42 for 5/12 is rounded.
+_ROUNDED: Final = 0.01
+#: So many spellings of a code are shown.
+_MOST_SPELLINGS: Final = 4
+#: So many of the numbers in a column are shown in one question.
+_MOST_SHOWN: Final = 8
 #: So many letters of a code say what a longer one means.
 _LEAST_BEGUN: Final = 3
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)?")
+_THOUSANDS: Final = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’]\d{3})+(?!\d)")
+#: Two numbers of a blood pressure.
+_PAIR: Final = re.compile(r"(?<!\d)\d{2,3} ?/ ?\d{2,3}(?!\d)")
+#: How many of a larger or smaller unit are one: days, hours and months, decimal ones.
+_FACTORS: Final = tuple(
+    each**way for each in (7, 10, 12, 24, 30, 60, 100, 365, 1000) for way in (1, -1)
+)
 _DATE: Final = re.compile(r"\d{4}-(\d\d)-(\d\d) 00:00:00")
 _HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
@@ -103,6 +123,44 @@ def _asked(question: str, read: Callable[[str], Any], default: str | None = None
 def _confirmed(question: str, default: bool | None) -> bool:
     """Return whether a person says yes; None as the default asks until it is said."""
     return typer.confirm(f"  {printable(question)}", default, err=True)
+
+
+def _ways(text: str) -> dict[str, float]:
+    """Return the numbers that a text may mean, by how it is read."""
+    own = [_own_number(each) for each in _NUMBER.findall(text)]
+    ways = {"first number": own[0]} if own else {}
+    if rank := rank_of(text):
+        ways["rank"] = rank
+    if apart := _THOUSANDS.search(text):
+        ways["thousands"] = float(re.sub(r"\D", "", apart[0]))
+    if len(own) == 2:
+        ways |= {"sum": sum(own), "middle": sum(own) / 2, "second number": own[1]}
+    if own and text[0] in "<≤":
+        ways["half"] = own[0] / 2
+    return ways | {f"x {factor:.4g}": own[0] * factor for factor in _FACTORS if own}
+
+
+def _like(first: str, number: float, texts: Sequence[str]) -> dict[str, float]:
+    """Return what the texts mean that can be read as the first one, which means ``number``."""
+    same = (
+        way
+        for way, of in _ways(first).items()
+        if math.isclose(of, number, rel_tol=_ROUNDED if way.startswith("x ") else 1e-9)
+    )
+    way = next(same, "")
+    ways = {text: _ways(text) for text in texts}
+    return {text: of[way] for text, of in ways.items() if way in of} | {first: number}
+
+
+def _proposed(text: str, *, apart: bool) -> str | None:
+    """Return the number that a text most likely means: 130 of RR 130/65, and 1244 of 1.244.
+
+    The latter if marks set thousands ``apart``.
+    """
+    ways = _ways(text)
+    likely = ways.get("thousands") if apart else None
+    likely = ways["first number"] if likely is None and _PAIR.search(text) else likely
+    return None if likely is None else f"{likely:.15g}"
 
 
 def _typed(text: str) -> str:
@@ -163,13 +221,32 @@ def _conversion(section: Section) -> str:
     return conversion_text(given.get("factor", 1), given.get("offset", 0))
 
 
+def _unit_meant(section: Section, settings: Mapping[str, Any]) -> str:
+    """Return the unit of a column with this conversion, if it is another than the session's."""
+    pair = settings.get("factor", 1.0), settings.get("offset", 0.0)
+    if pair == (1.0, 0.0) or None in pair or section.match is None or section.match.unit:
+        return ""
+    units = other_units(section.feature.name, section.feature.unit)
+    same = (unit for unit, of in units.items() if np.allclose(of, pair, rtol=_ROUNDED))
+    return str(settings.get("unit") or next(same, ""))
+
+
 def _form(text: str) -> str:
-    """Return a text without its numbers."""
-    return _NUMBER.sub("#", text)
+    """Return a text without its numbers, spaces and case."""
+    return _NUMBER.sub("#", text.casefold().replace(" ", ""))
 
 
-def _spelling(code: str) -> str:
-    """Return a code without case, spaces and points, and I to VI as numbers: IIb is 2b."""
+def _spelling(code: str, levels: Sequence[str], known: Collection[str]) -> str:
+    """Return a code without case, spaces and points, and I to VI as numbers: IIb is 2b.
+
+    Nor with the side that it says, if no level does; nor with the numbers behind a known code, such
+    as of "smoker 20 cigarettes".
+    """
+    if not any(map(says_side, levels)):
+        code = without_side(code)
+    behind = any(code.startswith(f"{each} ") for each in known if len(each) > _LEAST_KNOWN)
+    if behind and not any(map(_NUMBER.search, levels)):
+        return _form(code)
     plain = re.sub(r"(?<=\d)[\s._]+(?=\d)", ",", folded(code))  # 1.2 is not 12
     plain = re.sub(r"[\s._]", "", plain)
     rank = rank_of(plain.rstrip("abc").upper(), alone=True)
@@ -180,6 +257,11 @@ def _is_short_for(one: str, other: str) -> bool:
     """Return whether a code is the beginning of another word, as Pneu of Pneumonie."""
     short, long = sorted((folded(each).rstrip(".") for each in (one, other)), key=len)
     return len(short) >= _LEAST_BEGUN and long.startswith(short) and " " not in long
+
+
+def _has_remark(code: str, other: str) -> bool:
+    """Return whether a code is another one with a remark: yes, insulin."""
+    return folded(code).startswith((f"{folded(other)}, ", f"{folded(other)} ("))
 
 
 def _level(feature: Feature, answer: str) -> str:
@@ -216,6 +298,8 @@ class _Dialogue:
 
     def __init__(self, found: MappingSuggestion, row: str | None, person: str | None) -> None:
         self._found, self.row, self.person = found, row, person
+        #: Whether a mark before three digits may separate thousands.
+        self._marks_thousands = True
         #: The columns that were listed with a number.
         self._listed: list[str] = []
         #: Texts in numbers, and codes, that a person has read, with their feature.
@@ -250,6 +334,7 @@ class _Dialogue:
                         "say how the table is written (--sheet, --header-row, --encoding, "
                         "--delimiter, --decimal), and start again"
                     )
+                self._marks_thousands = False
                 table.written = table.written.model_copy(update={"thousands": False})
                 self._found.judge_again()
             table.notes.remove(note)
@@ -385,7 +470,14 @@ class _Dialogue:
             elif point.counts and not point.taken:
                 section.answer(place, self._levels(section, point))
             elif point.settings and not point.taken and "sentinels" not in point.settings:
-                section.answer(place, self._settings(section, point))
+                said = self._settings(section, point)
+                if (unit := _unit_meant(section, said.settings)) and section.match:
+                    # Cells with a unit of their own are converted to that of the column.
+                    match = dataclasses.replace(section.match, chosen=True, unit=unit)
+                    self._found.choose(section.feature, match)
+                    self._ask_unknown(self._found.sections[section.feature.name])
+                    return
+                section.answer(place, said)
 
     def _texts(self, section: Section, point: Point) -> Point:
         """Ask about texts in numbers that may be anything; of those of one form about the first."""
@@ -411,14 +503,13 @@ class _Dialogue:
                 more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
                 text = f"{_heading(section)}: {as_toml(first)}{_typed(first)}{more} ({n})"
                 none = f"- if {'none of them has one' if more else 'none'}"
-                answer = _asked(f"{text} means which number{unit}, or {none}", _number)
-                # Another number than the text begins with is that of this text alone.
-                alone = answer not in (None, _first_number(first))
-                same, texts = (texts[:1], texts[1:]) if alone else (texts, [])
-                read |= dict.fromkeys(same, answer)
-                if answer is not None and not alone:
-                    read |= {text: _first_number(text) for text in same}
-                self._seen |= {(name, text) for text in same}
+                default = _proposed(first, apart=self._marks_thousands)
+                answer = _asked(f"{text} means which number{unit}, or {none}", _number, default)
+                # The others are read as the answer reads the first, and are shown afterwards.
+                same = dict.fromkeys(texts) if answer is None else _like(first, answer, texts)
+                texts = [text for text in texts if text not in same]
+                read |= same
+                self._seen.add((name, first))
         self._missing |= {text for text, number in read.items() if number is None}
         return _with_readings(point, read)
 
@@ -457,7 +548,11 @@ class _Dialogue:
             for code in proposed
             if looks_missing(code) and not may_mean_no(code) and not (code == "-" and "+" in asked)
         ]
-        known = {code: levels.get(code, code) for code in point.counts if code not in asked}
+        known = {
+            code: levels.get(code, code)
+            for code in point.counts
+            if code in levels or (code in (feature.levels or ("0", "1")) and code not in asked)
+        }
         known |= dict.fromkeys(missing, "-")
         asked -= {*missing}
         many = f"{_heading(section)} has {len(asked)} codes: is it the right column?"
@@ -469,11 +564,10 @@ class _Dialogue:
         _say(f"{_heading(section)}: each code means {meant}, or -")
         if said := _levels_text(known):
             _say(f"known: {said}", "  ")
-        numbers = sorted(filter(str.isdecimal, asked - {"0"}), key=int)
-        are_counts = feature.kind == "binary" and "0" in asked and len(numbers) > 1
-        if are_counts and _confirmed(f"does 0 mean 0, and each of {', '.join(numbers)} 1?", None):
-            levels |= {"0": 0, **dict.fromkeys(numbers, 1)}
-            asked -= {"0", *numbers}
+        if feature.kind == "binary" and len(amounts := _amounts(point.counts, {*known})) > 2:
+            numbers = {code: int(level) for code, level in _ask_least(amounts).items()}
+            levels |= numbers
+            asked -= {*numbers}
         answers = _ask_codes(section, point.counts, asked, known)
         self._seen |= {(feature.name, code) for code in point.counts}
         return _with_levels(feature, point.counts, known | levels | answers)
@@ -489,9 +583,7 @@ class _Dialogue:
                 show(err, "Also read:")
             for name in filter(texts.get, names):
                 _say(f"{_heading(self._found.sections[name])}: {texts[name]}")
-            if not any(texts.values()):
-                break
-            wrong = self._wrong_ones(self._found.sections)
+            wrong = self._wrong_ones(self._found.sections) if any(texts.values()) else []
             for name in names:
                 if name not in wrong:
                     self._found.sections[name].settle()
@@ -546,8 +638,12 @@ class _Dialogue:
         now = _conversion(section).strip() or "1"
         found = _asked(_HOW, lambda answer: {} if answer == now else _factor(answer), now)
         if None not in found.values() and found:
-            section.drop("unit", "to", "factor", "offset")
+            # Units in cells are those of the column, whose factor changes.
+            changed = given.get("factor", 1.0) / found["factor"]
+            units = {name: changed * of for name, of in given.get("units", {}).items()}
+            section.drop("unit", "to", "factor", "offset", "units")
             section.set(**found, **({"to": unit} if unit else {}))
+            section.set(**({"units": units} if units else {}))
         numbers = " ".join(f"{number:.15g}" for number in given.get("sentinels", ()))
         asked = "  numbers that mean a missing value"
         found = _asked(asked, _numbers, numbers or "none")
@@ -572,16 +668,41 @@ def _ask_codes(
     spellings: dict[str, list[str]] = {}
     for code, _ in counts.most_common():
         if code in asked:
-            spellings.setdefault(_spelling(code), []).append(code)
+            spellings.setdefault(_spelling(code, names, known), []).append(code)
     before = {code: str(of) for code, of in known.items()}
     answers: dict[str, str] = {}
     for codes in spellings.values():
-        begun = (before[of] for of in before if _is_short_for(codes[0], of))
+        begun = (
+            before[of]
+            for of in before
+            if _is_short_for(codes[0], of)
+            # A further diagnosis may be another level.
+            or (feature.kind == "binary" and _has_remark(codes[0], of))
+        )
         default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
-        shown = f"{', '.join(map(as_toml, codes))} {sum(counts[code] for code in codes)}"
+        shown = ", ".join(map(as_toml, codes))
+        if len(codes) > _MOST_SPELLINGS:
+            shown = f"{as_toml(codes[0])} and {len(codes) - 1} like it"
+        shown += f" {sum(counts[code] for code in codes)}"
         before[codes[0]] = _asked(f"    {shown}", lambda answer: _level(feature, answer), default)
         answers |= dict.fromkeys(codes, before[codes[0]])
     return answers
+
+
+def _amounts(codes: Iterable[str], known: Collection[str]) -> dict[float, str]:
+    """Return the codes that are numbers and not known, in order."""
+    found = {_own_number(each): each for each in codes if _NUMBER.fullmatch(each)}
+    return {number: found[number] for number in sorted(found) if found[number] not in known}
+
+
+def _ask_least(amounts: Mapping[float, str]) -> dict[str, bool]:
+    """Ask from which number on amounts mean 1; none of these numbers if they are codes."""
+    shown = [*amounts.values()]
+    if len(shown) > _MOST_SHOWN:
+        shown = [*shown[: _MOST_SHOWN - 1], "...", shown[-1]]
+    question = "which is the smallest number that means 1, or - if they are codes?"
+    least = _asked(f"  {', '.join(shown)}: {question}", _number)
+    return {} if least is None else {code: number >= least for number, code in amounts.items()}
 
 
 def _own_number(text: str) -> float:
@@ -667,15 +788,11 @@ def _rule(text: str, number: float | None) -> str:
     """Return how a text is read: the same for texts that are read by one rule."""
     if number is None:
         return "missing"
-    own = [_own_number(each) for each in _NUMBER.findall(text)]
-    first = own[0] if own else None
-    if number in (first, rank_of(text)):
-        return "first number" if number == first else "rank"
-    if first is not None and text[0] in "<≤" and number == first / 2:
-        return "half"
-    if len(own) == 2 and number == sum(own) / 2:
-        return "middle"
-    return f"x {number / first:.4g}" if first else f"{number:.15g}"
+    ways = _ways(text)
+    first = ways.get("first number")
+    other = f"x {number / first:.4g}" if first else f"{number:.15g}"
+    other = "both numbers" if "second number" in ways else other
+    return next((way for way, of in ways.items() if of == number), other)
 
 
 def _read_as(

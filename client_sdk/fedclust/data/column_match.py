@@ -22,6 +22,7 @@ from fedclust.data.known_names import (
     fits_value,
     folded,
     has_other_span,
+    is_birth,
     is_death,
     is_sex,
     is_unit,
@@ -286,13 +287,14 @@ class Match:
     """The column of a feature: how well its name fits, and others that fit as well.
 
     A score of 0: only its values fit; -1: so little that the column is proposed, not taken.
-    ``chosen``: a person named the column.
+    ``chosen``: a person named the column. ``unit``: the unit that a person named.
     """
 
     column: str
     score: int
     others: tuple[str, ...] = ()
     chosen: bool = False
+    unit: str = ""
 
 
 def match_by_name(features: Sequence[Feature], table: CountedTable) -> dict[str, Match | None]:
@@ -327,7 +329,7 @@ def match_by_values(
         for each in features
         for name in table.columns
         if matched[each.name] is None and name not in used
-        if not has_other_span(each.name, name)
+        if not (has_other_span(each.name, name) or is_birth(name))
         if (fit := _values_fit(each, table, name))
     }
     wanted = Counter(name for _, name in fits)
@@ -387,7 +389,7 @@ def _fit(feature: Feature, table: CountedTable, name: str) -> float:
 
 def may_be(feature: Feature, table: CountedTable, name: str) -> bool:
     """Return whether a column's values do not exclude that it is a feature."""
-    if has_other_span(feature.name, name):
+    if has_other_span(feature.name, name) or is_birth(name):
         return False
     if feature.kind == "numeric":
         unit = split_unit(name)[1]

@@ -81,6 +81,9 @@ _MOST_BEYOND: Final = 40
 #: At the end of a header; in other words min is a minimum.
 _MINUTES: Final = re.compile(r"[ _(\[]min\.?[)\]]?$")
 _DEGREES: Final = re.compile("(?:[ _(\\[]|(?<=[a-z]))([FCK])[)\\]]?$|[ _]([fck])$")
+_FLAGS: Final = frozenset("?*!+")
+#: Halves and quarters in one character.
+_PARTS_OF_ONE: Final = {"½": "5", "¼": "25", "¾": "75"}
 _ABOUT: Final = "ca|circa|approx|aprox|env|about|cca|ung|ok"
 _ABOUT_BEHIND: Final = re.compile(rf"\d+(?:[.,]\d+)? ?(?:{_ABOUT})\.?", re.IGNORECASE)
 #: A number with a sign, a unit or a remark: ``<0.3``, ``> 35000 pg/ml``, ``172 (lying)``, ``7/10``.
@@ -281,7 +284,7 @@ class ColumnJudge:
         assert found.match is not None  # noqa: S101  (a single column is proposed or taken)
         cells = self._table.columns[found.match.column]
         if feature.kind == "numeric":
-            self._add_number(found, found.match.column, cells)
+            self._add_number(found, found.match, cells)
         else:
             self._add_codes(found, found.match, cells)
         return found
@@ -402,13 +405,13 @@ class ColumnJudge:
         values = [value for value, _ in found]
         return f" Its values: {min(values):g} to {max(values):g}" if values else ""
 
-    def _add_number(self, section: Section, column: str, cells: Counter[Any]) -> None:
-        feature, table = section.feature, self._table
+    def _add_number(self, section: Section, match: Match, cells: Counter[Any]) -> None:
+        feature, table, column = section.feature, self._table, match.column
         mark, thousands = table.written.decimal, table.written.thousands
         found, wrong = count_numbers(cells, mark, table.textual, thousands=thousands)
         _add_missing(section, count_codes(feature, cells)[1])
-        factor, offset = _add_unit(section, column)
-        said = split_unit(column)[1]
+        said = match.unit or split_unit(column)[1]
+        factor, offset = _add_unit(section, column, said)
         unit = section.settings.get("unit") or (said if is_unit(said) else feature.unit)
         signed = limits(feature)[0] < 0
         given = table.written.features.get(feature.name, ColumnMap()).sentinels
@@ -541,9 +544,9 @@ def _add_missing(section: Section, missing: Counter[str]) -> None:
         section.remark(f"read as missing: {with_counts(missing)}")
 
 
-def _add_unit(section: Section, column: str) -> tuple[float, float]:
-    """Add how the unit in a column's header becomes the session's; return factor, offset."""
-    feature, unit = section.feature, split_unit(column)[1]
+def _add_unit(section: Section, column: str, unit: str) -> tuple[float, float]:
+    """Add how the unit of a column becomes the session's; return factor, offset."""
+    feature = section.feature
     degrees = _DEGREES.search(column)
     if degrees and feature.unit and conversion("", "", "°F", feature.unit):
         unit = f"°{(degrees[1] or degrees[2]).upper()}"
@@ -609,7 +612,8 @@ def _read_apart(
             found[unit] = np.median(values) - np.median(others), values
     if not found:
         return none
-    unit = min(found, key=lambda name: abs(found[name][0]))
+    to = section.feature.unit
+    unit = min(found, key=lambda name: (abs(found[name][0]), not same_measure(name, to)))
     texts = [f"{value:.15g}".replace(".", here.mark) for value in own[apart].tolist()]
     asked = Counter(dict(zip(texts, counts[apart].tolist(), strict=True)))
     read = [float(f"{value:.12g}") for value in found[unit][1].tolist()]
@@ -633,6 +637,9 @@ def _judge_bounds(
     Return the other unit if it is taken.
     """
     feature, said_unit = section.feature, bool(split_unit(column)[1])
+    # KH-Tage 12M are days.
+    words = re.split(r"[\W_]+", column)
+    says_time = said_unit or any(same_measure(word, feature.unit) for word in words)
     lower, _ = limits(feature)
     beyond = _outside(feature, values)
     total, outside = int(counts.sum()), int(counts[beyond].sum())
@@ -645,7 +652,7 @@ def _judge_bounds(
         why = "all values lie in the lowest twentieth of the bounds: which unit?"
     elif others and not said_unit:
         why = f"the header says no unit, and its values would fit in {others[0][0]} too"
-    elif total and lower == -np.inf and is_time(feature.unit) and not said_unit:
+    elif total and lower == -np.inf and is_time(feature.unit) and not says_time:
         why = f"the session wants {feature.unit}; here are {own.min():.15g} to {own.max():.15g}"
     else:
         return None
@@ -687,7 +694,7 @@ def _is_limit(text: str) -> bool:
 
 def _is_flag(unit: str, to: str) -> bool:
     """Return whether a mark behind a number is a laboratory's H for high, a doubt, or a limit."""
-    return unit in ("?", "*", "!", "+") or (unit in ("H", "L") and not may_become(unit, to))
+    return _FLAGS.issuperset(unit) or (unit in ("H", "L") and not may_become(unit, to))
 
 
 def _values_of(
@@ -701,7 +708,10 @@ def _values_of(
     found, units = dict[str, float](), dict[str, float | None]()
     for text in texts:
         apart = rf"(?<=\d)\{',' if here.mark == '.' else '.'}(?=\d{{3}})"
-        parts = _NUMBER.fullmatch(re.sub(apart, "", text) if here.thousands else text)
+        plain = re.sub(apart, "", text) if here.thousands else text
+        for sign, part in _PARTS_OF_ONE.items():
+            plain = re.sub(rf"(?<=\d) ?{sign}", f"{here.mark}{part}", plain)
+        parts = _NUMBER.fullmatch(plain)
         other = parts is not None and parts[3] not in (None, here.mark)
         # Three digits after the other mark may be thousands.
         if parts and not (other and len(parts[4]) == 3):
@@ -714,7 +724,7 @@ def _values_of(
             elif parts[1] or unit.startswith("(") or _is_flag(unit, here.unit):
                 found[text] = number / 2 if parts[1] in tuple("<≤") else number
             elif unit and not other:
-                factor, offset = cell_unit(here.feature, here.name, unit, here.unit)
+                factor, offset = _cell_unit(unit, here)
                 if offset:
                     found[text] = float(f"{number * factor + offset:.6g}")
                 else:
@@ -728,6 +738,15 @@ def _values_of(
         elif (rank := rank_of(text, alone=here.signed)) is not None:  # "rise 7" may be -7
             found[text] = float(rank)
     return found, units
+
+
+def _cell_unit(unit: str, here: _Column) -> tuple[float, float]:
+    """Return factor and offset from a unit in cells to the column's; a factor of 0 if unknown.
+
+    In a column of Jahre J is that unit, though elsewhere it may be jours.
+    """
+    own = is_time(here.unit) and folded(here.unit).startswith(folded(unit).rstrip("."))
+    return (1.0, 0.0) if own else cell_unit(here.feature, here.name, unit, here.unit)
 
 
 def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
@@ -775,20 +794,20 @@ def _duration(text: str, here: _Column) -> float | None:
         pairs = [(clock[1], "hours"), (clock[2], "minutes")]
     elif len(pairs) < 2 or _NUMBER_AND_WORD.sub("", text).strip():
         return None
-    factors = [cell_unit(here.feature, here.name, unit, here.unit)[0] for _, unit in pairs]
+    factors = [_cell_unit(unit, here)[0] for _, unit in pairs]
     numbers = [float(number.replace(",", ".")) for number, _ in pairs]
     return float(f"{np.dot(numbers, factors):.6g}") if all(factors) else None
 
 
 def _likely_number(text: str, here: _Column) -> float | None:
-    """Return the middle of ``30-40``, and the first number of ``120/80``; of 180 cm none."""
-    span = _RANGE.fullmatch(text)
-    if span and int(span[1]) < int(span[2]):
-        return (int(span[1]) + int(span[2])) / 2
-    first, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
-    if not first or first[2] not in (None, here.mark) or (whole and is_unit(whole[5])):
+    """Return the middle of ``30-40``, the first number of ``120/80`` and 160-85; of 180 cm none."""
+    if span := _RANGE.fullmatch(text):
+        first, second = int(span[1]), int(span[2])
+        return (first + second) / 2 if first < second else first
+    found, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
+    if not found or found[2] not in (None, here.mark) or (whole and is_unit(whole[5])):
         return None
-    return float(f"{first[1]}.{first[3] or 0}")
+    return float(f"{found[1]}.{found[3] or 0}")
 
 
 def _has_unit(text: str, units: Collection[str]) -> bool:

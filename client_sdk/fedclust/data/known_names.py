@@ -46,6 +46,9 @@ _ABSENT_NUMBER: Final = re.compile(
     r"-[1-9](\.0+)?|-?9(\.0+)?|-?([789])\3+([.,](\3|0)+)?|-?(97|98|99+[678])(\.0+)?"
 )
 _MISSING_CODES: Final = frozenset(folded(t).replace(" ", "") for t in _WORDS["missing"]["texts"])
+#: A plus may mean yes; a single minus is among the codes.
+_ONLY_MARKS: Final = frozenset("-/.?*_")
+_SIDES: Final = frozenset(map(folded, _WORDS["headers"]["sides"].split()))
 _MEASURED: Final = _by_word("measurements") | {
     name: frozenset({name}) for name in _WORDS["measurements"]
 }
@@ -144,8 +147,20 @@ def looks_missing(code: str) -> bool:
 
 
 def is_absent_text(code: str) -> bool:
-    """Return whether a text that is no number often means a missing value."""
-    return folded(code).replace(" ", "") in _MISSING_CODES
+    """Return whether a text that is no number often means a missing value, such as k.A. or -/-."""
+    plain = folded(code).replace(" ", "")
+    return plain in _MISSING_CODES or (plain != "" and _ONLY_MARKS.issuperset(plain))
+
+
+def says_side(text: str) -> bool:
+    """Return whether a text says left or right."""
+    return not _SIDES.isdisjoint(_parts(text))
+
+
+def without_side(text: str) -> str:
+    """Return a text without left and right, unless it says nothing else."""
+    left = [word for word in text.split() if not (words := _parts(word)) or words[0] not in _SIDES]
+    return " ".join(left) or text
 
 
 def may_mean_no(code: str) -> bool:
@@ -360,9 +375,14 @@ def is_id(header: str) -> bool:
     return fits_person(header) == 2 or _parts(header)[-1:] == ("id",)
 
 
+def is_birth(header: str) -> bool:
+    """Return whether a header says a date or year of birth."""
+    return _fits(header, _HEADERS["birth"]) > 0
+
+
 def never_changes(header: str) -> bool:
     """Return whether a header says "sex" or "date of birth", which all rows of a person share."""
-    return is_sex(split_unit(header)[0]) or _fits(header, _HEADERS["birth"]) > 0
+    return is_sex(split_unit(header)[0]) or is_birth(header)
 
 
 def fits_value(header: str) -> bool:
