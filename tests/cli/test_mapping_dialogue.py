@@ -584,7 +584,7 @@ def test_a_factor_that_a_person_corrects_does_not_change_units_in_cells(
     weight = Feature(name="weight", unit="kg", lower=1, upper=400)
     table = pd.DataFrame({"weight": [*map(str, range(60, 90)), "150 lb", "80 kg"]})
     answers = ("", "n", "weight", "none", "", "0.9", "", "")
-    _, said = answer(*answers, features=[weight], table=table)
+    answer(*answers, features=[weight], table=table)
     own = read(tmp_path, [weight])[:, 0]
     np.testing.assert_allclose(own[[0, -2, -1]], [54, 68.04, 80], rtol=1e-3)
 

@@ -31,6 +31,7 @@ from fedclust.data.known_names import (
     is_absent_text,
     is_contrary,
     is_id,
+    is_time,
     is_unit,
     looks_missing,
     may_mean_no,
@@ -304,6 +305,8 @@ class _Dialogue:
         self._listed: list[str] = []
         #: Texts in numbers, and codes, that a person has read, with their feature.
         self._seen: set[tuple[str, str]] = set()
+        #: Texts that a person has corrected, which are shown one by one.
+        self._corrected: set[str] = set()
         #: Texts in numbers that are missing values in a column before.
         self._missing: set[str] = set()
 
@@ -384,7 +387,7 @@ class _Dialogue:
                 del settled[name]
                 found.sections[name].match = None  # no answer to be taken by Enter
         open_ones = [name for name in found.sections if name not in settled]
-        if open_ones:
+        if open_ones and not self._listed:
             self._list_columns({*settled.values()})
         for name in open_ones:
             used = {column: of for of, column in settled.items() if column is not None}
@@ -524,7 +527,9 @@ class _Dialogue:
             if value == "NAME HERE":
                 settings[name] = _asked(f"  column of the {name}", str)
             elif value in _ASKED:
-                settings |= _asked(_HOW, _factor)
+                # A stay of 1 to 14 hardly is in hours.
+                default = "1" if is_time(section.feature.unit) and value == 1.0 else None
+                settings |= _asked(_HOW, _factor, default)
                 if name == "time_factor":
                     settings = {"time_factor": settings["factor"]}
         if None in settings.values():
@@ -603,7 +608,7 @@ class _Dialogue:
                 said.append(_levels_text(rest, _meaning(section.feature)))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
-                text = _read_as(read, point.counts)
+                text = _read_as(read, point.counts, self._corrected)
                 if point.own:
                     kept_as = f"outside the bounds{bounds_text(section.feature)}, kept"
                     text = f"{point.why if point.settings else kept_as}: {text}"
@@ -620,6 +625,8 @@ class _Dialogue:
         for place, point in enumerate(section.points):
             changed = _changed(section.feature, point) if point.counts else None
             if changed is not None:
+                before, after = _readings(point), _readings(changed)
+                self._corrected |= {text for text in after if before.get(text) != after[text]}
                 section.answer(place, changed)
                 return
         settled = {of: each.settings.get("column") for of, each in sections.items()}
@@ -742,7 +749,7 @@ def _changed(feature: Feature, point: Point) -> Point | None:
     """Ask which texts or codes of a column mean something else; None if no one does."""
     if feature.kind == "numeric":
         read = _readings(point)
-        _say(_read_as(read, point.counts, each=True), "  ")
+        _say(_read_as(read, point.counts, read), "  ")
         changed = _ask_changes(read, _number)
         return _with_readings(point, read | changed) if changed else None
     levels: dict[str, str | int] = {code: code for code in point.counts}
@@ -789,20 +796,18 @@ def _rule(text: str, number: float | None) -> str:
     if number is None:
         return "missing"
     ways = _ways(text)
-    first = ways.get("first number")
-    other = f"x {number / first:.4g}" if first else f"{number:.15g}"
-    other = "both numbers" if "second number" in ways else other
-    return next((way for way, of in ways.items() if of == number), other)
+    # As of a text with a unit, or with two.
+    return next((way for way, of in ways.items() if math.isclose(of, number)), "converted")
 
 
 def _read_as(
-    read: Mapping[str, float | None], counts: Mapping[str, int], *, each: bool = False
+    read: Mapping[str, float | None], counts: Mapping[str, int], alone: Collection[str]
 ) -> str:
-    """Return missing texts, and others with their numbers: of one form the first, or each."""
+    """Return missing texts, and others with their numbers: of one form the first, or ``alone``."""
     forms: dict[tuple[str, str], list[str]] = {}
     for text, number in read.items():
         rule = _rule(text, number)
-        form = text if each else "" if rule == "rank" else _form(text)
+        form = text if text in alone else "" if rule == "rank" else _form(text)
         forms.setdefault((rule, form), []).append(text)
     missing, numbers = list[str](), list[str]()
     for (rule, _), texts in forms.items():
@@ -810,7 +815,7 @@ def _read_as(
         more = f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
         n_rows = f"{n} rows" if more else f"{n}"
         value = f"{read[texts[0]] or 0:.15g}"
-        if rule == "half" and not each:
+        if rule == "half" and texts[0] not in alone:
             value = f"{_first_number(texts[0]):.15g}/2"
         if rule == "missing":
             missing.append(f"{text}{more} {n}")

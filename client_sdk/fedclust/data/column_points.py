@@ -636,7 +636,8 @@ def _judge_bounds(
 
     Return the other unit if it is taken.
     """
-    feature, said_unit = section.feature, bool(split_unit(column)[1])
+    feature, match = section.feature, section.match
+    said_unit = bool(split_unit(column)[1] or (match and match.unit))
     # KH-Tage 12M are days.
     words = re.split(r"[\W_]+", column)
     says_time = said_unit or any(same_measure(word, feature.unit) for word in words)
