@@ -173,10 +173,13 @@ def test_units_and_codes_in_numbers_are_taken_only_if_a_person_says_so(
 ) -> None:
     stay = Feature(name="los", unit="days", lower=0, upper=400)
     table = pd.DataFrame({"los": [*range(60), 99, 99, 99]})
-    found, said = answer("", "", features=[stay], table=table)
-    assert 'these numbers may mean a missing value: "99" 3; kept as values' in said
+    found, said = answer("", "n", "", features=[stay], table=table)
+    assert 'these numbers may mean a missing value: "99" 3 right? [y/n]:' in said
     assert "sentinels" not in found.text
     assert found.still_open == ()
+    found, _ = answer("", "y", "", features=[stay], table=table)
+    assert "\nsentinels = [99]\n" in found.text
+    table = pd.DataFrame({"los": [*range(60), 999, 999]})
     found, said = answer(*("", "los", "", "", "x", "99", ""), features=[stay], table=table)
     assert "\nsentinels = [99.0]\n" in found.text
     assert "write a number, or -" in said

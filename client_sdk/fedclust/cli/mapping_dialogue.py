@@ -472,7 +472,7 @@ class _Dialogue:
                 section.answer(place, self._texts(section, point))
             elif point.counts and not point.taken:
                 section.answer(place, self._levels(section, point))
-            elif point.settings and not point.taken and "sentinels" not in point.settings:
+            elif point.settings and not point.taken:
                 said = self._settings(section, point)
                 if (unit := _unit_meant(section, said.settings)) and section.match:
                     # Cells with a unit of their own are converted to that of the column.
@@ -547,11 +547,13 @@ class _Dialogue:
         proposed = point.settings.get("missing", ())
         of_choices = {code for _, settings in point.choices for code in settings["levels"]}
         asked = {*point.levels, *of_choices, *proposed} - {*levels}
-        # Where plus is a code, minus is one, too; "brak" may mean no.
+        # Where plus is a code, minus is one, too; "brak" may mean no, and NR Nichtraucher.
+        commonest = {code for code, _ in point.counts.most_common(1)}
         missing = [
             code
             for code in proposed
             if looks_missing(code) and not may_mean_no(code) and not (code == "-" and "+" in asked)
+            if code not in commonest
         ]
         known = {
             code: levels.get(code, code)
@@ -614,8 +616,7 @@ class _Dialogue:
                     text = f"{point.why if point.settings else kept_as}: {text}"
                 said.append(text)
             elif point.mark == "uncertain":
-                kept = "sentinels" in point.settings and not point.taken
-                said.append(point.why + "; kept as values" * kept)
+                said.append(point.why)
         return "; ".join(filter(None, said))
 
     def _correct(self, name: str) -> None:
