@@ -352,6 +352,15 @@ def test_words_behind_a_time_are_asked_only_if_they_may_be_its_unit(
     assert read(tmp_path, [tug])[-3:, 0].tolist() == [12.3, 14, 7]
 
 
+def test_a_blood_pressure_in_cmhg_is_read_in_mmhg(answer: Any, tmp_path: Path) -> None:
+    table = pd.DataFrame({"RR": ["139/80", "125/70", "13/8", "17.5/9", "13/10", "RR 12/9"]})
+    _, said = answer("RR", "", "", "", features=[PRESSURE], table=table)
+    assert '"13/10" (1) means which number, or - if none [130]:' in said
+    assert '"13/8" = 130 (1)' in said
+    own = read(tmp_path, [PRESSURE])[:, 0]
+    np.testing.assert_array_equal(own, [139, 125, 130, 175, 130, 120])
+
+
 def test_a_word_may_say_the_sign_of_a_number(answer: Any, tmp_path: Path) -> None:
     table = pd.DataFrame({"drop": [*range(9, 30), "rise 7"]})
     drop = Feature(name="drop", unit="mmHg", lower=-50, upper=100)
@@ -362,7 +371,7 @@ def test_a_word_may_say_the_sign_of_a_number(answer: Any, tmp_path: Path) -> Non
 def test_a_date_says_what_it_may_have_been_typed_as(answer: Any) -> None:
     table = pd.DataFrame({"pain": [*range(11), "2024-03-02 00:00:00", "2024-04-03 00:00:00"]})
     _, said = answer("", "2", "3", "", features=[Feature(name="pain")], table=table)
-    first = '"2024-03-02 00:00:00" (a date, typed perhaps as 3-2 or 2.3) and 1 like it (2)'
+    first = '"2024-03-02 00:00:00" (a date, typed perhaps as 3/2 or 2/3) and 1 like it (2)'
     assert f"{first} means which number, or - if none of them has one" in said
 
 
@@ -423,6 +432,15 @@ def test_spellings_of_one_code_are_one_question(answer: Any) -> None:
     assert '"2b", "IIb", "2 B" 4:' in said
     assert '"1.2", "1. 2" 2:' in said
     assert '"12" 1:' in said
+
+
+def test_a_code_that_begins_one_level_proposes_it(answer: Any) -> None:
+    kinds = ("sleeve gastrectomy", "gastric bypass", "gastric band")
+    operation = Feature(name="operation", kind="categorical", levels=kinds)
+    table = pd.DataFrame({"operation": ["Sleeve", "gastric", "gastric bypass"]})
+    _, said = answer("", "", "gastric ba", features=[operation], table=table)
+    assert '"Sleeve" 1 [sleeve gastrectomy]:' in said
+    assert '"gastric" 1:' in said
 
 
 def test_a_code_that_is_short_for_another_proposes_its_level(answer: Any) -> None:

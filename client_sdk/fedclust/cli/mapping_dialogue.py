@@ -28,6 +28,7 @@ from fedclust.data.column_points import Point, Section
 from fedclust.data.known_names import (
     fits_person,
     folded,
+    in_mmhg,
     is_absent_text,
     is_contrary,
     is_id,
@@ -68,7 +69,7 @@ _LEAST_BEGUN: Final = 3
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)?")
 _THOUSANDS: Final = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’]\d{3})+(?!\d)")
 #: Two numbers of a blood pressure.
-_PAIR: Final = re.compile(r"(?<!\d)\d{2,3} ?/ ?\d{2,3}(?!\d)")
+_PAIR: Final = re.compile(r"(?<!\d)\d{2,3} ?/ ?\d{1,3}(?!\d)")
 #: How many of a larger or smaller unit are one: days, hours and months, decimal ones.
 _FACTORS: Final = tuple(
     each**way for each in (7, 10, 12, 24, 30, 60, 100, 365, 1000) for way in (1, -1)
@@ -153,14 +154,15 @@ def _like(first: str, number: float, texts: Sequence[str]) -> dict[str, float]:
     return {text: of[way] for text, of in ways.items() if way in of} | {first: number}
 
 
-def _proposed(text: str, *, apart: bool) -> str | None:
+def _proposed(text: str, unit: str, *, apart: bool) -> str | None:
     """Return the number that a text most likely means: 130 of RR 130/65, and 1244 of 1.244.
 
     The latter if marks set thousands ``apart``.
     """
     ways = _ways(text)
     likely = ways.get("thousands") if apart else None
-    likely = ways["first number"] if likely is None and _PAIR.search(text) else likely
+    if likely is None and _PAIR.search(text):
+        likely = in_mmhg(ways["first number"], unit)
     return None if likely is None else f"{likely:.15g}"
 
 
@@ -170,7 +172,7 @@ def _typed(text: str) -> str:
     if not found:
         return ""
     month, day = int(found[1]), int(found[2])
-    return f" (a date, typed perhaps as {month}-{day} or {day}.{month})"
+    return f" (a date, typed perhaps as {month}/{day} or {day}/{month})"
 
 
 def _number(answer: str) -> float | None:
@@ -292,6 +294,12 @@ def _level_of_rank(code: str, levels: Sequence[str]) -> str | None:
     rank = rank_of(code)
     found = [name for name in levels if re.findall(r"\d+", name) == [str(rank)]]
     return found[0] if len(found) == 1 else None
+
+
+def _level_begun(code: str, levels: Sequence[str]) -> str | None:
+    """Return the only level whose name begins with a code, as sleeve gastrectomy with sleeve."""
+    found = [name for name in levels if folded(name).startswith(folded(code))]
+    return found[0] if len(found) == 1 and len(code) >= _LEAST_BEGUN else None
 
 
 class _Dialogue:
@@ -506,7 +514,7 @@ class _Dialogue:
                 more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
                 text = f"{_heading(section)}: {as_toml(first)}{_typed(first)}{more} ({n})"
                 none = f"- if {'none of them has one' if more else 'none'}"
-                default = _proposed(first, apart=self._marks_thousands)
+                default = _proposed(first, section.feature.unit, apart=self._marks_thousands)
                 answer = _asked(f"{text} means which number{unit}, or {none}", _number, default)
                 # The others are read as the answer reads the first, and are shown afterwards.
                 same = dict.fromkeys(texts) if answer is None else _like(first, answer, texts)
@@ -688,6 +696,7 @@ def _ask_codes(
             or (feature.kind == "binary" and _has_remark(codes[0], of))
         )
         default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
+        default = default or _level_begun(codes[0], names)
         shown = ", ".join(map(as_toml, codes))
         if len(codes) > _MOST_SPELLINGS:
             shown = f"{as_toml(codes[0])} and {len(codes) - 1} like it"

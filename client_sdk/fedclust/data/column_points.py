@@ -45,6 +45,7 @@ from fedclust.data.known_names import (
     fits_value,
     folded,
     in_brackets,
+    in_mmhg,
     is_absent_text,
     is_contrary,
     is_death,
@@ -808,7 +809,8 @@ def _likely_number(text: str, here: _Column) -> float | None:
     found, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
     if not found or found[2] not in (None, here.mark) or (whole and is_unit(whole[5])):
         return None
-    return float(f"{found[1]}.{found[3] or 0}")
+    number = float(f"{found[1]}.{found[3] or 0}")
+    return in_mmhg(number, here.unit) if "/" in text else number
 
 
 def _has_unit(text: str, units: Collection[str]) -> bool:

@@ -74,6 +74,8 @@ _COUNT: Final = re.compile(r"(number|count|times)\b")
 _UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
 _ALONE: Final = {unit: {unit: 1.0} for unit in _WORDS["alone"]["units"].split()}
 _SCALES: Final[dict[str, dict[str, float]]] = _WORDS["scales"] | _ALONE
+#: No systolic pressure in mmHg is so low, and none in cmHg so high.
+_LEAST_MMHG: Final = 30
 #: Two units in a cell, such as ``12 st 4`` and ``1m72``.
 _TWO_UNITS: Final = re.compile(
     rf"(\d+) ?({'|'.join(_WORDS['larger'])}) ?(\d+(?:[.,]\d+)?) ?(\D*)", re.IGNORECASE
@@ -480,6 +482,11 @@ def with_two_units(feature: str, header: str, text: str, to: str) -> float | Non
     if not factor or rest >= n or (found[4] and not same_measure(found[4], smaller)):
         return None
     return float(f"{(int(found[1]) * n + rest) * factor:.6g}")
+
+
+def in_mmhg(number: float, unit: str) -> float:
+    """Return the first number of a blood pressure in mmHg: 13/8 is 130/80, said in cmHg."""
+    return 10 * number if number < _LEAST_MMHG and same_measure(unit, "mmHg") else number
 
 
 def other_units(feature: str, unit: str) -> dict[str, tuple[float, float]]:
