@@ -476,6 +476,7 @@ class ColumnJudge:
                 texts_said.append(f"{why}{f', read {how}' * taken}: {with_counts(each)}")
         if texts_said:
             settings = _text_settings(listed, here)
+            numbers |= {*settings.get("values", ())}
             marked = "uncertain" if taken else "to do"
             section.points.append(
                 Point("; ".join(texts_said), marked, settings, taken, counts=listed)
