@@ -320,6 +320,15 @@ def test_a_time_of_day_in_a_column_of_minutes_is_a_duration(answer: Any, tmp_pat
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 45, 65, 20]
 
 
+def test_a_limit_has_the_unit_that_it_says(answer: Any, tmp_path: Path) -> None:
+    door = Feature(name="onset_to_door", unit="minutes", lower=0, upper=900)
+    table = pd.DataFrame({"onset to door": ["49", "2:48", "3h52", "> 24 h", "<10 min"]})
+    _, said = answer("", "", "", features=[door], table=table)
+    assert '"> 24 h" = 1440' in said
+    own = read(tmp_path, [door])[:, 0]
+    np.testing.assert_array_equal(own, [49, 168, 232, 1440, 5])
+
+
 def test_a_minus_beside_a_plus_is_no_missing_value(answer: Any, tmp_path: Path) -> None:
     delirium = Feature(name="delirium", kind="binary")
     table = pd.DataFrame({"delirium": ["+", "-", "+", "?"], "age": [50, 60, 70, 80]})
@@ -626,7 +635,10 @@ def test_a_unit_in_cells_is_converted_to_the_unit_that_a_person_says(
 
 @pytest.mark.parametrize(
     ("amounts", "least", "expected"),
-    [(["0", "1", "2", "9"], "2", [0, 0, 1, np.nan]), (["0", "1", "2", "3"], "-", [0, 1, 0, 1])],
+    [
+        (["0", "1 (phone)", "2", "9"], "2", [0, 0, 1, np.nan]),
+        (["0", "1", "2", "3"], "-", [0, 1, 0, 1]),
+    ],
 )
 def test_amounts_are_yes_from_a_number_on(
     answer: Any, tmp_path: Path, amounts: Any, least: str, expected: Any

@@ -69,6 +69,10 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
         ("died", "verstorben 60 Tage", 1),
         ("hba1c", "HbA1c (%)", 3),
         ("spo2", "SaO2", 1),
+        ("nihss_admission", "NIHSS adm", 2),
+        ("mrs_discharge", "mRS alta", 2),
+        ("mrs_discharge", "mRS prévio", 0),
+        ("mrs", "mRS bei Entl.", 1),
     ],
 )
 def test_how_well_a_header_fits(feature: str, header: str, score: int) -> None:

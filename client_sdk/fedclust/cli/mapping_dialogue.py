@@ -74,6 +74,7 @@ _PAIR: Final = re.compile(r"(?<!\d)\d{2,3} ?/ ?\d{1,3}(?!\d)")
 _FACTORS: Final = tuple(
     each**way for each in (7, 10, 12, 24, 30, 60, 100, 365, 1000) for way in (1, -1)
 )
+_AMOUNT: Final = re.compile(r"(\d+(?:[.,]\d+)?)(?: ?\([^()]*\))?")
 _DATE: Final = re.compile(r"\d{4}-(\d\d)-(\d\d) 00:00:00")
 _HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
@@ -579,7 +580,7 @@ class _Dialogue:
         _say(f"{_heading(section)}: each code means {meant}, or -")
         if said := _levels_text(known):
             _say(f"known: {said}", "  ")
-        if feature.kind == "binary" and len(amounts := _amounts(point.counts, {*known})) > 2:
+        if feature.kind == "binary" and len(amounts := _amounts(point.counts, known)) > 2:
             numbers = {code: int(level) for code, level in _ask_least(amounts).items()}
             levels |= numbers
             asked -= {*numbers}
@@ -706,20 +707,21 @@ def _ask_codes(
     return answers
 
 
-def _amounts(codes: Iterable[str], known: Collection[str]) -> dict[float, str]:
-    """Return the codes that are numbers and not known, in order."""
-    found = {_own_number(each): each for each in codes if _NUMBER.fullmatch(each)}
-    return {number: found[number] for number in sorted(found) if found[number] not in known}
+def _amounts(codes: Iterable[str], known: Collection[str]) -> dict[str, float]:
+    """Return the codes that are numbers, with a remark or without, and not known, in order."""
+    found = {each: _AMOUNT.fullmatch(each) for each in codes if each not in known}
+    numbers = {code: _own_number(of[1]) for code, of in found.items() if of}
+    return dict(sorted(numbers.items(), key=lambda pair: pair[1]))
 
 
-def _ask_least(amounts: Mapping[float, str]) -> dict[str, bool]:
+def _ask_least(amounts: Mapping[str, float]) -> dict[str, bool]:
     """Ask from which number on amounts mean 1; none of these numbers if they are codes."""
-    shown = [*amounts.values()]
+    shown = [f"{number:.15g}" for number in dict.fromkeys(amounts.values())]
     if len(shown) > _MOST_SHOWN:
         shown = [*shown[: _MOST_SHOWN - 1], "...", shown[-1]]
     question = "which is the smallest number that means 1, or - if they are codes?"
     least = _asked(f"  {', '.join(shown)}: {question}", _number)
-    return {} if least is None else {code: number >= least for number, code in amounts.items()}
+    return {} if least is None else {code: number >= least for code, number in amounts.items()}
 
 
 def _own_number(text: str) -> float:

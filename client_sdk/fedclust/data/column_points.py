@@ -96,7 +96,7 @@ _FIRST_NUMBER: Final = re.compile(
 )
 _NUMBER_AND_WORD: Final = re.compile(r"(\d+(?:[.,]\d+)?) ?([^\W\d]+\.?)")
 _WORDS_BEHIND: Final = re.compile(r"\d+(?:[.,]\d+)? ?([^\W\d]+)\.?(?: [^\d]+)")
-_CLOCK: Final = re.compile(r"(\d+):(\d\d)(?::\d\d)?")
+_CLOCK: Final = re.compile(r"(\d+)(?::| ?h ?)(\d\d)(?::\d\d)?")
 _RANGE: Final = re.compile(r"(-?\d+) ?(?:[–-]|à|to|bis|a) ?(-?\d+)")
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
 
@@ -711,10 +711,10 @@ def _values_of(
     found, units = dict[str, float](), dict[str, float | None]()
     for text in texts:
         apart = rf"(?<=\d)\{',' if here.mark == '.' else '.'}(?=\d{{3}})"
-        plain = re.sub(apart, "", text) if here.thousands else text
+        spelled = re.sub(apart, "", text) if here.thousands else text
         for sign, part in _PARTS_OF_ONE.items():
-            plain = re.sub(rf"(?<=\d) ?{sign}", f"{here.mark}{part}", plain)
-        parts = _NUMBER.fullmatch(plain)
+            spelled = re.sub(rf"(?<=\d) ?{sign}", f"{here.mark}{part}", spelled)
+        parts = _NUMBER.fullmatch(spelled)
         other = parts is not None and parts[3] not in (None, here.mark)
         # Three digits after the other mark may be thousands.
         if parts and not (other and len(parts[4]) == 3):
@@ -725,7 +725,12 @@ def _values_of(
                 elif number <= int(unit[1:]):
                     found[text] = number
             elif parts[1] or unit.startswith("(") or _is_flag(unit, here.unit):
-                found[text] = number / 2 if parts[1] in tuple("<≤") else number
+                plain = _is_flag(unit, here.unit) or not is_unit(unit)
+                factor, offset = (1.0, 0.0) if plain else _cell_unit(unit, here)
+                number = float(f"{number * factor + offset:.6g}")
+                # In a unit that is not known it may mean anything.
+                if factor:
+                    found[text] = number / 2 if parts[1] in tuple("<≤") else number
             elif unit and not other:
                 factor, offset = _cell_unit(unit, here)
                 if offset:

@@ -56,6 +56,11 @@ _TIME_WORDS: Final = _by_word("times")
 _HEADERS: Final = {
     kind: frozenset(map(folded, words.split())) for kind, words in _WORDS["headers"].items()
 }
+#: When something is measured: on admission, at discharge, before.
+_MOMENTS: Final = {word: min(keys) for word, keys in _by_word("moments").items()} | {
+    moment: moment for moment in _WORDS["moments"]
+}
+_UNMEASURED: Final = _HEADERS["filler"] | _MOMENTS.keys()
 _SPANS: Final = {word: frozenset(map(int, days)) for word, days in _by_word("spans").items()}
 _CODES: Final = {word: min(keys) for word, keys in _by_word("codes").items()}
 _FATES: Final = {word: int("dead" in keys) for word, keys in _by_word("fates").items()}
@@ -127,7 +132,7 @@ def _measured(name: str, within: bool = False) -> tuple[frozenset[str], frozense
     ``within``: any words in it may say what it means, or it may be short for a word.
     """
     parts, _ = _without_span(_parts(name))
-    kept = tuple(part for part in parts if part not in _HEADERS["filler"]) or parts
+    kept = tuple(part for part in parts if part not in _UNMEASURED) or parts
     for words in (_parts(name), parts, kept):
         joined = "".join(words)
         if joined in _MEASURED:
@@ -308,7 +313,8 @@ def likeness(feature: str, header: str) -> int:
     if "".join(own) in ("".join(other), "".join(_parts(header))):
         return 3
     (rest, span), (rest_here, span_here) = map(_without_span, (own, _parts(header)))
-    if has_other_span(feature, header):
+    moments, moments_here = ({_MOMENTS.get(each) for each in of} - {None} for of in (own, other))
+    if has_other_span(feature, header) or (moments and moments_here and moments != moments_here):
         return 0
     if span and span_here and rest == rest_here:
         return 3
@@ -319,7 +325,7 @@ def likeness(feature: str, header: str) -> int:
     if sex_counted(feature):
         sure, groups = sure | {"sex"}, groups | {"sex"}
     if sure & found and bool(span) == bool(span_here):
-        return 2
+        return 2 if moments == moments_here else 1
     if is_death(feature) and _ALIVE.intersection(other):
         return 1
     # What stands in brackets may be another name, as in PS (ECOG).
