@@ -637,6 +637,7 @@ def test_a_unit_in_cells_is_converted_to_the_unit_that_a_person_says(
     ("amounts", "least", "expected"),
     [
         (["0", "1 (phone)", "2", "9"], "2", [0, 0, 1, np.nan]),
+        (["0", "I (wound)", "IIIb", "IV"], "3", [0, 0, 1, 1]),
         (["0", "1", "2", "3"], "-", [0, 1, 0, 1]),
     ],
 )

@@ -74,7 +74,6 @@ _PAIR: Final = re.compile(r"(?<!\d)\d{2,3} ?/ ?\d{1,3}(?!\d)")
 _FACTORS: Final = tuple(
     each**way for each in (7, 10, 12, 24, 30, 60, 100, 365, 1000) for way in (1, -1)
 )
-_AMOUNT: Final = re.compile(r"(\d+(?:[.,]\d+)?)(?: ?\([^()]*\))?")
 _DATE: Final = re.compile(r"\d{4}-(\d\d)-(\d\d) 00:00:00")
 _HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
@@ -708,10 +707,14 @@ def _ask_codes(
 
 
 def _amounts(codes: Iterable[str], known: Collection[str]) -> dict[str, float]:
-    """Return the codes that are numbers, with a remark or without, and not known, in order."""
-    found = {each: _AMOUNT.fullmatch(each) for each in codes if each not in known}
-    numbers = {code: _own_number(of[1]) for code, of in found.items() if of}
-    return dict(sorted(numbers.items(), key=lambda pair: pair[1]))
+    """Return the codes that are numbers or grades such as IIIb (leak), and not known, in order."""
+    found = dict[str, float]()
+    for code in codes:
+        plain = code.partition("(")[0].strip()
+        rank = rank_of(plain.rstrip("abc"), alone=True)
+        if code not in known and (rank is not None or _NUMBER.fullmatch(plain)):
+            found[code] = _own_number(plain) if rank is None else rank
+    return dict(sorted(found.items(), key=lambda pair: pair[1]))
 
 
 def _ask_least(amounts: Mapping[str, float]) -> dict[str, bool]:
