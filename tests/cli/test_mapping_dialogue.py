@@ -371,6 +371,25 @@ def test_a_blood_pressure_in_cmhg_is_read_in_mmhg(answer: Any, tmp_path: Path) -
     np.testing.assert_array_equal(own, [139, 125, 130, 175, 130, 120])
 
 
+def test_the_diastolic_pressure_is_the_second_number(answer: Any, tmp_path: Path) -> None:
+    diastolic = Feature(name="diastolic_bp", unit="mmHg", lower=20, upper=160)
+    cells = ["139/80", "125/70", "160-95", "13/8", "13/10", "RR 120/60"]
+    answer("", "RR", "", "", "", features=[diastolic], table=pd.DataFrame({"RR": cells}))
+    own = read(tmp_path, [diastolic])[:, 0]
+    np.testing.assert_array_equal(own, [80, 70, 95, 80, 100, 60])
+
+
+def test_a_remark_that_denies_proposes_nothing(answer: Any) -> None:
+    cpap = Feature(name="cpap", kind="binary")
+    table = pd.DataFrame({"cpap": ["ja", "nee", "ja, draagt niet", "ja, nachts", "ng"]})
+    cough = Feature(name="cough", kind="binary")
+    table["cough"] = ["ja", "nee", "ja", "nee", "ng"]
+    _, said = answer("", "0", "", "-", "", "", features=[cpap, cough], table=table)
+    assert '"ja, draagt niet" 1:' in said
+    assert '"ja, nachts" 1 [1]:' in said
+    assert '"ng" 1 [-]:' in said
+
+
 def test_a_word_may_say_the_sign_of_a_number(answer: Any, tmp_path: Path) -> None:
     table = pd.DataFrame({"drop": [*range(9, 30), "rise 7"]})
     drop = Feature(name="drop", unit="mmHg", lower=-50, upper=100)

@@ -581,7 +581,7 @@ def test_repeated_ids_are_said_of_a_column_that_nobody_named(desk: Desk) -> None
             line += [f"{place % 2}.1.1950", "Ab"[place % 2]] if place else ["Geb.-Datum", "note"]
 
     said = desk.run("ada", f"check --definition heart.json {changed(desk, 'mixed.csv', mixed)}")
-    assert "of 1 of them the rows differ in Geb.-Datum, so they are not one person" in said.text
+    assert "of 1 of them the rows differ in Geb.-Datum: if these are several persons" in said.text
     assert "give --person-column" not in said.text
 
     def unnamed(lines: list[list[Any]]) -> None:

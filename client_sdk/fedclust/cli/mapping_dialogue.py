@@ -31,6 +31,7 @@ from fedclust.data.known_names import (
     in_mmhg,
     is_absent_text,
     is_contrary,
+    is_diastolic,
     is_id,
     is_time,
     is_unit,
@@ -154,7 +155,7 @@ def _like(first: str, number: float, texts: Sequence[str]) -> dict[str, float]:
     return {text: of[way] for text, of in ways.items() if way in of} | {first: number}
 
 
-def _proposed(text: str, unit: str, *, apart: bool) -> str | None:
+def _proposed(text: str, feature: Feature, *, apart: bool) -> str | None:
     """Return the number that a text most likely means: 130 of RR 130/65, and 1244 of 1.244.
 
     The latter if marks set thousands ``apart``.
@@ -162,7 +163,8 @@ def _proposed(text: str, unit: str, *, apart: bool) -> str | None:
     ways = _ways(text)
     likely = ways.get("thousands") if apart else None
     if likely is None and _PAIR.search(text):
-        likely = in_mmhg(ways["first number"], unit)
+        place = "second number" if is_diastolic(feature.name) else "first number"
+        likely = in_mmhg(ways.get(place, 0), feature.unit)
     return None if likely is None else f"{likely:.15g}"
 
 
@@ -263,8 +265,10 @@ def _is_short_for(one: str, other: str) -> bool:
 
 
 def _has_remark(code: str, other: str) -> bool:
-    """Return whether a code is another one with a remark: yes, insulin."""
-    return folded(code).startswith((f"{folded(other)}, ", f"{folded(other)} ("))
+    """Return whether a code is another one with a remark: yes, insulin; not "yes, not worn"."""
+    remark = re.split("[, (]+", folded(code).removeprefix(folded(other)))
+    behind = folded(code).startswith((f"{folded(other)}, ", f"{folded(other)} ("))
+    return behind and not any(map(may_mean_no, remark))
 
 
 def _level(feature: Feature, answer: str) -> str:
@@ -315,7 +319,7 @@ class _Dialogue:
         self._seen: set[tuple[str, str]] = set()
         #: Texts that a person has corrected, which are shown one by one.
         self._corrected: set[str] = set()
-        #: Texts in numbers that are missing values in a column before.
+        #: Texts that are missing values in a column before.
         self._missing: set[str] = set()
 
     def hold(self) -> None:
@@ -514,7 +518,7 @@ class _Dialogue:
                 more = f" and {len(texts) - 1} like it" * (len(texts) > 1)
                 text = f"{_heading(section)}: {as_toml(first)}{_typed(first)}{more} ({n})"
                 none = f"- if {'none of them has one' if more else 'none'}"
-                default = _proposed(first, section.feature.unit, apart=self._marks_thousands)
+                default = _proposed(first, section.feature, apart=self._marks_thousands)
                 answer = _asked(f"{text} means which number{unit}, or {none}", _number, default)
                 # The others are read as the answer reads the first, and are shown afterwards.
                 same = dict.fromkeys(texts) if answer is None else _like(first, answer, texts)
@@ -583,7 +587,10 @@ class _Dialogue:
             numbers = {code: int(level) for code, level in _ask_least(amounts).items()}
             levels |= numbers
             asked -= {*numbers}
-        answers = _ask_codes(section, point.counts, asked, known)
+        answers = _ask_codes(section, point.counts, asked, known, self._missing)
+        self._missing |= {
+            code for code, of in answers.items() if of == "-" and not code.isdecimal()
+        }
         self._seen |= {(feature.name, code) for code in point.counts}
         return _with_levels(feature, point.counts, known | levels | answers)
 
@@ -672,8 +679,12 @@ def _ask_codes(
     counts: Counter[str],
     asked: Collection[str],
     known: Mapping[str, str | int],
+    gone: Collection[str],
 ) -> dict[str, str]:
-    """Ask for the level of codes, or -; spellings of one code are one question."""
+    """Ask for the level of codes, or -; spellings of one code are one question.
+
+    ``gone`` are texts that are missing values in other columns.
+    """
     feature, column = section.feature, section.settings.get("column", "")
     names = feature.levels or ()
     likely = dict[str, str | None]()
@@ -696,7 +707,7 @@ def _ask_codes(
             or (feature.kind == "binary" and _has_remark(codes[0], of))
         )
         default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
-        default = default or _level_begun(codes[0], names)
+        default = default or _level_begun(codes[0], names) or ("-" if codes[0] in gone else None)
         shown = ", ".join(map(as_toml, codes))
         if len(codes) > _MOST_SPELLINGS:
             shown = f"{as_toml(codes[0])} and {len(codes) - 1} like it"

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import os
+import re
 import shlex
 import textwrap
 import warnings
@@ -379,8 +380,10 @@ class RowCheck:
             unused = name in self.found.ignored
             said = f"with {option} " * (self.source.person_column is None) + "each id is one person"
             if of.differing:
-                said = f"of {of.differing} of them the rows differ in {list_names(of.compared)}, "
-                said += f"so they are not one person each: {option} would mix persons"
+                said = (
+                    f"of {of.differing} of them the rows differ in {list_names(of.compared)}: if "
+                )
+                said += f"these are several persons, {option} would mix them"
             elif unused:
                 said = f"each row counts as a person: if each id is one person, give {option}"
             guessed = " looks like an identifier" * (unused and not is_id(name))
@@ -542,12 +545,18 @@ def _repeated_ids(
             # The mapping says what codes mean, or their words do.
             meanings = meanings_of(set(cells), column) | mapped.get(column, {})
             for each, cell in zip(ids, cells, strict=True):
-                value = folded(cell) if meanings[cell] is None else str(meanings[cell])
+                value = _as_date(cell) if meanings[cell] is None else str(meanings[cell])
                 there = each and cell and not looks_missing(cell)
                 if there and values.setdefault(each, value) != value:
                     differing.add(each)
         repeated[name] = RepeatedIds(n_ids, n_rows, len(differing), shared)
     return repeated
+
+
+def _as_date(cell: str) -> str:
+    """Return a text in which 1968-07-03 and 3/7/68 are one; words stay."""
+    numbers = sorted(int(each) % 100 for each in re.findall(r"\d+", cell.partition(" ")[0]))
+    return str(numbers) if len(numbers) > 1 else folded(cell)
 
 
 def _too_few(body: SessionCreate, found: SourceProfile, usable: int, p: int) -> DataError:

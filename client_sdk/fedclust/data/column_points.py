@@ -49,6 +49,7 @@ from fedclust.data.known_names import (
     is_absent_text,
     is_contrary,
     is_death,
+    is_diastolic,
     is_time,
     is_unit,
     legend_of,
@@ -496,7 +497,7 @@ class ColumnJudge:
         # As 1.234 among 850.5 and 2.345: far below the others, if these are decimals.
         largest = max((abs(value) for value, _ in read), default=np.inf)
         far_below = largest < np.median(np.abs([value for value, _ in found])) / 10
-        if self._table.written.thousands or not threes:
+        if self._table.written.thousands or not read:
             return
         if len(threes) == len(spelled) or far_below:
             section.note("are its marks decimal marks? They may separate thousands")
@@ -811,11 +812,14 @@ def _likely_number(text: str, here: _Column) -> float | None:
     """Return the middle of ``30-40``, the first number of ``120/80`` and 160-85; of 180 cm none."""
     if span := _RANGE.fullmatch(text):
         first, second = int(span[1]), int(span[2])
-        return (first + second) / 2 if first < second else first
+        lower = second if is_diastolic(here.feature) else first
+        return (first + second) / 2 if first < second else lower
     found, whole = _FIRST_NUMBER.fullmatch(text), _NUMBER.fullmatch(text)
     if not found or found[2] not in (None, here.mark) or (whole and is_unit(whole[5])):
         return None
     number = float(f"{found[1]}.{found[3] or 0}")
+    if (behind := re.search(r"(?<=/) ?\d+", text)) and is_diastolic(here.feature):
+        number = float(behind[0])
     return in_mmhg(number, here.unit) if "/" in text else number
 
 

@@ -490,6 +490,11 @@ def with_two_units(feature: str, header: str, text: str, to: str) -> float | Non
     return float(f"{(int(found[1]) * n + rest) * factor:.6g}")
 
 
+def is_diastolic(feature: str) -> bool:
+    """Return whether a feature is a diastolic pressure, the second of 120/80."""
+    return "dbp" in _measured(feature)[0]
+
+
 def in_mmhg(number: float, unit: str) -> float:
     """Return the first number of a blood pressure in mmHg: 13/8 is 130/80, said in cmHg."""
     return 10 * number if number < _LEAST_MMHG and same_measure(unit, "mmHg") else number

@@ -5,13 +5,17 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from fedclust.data import Dataset, Source, SqlQuery
 from fedclust.data.mapping import ColumnMap, ColumnsFile, as_dataset
 from fedclust.data.table import IdMap
+from fedclust.schema.display import first_few
 from fedclust.schema.feature import Feature, trajectories_of
 from fedclust.wire.codec import canonical_json, sha256
+
+#: So many texts of a column are shown with what they mean.
+_MOST: Final = 8
 
 IN_MEMORY = "rows in memory"
 
@@ -167,7 +171,8 @@ def _details(name: str, rule: ColumnMap) -> Iterator[str]:
     if markers:
         yield f"{', '.join(markers)} = missing"
     if rule.values:
-        yield ", ".join(f"{text!r} = {number:g}" for text, number in rule.values.items())
+        # All of them would be a list of cells; the hash covers them.
+        yield first_few([f"{text!r} = {number:g}" for text, number in rule.values.items()], _MOST)
     if rule.units:
         yield "cells: " + ", ".join(f"1 {unit} = {factor:g}" for unit, factor in rule.units.items())
     if rule.levels:
