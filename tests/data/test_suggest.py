@@ -336,6 +336,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
         ),
         (AGE, {"age": ["40", "2024-03-01"]}, 'a date or time: "2024-03-01" 1'),
         (AGE, {"age": ["middle-aged", "?"]}, "the column has no number"),
+        (AGE, {"age": ["40", "50", "999", "999.0"]}, '"999" 2'),
         (AGE, {"age": [40, 41], "Age": [50, 51]}, ""),
         (AGE, {"Age": [40, 41], "AGE": [50, 51]}, 'it may be "AGE" too'),
         (AGE, {"age_at_death": [40, 41]}, 'is "age_at_death" this column?'),

@@ -420,12 +420,11 @@ def count_numbers(
     rule = ColumnRule(coded=False, decimal_mark=mark, **read)
     decoder = Decoder(rule, textual=textual)
     decoded = decoder(distinct)
-    values = [
-        (value, cells[cell])
-        for value, cell in zip(decoded.values.tolist(), distinct, strict=True)
-        if value == value
-    ]
-    return values, {why: [distinct[i] for i in rows] for why, rows in decoded.wrong.items()}
+    values = Counter[float]()  # 99 and 99,0 are one
+    for value, cell in zip(decoded.values.tolist(), distinct, strict=True):
+        if value == value:
+            values[value] += cells[cell]
+    return [*values.items()], {why: [distinct[i] for i in rows] for why, rows in decoded.wrong.items()}
 
 
 def count_codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter[str]]:
