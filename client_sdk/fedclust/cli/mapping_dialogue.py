@@ -775,7 +775,7 @@ def _changed(feature: Feature, point: Point) -> Point | None:
     """Ask which texts or codes of a column mean something else; None if no one does."""
     if feature.kind == "numeric":
         read = _readings(point)
-        _say(_read_as(read, point.counts, read), "  ")
+        _say(_read_as(read, point.counts, read if len(read) <= _MOST_ASKED else ()), "  ")
         changed = _ask_changes(read, _number)
         return _with_readings(point, read | changed) if changed else None
     levels: dict[str, str | int] = {code: code for code in point.counts}
