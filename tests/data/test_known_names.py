@@ -7,7 +7,9 @@ import pytest
 
 from fedclust.data.known_names import (
     conversion,
+    death_of,
     folded,
+    is_absent_text,
     is_death,
     likeness,
     meanings_of,
@@ -47,7 +49,7 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
         ("afib", "FA", 1),
         ("alp", "FA", 0),
         ("chol", "creatinine", 0),
-        ("statin", "Statintherapie", 1),
+        ("statin", "Statinunverträglichkeit", 1),
         ("creatinine", "Kreatinin-Clearance", 1),
         ("albumin", "Albumin/Kreatinin-Ratio", 1),
         ("diabetes", "T2DM", 1),
@@ -123,3 +125,38 @@ def test_units_of_headers(
 ) -> None:
     found = conversion(feature, header, split_unit(header)[1], to)
     assert found == (wanted and pytest.approx(wanted))
+
+
+#: A feature, and headers that are certainly it.
+_TRAITS = """
+chf: Herzinsuffizienz, Scompenso cardiaco cronico; stroke: Aivohalvaus; sleep_apnea: SAHOS
+peripheral_artery_disease: pAVK; dialysis: Dialysepflichtig; statin: Statintherapie
+ace_inhibitor: ACE-Hemmer, IECA; beta_blocker: Bêta-bloquants, ß-Blocker; opioids: Opiáceos
+anticoagulation: Antistolling; antiplatelet: Thrombozytenaggregationshemmer; antibiotics: ATB
+insulin_therapy: Insulinpflicht; steroids: Corticoïdes; physiotherapy: Kinésithérapie
+transfusion: Bloedtransfusie; living_situation: Wohnsituation; smoking: Nikotin
+marital_status: Burgerlijke staat; education: Niveau d'études; pack_years: Paquets-année
+vascular_access: Gefäßzugang; primary_disease: Grunderkrankung; side: Seite; falls: Stürze
+ward: Abteilung; discharge_to: Ontslagbestemming; readmission_30: Heropname 30 dagen
+complications: Powikłania; reoperation: Reintervención; diabetes: Comorbidity: diabetes"""
+#: Pairs of names that are near and may differ.
+_NEAR = """
+mi: Z.n. Herzinfarkt; stroke: TIA; stroke: Stroke/TIA; cancer: Metastasen; diabetes: GDM
+hypertension: Pulmonale Hypertonie; ckd: Akutes Nierenversagen; alcohol: Alkoholabusus
+insulin: Insulintherapie; steroids: inhalative Steroide; anticoagulation: Antiaggregante
+antiplatelet: DAPT; doac: VKA; aspirin: ASA; ace_inhibitor: ACEi/ARB; ventilated: NIV
+died: Krankenhausmortalität; died: Cause of death; falls: Anzahl Stürze; smoker: ancien fumeur
+education: Years of education; dbp: PAD; diabetes: Family history of diabetes; falls: Fallnr"""
+
+
+def test_traits_and_what_is_near_them() -> None:
+    traits = [each.split(": ", 1) for each in _TRAITS.strip().replace("\n", "; ").split("; ")]
+    pairs = [(feature, header) for feature, headers in traits for header in headers.split(", ")]
+    assert [pair for pair in pairs if likeness(*pair) < 2] == []
+    near = [each.split(": ") for each in _NEAR.strip().replace("\n", "; ").split("; ")]
+    assert [(a, b) for a, b in near if max(likeness(a, b), likeness(b, a)) > 1] == []
+    means = {"St.p.": "former", "Nie": "never", "fumeur occasionnel": "occasional", "li.": "left"}
+    assert {code: status_of(code) for code in means} == means
+    # In a column of smoking Ex is no death.
+    assert [death_of(code) for code in ("Ex", "decedee", "überlebt")] == [None, 1, 0]
+    assert all(map(is_absent_text, ["en attente", "nicht bestimmt", "Folgt", "ej utfört"]))

@@ -760,7 +760,7 @@ def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
     ("feature", "columns", "line"),
     [
         # A name that is similar; a unit; codes of a sex or of persons who died: taken, and marked.
-        (Feature(name="dialysis", kind="binary"), {"Dialyse j/n": ["j", "n"]}, 'column = "Dialyse'),
+        (Feature(name="colostomy", kind="binary"), {"Kolostoma": ["j", "n"]}, 'column = "Kolost'),
         (Feature(name="citrate", unit="mmol/l"), {"Zitr mmol/l": [1, 2]}, 'column = "Zitr'),
         (
             Feature(name="myoglobin", unit="µg/l", lower=10, upper=100),
@@ -770,13 +770,13 @@ def test_a_missing_code_is_taken_only_if_it_cannot_be_a_value(
         (FEMALE, {"m/w/d": ["m", "w", "d"]}, 'column = "m/w/d"'),
         (DIED.columns[0], {"Alta": ["Falecido", "Domicílio"]}, 'column = "Alta"'),
         # Of a yes/no column that has another name nothing says that it is this one.
-        (Feature(name="aspirin", kind="binary"), {"ASS": ["j", "n"]}, '# column = "ASS"'),
+        (Feature(name="colostomy", kind="binary"), {"ASS": ["j", "n"]}, '# column = "ASS"'),
         (
-            Feature(name="aspirin", kind="binary"),
+            Feature(name="colostomy", kind="binary"),
             {"ASS": ["j", "n"], "OAK": ["ja", "nein"]},
             '# column = "ASS"  # "j" 1, "n" 1\n# column = "OAK"',
         ),
-        (Feature(name="aspirin", kind="binary"), {"ASS": ["j", "x"]}, '# column = "NAME HERE"'),
+        (Feature(name="colostomy", kind="binary"), {"ASS": ["j", "x"]}, '# column = "NAME HERE"'),
         (
             Feature(name="citrate", unit="mmol/l"),
             {"Zitr mmol/l": [1, 2], "Ca mmol/l": [2, 3]},
