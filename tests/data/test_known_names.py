@@ -137,7 +137,7 @@ insulin_therapy: Insulinpflicht; steroids: Corticoïdes; physiotherapy: Kinésit
 transfusion: Bloedtransfusie; living_situation: Wohnsituation; smoking: Nikotin
 marital_status: Burgerlijke staat; education: Niveau d'études; pack_years: Paquets-année
 vascular_access: Gefäßzugang; primary_disease: Grunderkrankung; side: Seite; falls: Stürze
-ward: Abteilung; discharge_to: Ontslagbestemming; readmission_30: Heropname 30 dagen
+ward: Abteilung; relapse: Rezidiv; readmission_30: Heropname 30 dagen
 complications: Powikłania; reoperation: Reintervención; diabetes: Comorbidity: diabetes"""
 #: Pairs of names that are near and may differ.
 _NEAR = """
