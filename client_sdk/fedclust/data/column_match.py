@@ -424,7 +424,9 @@ def count_numbers(
     for value, cell in zip(decoded.values.tolist(), distinct, strict=True):
         if value == value:
             values[value] += cells[cell]
-    return [*values.items()], {why: [distinct[i] for i in rows] for why, rows in decoded.wrong.items()}
+    return [*values.items()], {
+        why: [distinct[i] for i in rows] for why, rows in decoded.wrong.items()
+    }
 
 
 def count_codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter[str]]:
