@@ -379,6 +379,13 @@ def test_the_diastolic_pressure_is_the_second_number(answer: Any, tmp_path: Path
     np.testing.assert_array_equal(own, [80, 70, 95, 80, 100, 60])
 
 
+def test_the_commonest_code_is_asked_though_it_may_be_missing(answer: Any) -> None:
+    smoker = Feature(name="smoker", kind="binary")
+    table = pd.DataFrame({"smoker": ["NR", "NR", "NR", "nr", "ja", "k.A."]})
+    _, said = answer("", "0", "", features=[smoker], table=table)
+    assert '"NR", "nr" 4:' in said
+
+
 def test_a_remark_that_denies_proposes_nothing(answer: Any) -> None:
     cpap = Feature(name="cpap", kind="binary")
     table = pd.DataFrame({"cpap": ["ja", "nee", "ja, draagt niet", "ja, nachts", "ng"]})

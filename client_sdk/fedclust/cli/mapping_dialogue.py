@@ -560,12 +560,12 @@ class _Dialogue:
         of_choices = {code for _, settings in point.choices for code in settings["levels"]}
         asked = {*point.levels, *of_choices, *proposed} - {*levels}
         # Where plus is a code, minus is one, too; "brak" may mean no, and NR Nichtraucher.
-        commonest = {code for code, _ in point.counts.most_common(1)}
+        commonest = {folded(code) for code, _ in point.counts.most_common(1)}
         missing = [
             code
             for code in proposed
             if looks_missing(code) and not may_mean_no(code) and not (code == "-" and "+" in asked)
-            if code not in commonest
+            if folded(code) not in commonest
         ]
         known = {
             code: levels.get(code, code)
