@@ -386,6 +386,14 @@ def test_the_commonest_code_is_asked_though_it_may_be_missing(answer: Any) -> No
     assert '"NR", "nr" 4:' in said
 
 
+def test_what_a_meter_shows_beyond_its_range_is_asked(answer: Any, tmp_path: Path) -> None:
+    glucose = Feature(name="glucose", unit="mg/dl", lower=10, upper=900)
+    table = pd.DataFrame({"glucose": [*range(80, 130), "HI", "clotted"]})
+    _, said = answer("", "600", "", features=[glucose], table=table)
+    assert '"HI" (1) means which number' in said
+    np.testing.assert_array_equal(read(tmp_path, [glucose])[-2:, 0], [600, np.nan])
+
+
 def test_a_remark_that_denies_proposes_nothing(answer: Any) -> None:
     cpap = Feature(name="cpap", kind="binary")
     table = pd.DataFrame({"cpap": ["ja", "nee", "ja, draagt niet", "ja, nachts", "ng"]})

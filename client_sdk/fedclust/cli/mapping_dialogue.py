@@ -30,6 +30,7 @@ from fedclust.data.known_names import (
     folded,
     in_mmhg,
     is_absent_text,
+    is_beyond,
     is_contrary,
     is_diastolic,
     is_id,
@@ -503,7 +504,7 @@ class _Dialogue:
         forms: dict[str, list[str]] = {}
         for text, n in point.counts.items():
             # A frequent text may well mean a number, such as 0; 15x13 has some.
-            likely = n >= _FREQUENT or _NUMBER.search(text)
+            likely = n >= _FREQUENT or _NUMBER.search(text) or is_beyond(text)
             lost = likely and read.get(text, 0) is None and not is_absent_text(text)
             if text not in self._missing and (text not in read or lost):
                 forms.setdefault(_form(text), []).append(text)

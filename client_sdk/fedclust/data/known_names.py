@@ -159,6 +159,11 @@ def is_absent_text(code: str) -> bool:
     return plain in _MISSING_CODES or (plain != "" and _ONLY_MARKS.issuperset(plain))
 
 
+def is_beyond(text: str) -> bool:
+    """Return whether a text is what a meter shows for a number too high or too low for it."""
+    return folded(text) in _HEADERS["beyond"]
+
+
 def says_side(text: str) -> bool:
     """Return whether a text says left or right."""
     return not _SIDES.isdisjoint(_parts(text))
