@@ -361,6 +361,18 @@ def test_words_behind_a_time_are_asked_only_if_they_may_be_its_unit(
     assert read(tmp_path, [tug])[-3:, 0].tolist() == [12.3, 14, 7]
 
 
+def test_a_new_row_is_read_as_the_answers_say_and_the_file_names_no_cell(
+    answer: Any, tmp_path: Path
+) -> None:
+    cells = ["139/80", "125/70", "110-130", "< 90 (lying)", "121", "131", "126"]
+    answer("RR", "", "", "", "", features=[PRESSURE], table=pd.DataFrame({"RR": cells}))
+    file = (tmp_path / "m.toml").read_text("utf-8")
+    assert "139" not in file.partition("[features.")[2]
+    rows = pd.DataFrame({"RR": ["140", "118/71", "100 - 120", "<80(lying)"]})
+    rows.to_csv(tmp_path / "table.csv", index=False)
+    assert read(tmp_path, [PRESSURE])[:, 0].tolist() == [140, 118, 110, 40]
+
+
 def test_a_blood_pressure_in_cmhg_is_read_in_mmhg(answer: Any, tmp_path: Path) -> None:
     table = pd.DataFrame({"RR": ["139/80", "125/70", "13/8", "17.5/9", "13/10", "RR 12/9"]})
     _, said = answer("RR", "", "", "", features=[PRESSURE], table=table)

@@ -384,7 +384,7 @@ def test_texts_in_numbers_are_listed(office: Office) -> None:
     assert "1. chol: line 9: a date or time" in text
     assert "; line 10: text in a number column; write decimals with a point" in text
     said = 'not read: "<5" 3, "lysed" 2; say below [features.chol] what each means'
-    assert f"; {said} (missing, values, units)" in text
+    assert f"; {said} (missing, values, forms)" in text
     assert "Nothing is left" not in text
 
 

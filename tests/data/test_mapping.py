@@ -256,7 +256,10 @@ def test_a_code_has_one_spelling(text: str, code: str) -> None:
         ("featurs = 1", "featurs: there is no such setting: did you mean features?"),
         ("[features.chol]\nfactor = 'x'", "features.chol.factor: write a number, without quotes"),
         ("[features.chol]\nfactor = inf", "features.chol.factor: write a finite number"),
-        ("[features.sex]\nvalues = { '<5' = 1 }", "values and units are for numbers"),
+        ("[features.sex]\nvalues = { '<5' = 1 }", "values and forms are for numbers"),
+        ("[features.chol]\nforms = { 'm' = 1 }", "a form has # in the place of each number"),
+        ("[features.chol]\nforms = { '#/#' = 1 }", "'#/#' has 2 numbers: give a factor for each"),
+        ("[features.chol]\nforms = { '#m' = [0, 3] }", "factors of 0 would lose the values"),
         ("[features.chol]\nsentinels = 0", "features.chol.sentinels: write a list, in square brac"),
         ("[features.chol]\nsentinels = [0, '9']", "sentinels, entry 2: write a number, without q"),
         (

@@ -249,11 +249,11 @@ def test_a_pinned_column_is_not_read_by_another_rule(
 def test_another_number_for_a_text_is_another_rule() -> None:
     plain, half, all_ = (ColumnRule(False, values=each) for each in ({}, {"<5": 2.5}, {"<5": 5.0}))
     assert rule_differences(half.text(), plain.text()) == "no values of texts"
-    assert rule_differences(all_.text(), half.text()) == "values '<5' = 2.5"
+    assert rule_differences(all_.text(), half.text()) == "values of texts '<5' = 2.5"
     assert "values" not in plain.text()
-    unit = ColumnRule(False, units={"kg": 1.0})
-    assert rule_differences(unit.text(), plain.text()) == "no units in cells"
-    assert rule_differences(plain.text(), unit.text()) == "units 'kg' = 1"
+    unit = ColumnRule(False, forms={"#kg": (1.0,)})
+    assert rule_differences(unit.text(), plain.text()) == "no forms of texts"
+    assert rule_differences(plain.text(), unit.text()) == "forms of texts '#kg' = [1.0]"
 
 
 def test_a_number_may_be_named_as_a_marker_or_as_a_sentinel() -> None:

@@ -505,16 +505,16 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     path = csv("utf-8", ";", {"crp": cells, "age": [f"{50 + i} ans" for i in range(5)]})(tmp_path)
     features = Feature(name="crp"), Feature(name="age")
     found = suggest_mapping(features, path)
-    values = 'values = { "<0,3" = 0.15, "> 35" = 35.0, "<1.5" = 0.75 }'
-    assert f'\n# missing = ["odd sample"]\n# {values}' in found.text
-    text = found.text.replace("# missing", "missing").replace("# values", "values")
+    forms = 'forms = { "<#" = 0.5, ">#" = 1.0 }'
+    assert f'\n# missing = ["odd sample"]\n# {forms}' in found.text
+    text = found.text.replace("# missing", "missing").replace("# forms", "forms")
     (tmp_path / "m.toml").write_text(text, "utf-8")
     table = Dataset(path, mapping=tmp_path / "m.toml")
     np.testing.assert_array_equal(load(table, features[:1]).X[:, 0], [0.15, 35, 1.5, np.nan, 0.75])
     years = {"age": [f"{30 + i} ans" for i in range(45)]}
     found = suggest_mapping(features[1:], csv("utf-8", ";", years)(tmp_path))
     assert '45 different texts, such as "30 ans"' in found.still_open[0]
-    assert '\n# units = { "ans" = 1.0 }\n' in found.text
+    assert '\n# forms = { "#ans" = 1.0 }\n' in found.text
     assert "missing = " not in found.text
     # The session's unit is certain, and marked.
     of_unit = Feature(name="age", unit="years", lower=0, upper=120)
@@ -525,12 +525,12 @@ def test_a_limit_gets_a_number_and_a_unit_in_a_cell_is_shown(tmp_path: Path) -> 
     np.testing.assert_array_equal(load(table, [of_unit]).X[:, 0], 30.0 + np.arange(45))
     # Only behind a number: NA is missing, whatever the unit is.
     rows = csv("utf-8", ";", {"age": ["58 A", "NA", "61"]})(tmp_path)
-    read = load(Dataset(rows, mapping={"features": {"age": {"units": {"A": 1}}}}), features[1:])
+    read = load(Dataset(rows, mapping={"features": {"age": {"forms": {"# A": 1}}}}), features[1:])
     np.testing.assert_array_equal(read.X[:, 0], [58, np.nan, 61])
     years["age"][7] = "8 mois"
-    assert "units" not in suggested(tmp_path, features[1], **years)[0], "two units"
+    assert "forms" not in suggested(tmp_path, features[1], **years)[0], "two units"
     remark = suggested(tmp_path, features[0], crp=["1,5", "<1", "2,5 (repeat)", "3,5", "4,5"])[0]
-    assert 'values = { "<1" = 0.5, "2,5 (repeat)" = 2.5 }' in remark
+    assert 'forms = { "<#" = 0.5, "#(repeat)" = 1.0 }' in remark
 
 
 def test_units_in_cells_are_converted_and_marked(tmp_path: Path) -> None:
@@ -586,7 +586,7 @@ def test_single_cells_with_the_other_decimal_mark_are_read_and_marked(tmp_path: 
     assert '# missing = ["b.d."]\n' in unclear.text
     path = csv("utf-8", ";", {"glucose": cells[:-1]})(tmp_path)
     found = suggest_mapping(glucose, path)
-    assert 'values = { "9.3" = 9.3, "<0.5" = 0.25 }' in found.text
+    assert 'forms = { "#" = 1.0, "<#" = 0.5 }' in found.text
     assert [note.partition(",")[0] for note in found.still_open] == [
         'glucose: "1 250',
         "glucose: text in a number column",

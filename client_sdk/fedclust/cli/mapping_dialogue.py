@@ -2,7 +2,6 @@
 
 import contextlib
 import dataclasses
-import math
 import re
 import sys
 import textwrap
@@ -48,6 +47,7 @@ from fedclust.data.known_names import (
 )
 from fedclust.data.suggest import MappingSuggestion
 from fedclust.data.table import are_ids
+from fedclust.data.text_forms import NumberFormat, combined, usual_weights
 from fedclust.schema.feature import Feature
 from fedclust.site.terminal import WIDEST, printable
 from fedclust.wire.errors import UsageError
@@ -71,11 +71,7 @@ _LEAST_BEGUN: Final = 3
 _NUMBER: Final = re.compile(r"\d+(?:[.,]\d+)?")
 _THOUSANDS: Final = re.compile(r"(?<!\d)\d{1,3}(?:[.,'’]\d{3})+(?!\d)")
 #: Two numbers of a blood pressure.
-_PAIR: Final = re.compile(r"(?<!\d)\d{2,3} ?/ ?\d{1,3}(?!\d)")
-#: How many of a larger or smaller unit are one: days, hours and months, decimal ones.
-_FACTORS: Final = tuple(
-    each**way for each in (7, 10, 12, 24, 30, 60, 100, 365, 1000) for way in (1, -1)
-)
+_PAIR: Final = re.compile(r"(?<!\d)(\d{2,3}) ?/ ?(\d{1,3})(?!\d)")
 _DATE: Final = re.compile(r"\d{4}-(\d\d)-(\d\d) 00:00:00")
 _HOW: Final = "  session's value = value here x FACTOR (+ OFFSET); 1 if they are the same"
 
@@ -129,31 +125,18 @@ def _confirmed(question: str, default: bool | None) -> bool:
     return typer.confirm(f"  {printable(question)}", default, err=True)
 
 
-def _ways(text: str) -> dict[str, float]:
-    """Return the numbers that a text may mean, by how it is read."""
-    own = [_own_number(each) for each in _NUMBER.findall(text)]
-    ways = {"first number": own[0]} if own else {}
-    if rank := rank_of(text):
-        ways["rank"] = rank
-    if apart := _THOUSANDS.search(text):
-        ways["thousands"] = float(re.sub(r"\D", "", apart[0]))
-    if len(own) == 2:
-        ways |= {"sum": sum(own), "middle": sum(own) / 2, "second number": own[1]}
-    if own and text[0] in "<≤":
-        ways["half"] = own[0] / 2
-    return ways | {f"x {factor:.4g}": own[0] * factor for factor in _FACTORS if own}
-
-
-def _like(first: str, number: float, texts: Sequence[str]) -> dict[str, float]:
+def _like(
+    first: str, number: float, texts: Sequence[str], written: NumberFormat
+) -> dict[str, float]:
     """Return what the texts mean that can be read as the first one, which means ``number``."""
-    same = (
-        way
-        for way, of in _ways(first).items()
-        if math.isclose(of, number, rel_tol=_ROUNDED if way.startswith("x ") else 1e-9)
-    )
-    way = next(same, "")
-    ways = {text: _ways(text) for text in texts}
-    return {text: of[way] for text, of in ways.items() if way in of} | {first: number}
+    form, own = written.split(first)
+    split = {text: written.split(text) for text in texts}
+    same = {text: of for text, (like, of) in split.items() if like.casefold() == form.casefold()}
+    # An answer such as 0.42 for 5/12 is rounded.
+    weights = usual_weights(first, own, number, _ROUNDED) if form and len(same) > 1 else None
+    if weights is None:
+        return {first: number}
+    return {text: combined(weights, of) for text, of in same.items()}
 
 
 def _proposed(text: str, feature: Feature, *, apart: bool) -> str | None:
@@ -161,12 +144,14 @@ def _proposed(text: str, feature: Feature, *, apart: bool) -> str | None:
 
     The latter if marks set thousands ``apart``.
     """
-    ways = _ways(text)
-    likely = ways.get("thousands") if apart else None
-    if likely is None and _PAIR.search(text):
-        place = "second number" if is_diastolic(feature.name) else "first number"
-        likely = in_mmhg(ways.get(place, 0), feature.unit)
-    return None if likely is None else f"{likely:.15g}"
+    thousands, pair = _THOUSANDS.search(text), _PAIR.search(text)
+    if apart and thousands:
+        likely = float(re.sub(r"\D", "", thousands[0]))
+    elif pair:
+        likely = in_mmhg(float(pair[2 if is_diastolic(feature.name) else 1]), feature.unit)
+    else:
+        return None
+    return f"{likely:.15g}"
 
 
 def _typed(text: str) -> str:
@@ -522,7 +507,9 @@ class _Dialogue:
                 default = _proposed(first, section.feature, apart=self._marks_thousands)
                 answer = _asked(f"{text} means which number{unit}, or {none}", _number, default)
                 # The others are read as the answer reads the first, and are shown afterwards.
-                same = dict.fromkeys(texts) if answer is None else _like(first, answer, texts)
+                same: Mapping[str, float | None] = dict.fromkeys(texts)
+                if answer is not None:
+                    same = _like(first, answer, texts, section.written)
                 texts = [text for text in texts if text not in same]
                 read |= same
                 self._seen.add((name, first))
@@ -626,7 +613,7 @@ class _Dialogue:
                 said.append(_levels_text(rest, _meaning(section.feature)))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
-                text = _read_as(read, point.counts, self._corrected)
+                text = _read_as(read, point.counts, self._corrected, section.written)
                 if point.own:
                     kept_as = f"outside the bounds{bounds_text(section.feature)}, kept"
                     text = f"{point.why if point.settings else kept_as}: {text}"
@@ -640,7 +627,7 @@ class _Dialogue:
         sections = self._found.sections
         section = sections[name]
         for place, point in enumerate(section.points):
-            changed = _changed(section.feature, point) if point.counts else None
+            changed = _changed(section, point) if point.counts else None
             if changed is not None:
                 before, after = _readings(point), _readings(changed)
                 self._corrected |= {text for text in after if before.get(text) != after[text]}
@@ -664,10 +651,9 @@ class _Dialogue:
         if None not in found.values() and found:
             # Units in cells are those of the column, whose factor changes.
             changed = given.get("factor", 1.0) / found["factor"]
-            units = {name: changed * of for name, of in given.get("units", {}).items()}
-            section.drop("unit", "to", "factor", "offset", "units")
+            section.scale(changed)
+            section.drop("unit", "to", "factor", "offset")
             section.set(**found, **({"to": unit} if unit else {}))
-            section.set(**({"units": units} if units else {}))
         numbers = " ".join(f"{number:.15g}" for number in given.get("sentinels", ()))
         asked = "  numbers that mean a missing value"
         found = _asked(asked, _numbers, numbers or "none")
@@ -743,11 +729,6 @@ def _own_number(text: str) -> float:
     return float(text.replace(",", "."))
 
 
-def _first_number(text: str) -> float | None:
-    found = _NUMBER.search(text)
-    return None if found is None else _own_number(found[0])
-
-
 def _readings(point: Point) -> dict[str, float | None]:
     """Return the number that each text in a column of numbers means, None for a missing value."""
     read: dict[str, float | None] = {text: _own_number(text) for text in point.counts if point.own}
@@ -772,11 +753,13 @@ def _with_readings(point: Point, read: Mapping[str, float | None]) -> Point:
     return dataclasses.replace(point, settings=kept, mark="uncertain", taken=True)
 
 
-def _changed(feature: Feature, point: Point) -> Point | None:
+def _changed(section: Section, point: Point) -> Point | None:
     """Ask which texts or codes of a column mean something else; None if no one does."""
+    feature = section.feature
     if feature.kind == "numeric":
         read = _readings(point)
-        _say(_read_as(read, point.counts, read if len(read) <= _MOST_ASKED else ()), "  ")
+        alone = read if len(read) <= _MOST_ASKED else ()
+        _say(_read_as(read, point.counts, alone, section.written), "  ")
         changed = _ask_changes(read, _number)
         return _with_readings(point, read | changed) if changed else None
     levels: dict[str, str | int] = {code: code for code in point.counts}
@@ -818,38 +801,37 @@ def _with_levels(feature: Feature, counts: Counter[str], levels: Mapping[str, st
     return Point(settings=settings, taken=True, levels=given, counts=counts)
 
 
-def _rule(text: str, number: float | None) -> str:
-    """Return how a text is read: the same for texts that are read by one rule."""
-    if number is None:
-        return "missing"
-    ways = _ways(text)
-    # As of a text with a unit, or with two.
-    return next((way for way, of in ways.items() if math.isclose(of, number)), "converted")
-
-
 def _read_as(
-    read: Mapping[str, float | None], counts: Mapping[str, int], alone: Collection[str]
+    read: Mapping[str, float | None],
+    counts: Mapping[str, int],
+    alone: Collection[str],
+    written: NumberFormat,
 ) -> str:
     """Return missing texts, and others with their numbers: of one form the first, or ``alone``."""
-    forms: dict[tuple[str, str], list[str]] = {}
+    same: dict[tuple[Any, ...], list[str]] = {}
     for text, number in read.items():
-        rule = _rule(text, number)
-        form = text if text in alone else "" if rule == "rank" else _form(text)
-        forms.setdefault((rule, form), []).append(text)
+        form, own = written.split(text)
+        weights = usual_weights(text, own, number) if form and number is not None else None
+        key = (form or ("" if _is_rank(text, number) else text), weights, number is None)
+        same.setdefault((text,) if text in alone else key, []).append(text)
     missing, numbers = list[str](), list[str]()
-    for (rule, _), texts in forms.items():
+    for key, texts in same.items():
         text, n = as_toml(texts[0]), sum(counts[text] for text in texts)
         more = f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
         n_rows = f"{n} rows" if more else f"{n}"
         value = f"{read[texts[0]] or 0:.15g}"
-        if rule == "half" and texts[0] not in alone:
-            value = f"{_first_number(texts[0]):.15g}/2"
-        if rule == "missing":
+        if key[1:2] == ((0.5,),):
+            value = f"{written.split(texts[0])[1][0]:.15g}/2"
+        if read[texts[0]] is None:
             missing.append(f"{text}{more} {n}")
         else:
             numbers.append(f"{text} = {value}{more} ({n_rows})")
     missing = [f"missing = {', '.join(missing)}"] if missing else []
     return "; ".join([*missing, ", ".join(numbers)] if numbers else missing)
+
+
+def _is_rank(text: str, number: float | None) -> bool:
+    return number is not None and rank_of(text) == number and _NUMBER.search(text) is None
 
 
 def _levels_text(levels: Mapping[str, str | int], one: str = "") -> str:

@@ -338,7 +338,7 @@ class RowCheck:
                 # What is beyond the bounds may stay, and codes are said with their counts.
                 said = "limited to the bounds", "does not know", "missing = [...]", CODES_ADVICE
                 says = [text for text in says if not any(part in text for part in said)]
-                how = "missing, values, units" if column.kind in _NUMBERS else "levels, missing"
+                how = "missing, values, forms" if column.kind in _NUMBERS else "levels, missing"
                 says.append(
                     f"not read: {with_counts(Counter(column.unknown_codes))}; say below "
                     f"[features.{mapping_key(name)}] what each means ({how})"

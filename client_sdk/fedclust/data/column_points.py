@@ -35,7 +35,7 @@ from fedclust.data.column_match import (
     may_be,
     usual_codes,
 )
-from fedclust.data.decode import are_thousands_apart, looks_like_a_value
+from fedclust.data.decode import looks_like_a_value
 from fedclust.data.known_names import (
     cell_unit,
     conversion,
@@ -68,6 +68,7 @@ from fedclust.data.known_names import (
 )
 from fedclust.data.mapping import ColumnMap, ColumnsFile
 from fedclust.data.readings import FeatureReading, limits
+from fedclust.data.text_forms import NumberFormat, are_thousands_apart, forms_of
 from fedclust.schema.display import counted
 from fedclust.schema.feature import Feature, Trajectory
 
@@ -156,6 +157,7 @@ class Section:
     feature: Feature
     match: Match | None
     points: list[Point]
+    written: NumberFormat
 
     def note(
         self,
@@ -183,6 +185,14 @@ class Section:
             )
             for each in self.points
         ]
+
+    def scale(self, factor: float) -> None:
+        """Multiply what units in cells are, as after another unit of the column."""
+        for place, each in enumerate(self.points):
+            if forms := each.settings.get("forms"):
+                scaled = {form: of * factor for form, of in forms.items()}
+                settings = {**each.settings, "forms": scaled}
+                self.points[place] = dataclasses.replace(each, settings=settings)
 
     def answer(self, place: int, point: Point) -> None:
         """Replace a point by what a person says, which decides others about the same settings.
@@ -218,7 +228,24 @@ class Section:
                     found[name] = [*dict.fromkeys([*before, *value])]
                 else:
                     found[name] = value
-        return found
+        return self._with_forms(found)
+
+    def _with_forms(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """Return settings with forms in place of texts, so that they hold for other rows, too."""
+        gone, values = settings.get("missing", ()), settings.get("values", {})
+        texts = {
+            text: number
+            for text, number in {**dict.fromkeys(gone), **values}.items()
+            if self.feature.kind == "numeric" and self.written.number(text) is None
+        }
+        forms, others = forms_of(texts, self.written)
+        said = {
+            "missing": [text for text in gone if text in others or text not in texts],
+            "values": {a: of for a, of in values.items() if a in others or a not in texts},
+            "forms": settings.get("forms", {})
+            | {form: of[0] if len(of) == 1 else [*of] for form, of in forms.items()},
+        }
+        return {name: of for name, of in {**settings, **said}.items() if of or name not in said}
 
     @property
     def marked(self) -> list[Point]:
@@ -230,10 +257,11 @@ class Section:
         key = f"features.{mapping_key(self.feature.name)}"
         lines, left = [f"[{key}]"], self.settings
         for each in self.points:
-            given = each.settings
+            given = self._with_forms(each.settings)
             if each.taken:  # a setting has one line, at the first point with it
                 given = {name: left.pop(name) for name in given if name in left}
             lines += dataclasses.replace(each, settings=given).lines()
+        lines += setting_lines(left)
         for each in self.points:
             if each.levels:
                 lines.append(f"[{key}.levels]")
@@ -273,7 +301,8 @@ class ColumnJudge:
         self, feature: Feature, match: Match | None, of: Trajectory | None, used: Collection[str]
     ) -> Section:
         """Return the section of a feature, or of a trajectory in rows; ``used`` are taken."""
-        found = Section(feature, match, [])
+        written = self._table.written
+        found = Section(feature, match, [], NumberFormat(written.decimal, written.thousands))
         if match is None or match.score < 0:
             self._propose_columns(found, match, used)
             names = [] if found.match is None else [found.match.column, *found.match.others]
@@ -455,15 +484,19 @@ class ColumnJudge:
         """Add how texts in numbers are read, by what is wrong; return whether some are read."""
         every = sum(texts.values(), Counter[str]())
         of_cells = _values_of(every, here)[1]
-        if units := {name: factor for name, factor in of_cells.items() if factor}:
-            shown = [next(text for text in every if _has_unit(text, {name})) for name in units]
+        units = {name: factor for name, factor in of_cells.items() if factor}
+        forms = _forms(every, units, section.written)
+        if units:
+            shown = [next(text for text in every if _unit_behind(text) == name) for name in units]
             how = "read as numbers"
             if any(factor != 1 for factor in units.values()):
                 how = f"converted to {here.unit or 'the unit here'}"
             said = f"cells such as {list_names([*map(as_toml, shown)])} are {how}"
-            section.note(said, {"units": units}, taken=True)
+            section.note(said, {"forms": forms}, taken=True)
         left = {
-            why: Counter({t: n for t, n in each.items() if not _has_unit(t, units)})
+            why: Counter(
+                {t: n for t, n in each.items() if section.written.split(t)[0] not in forms}
+            )
             for why, each in texts.items()
         }
         listed = sum(left.values(), Counter[str]())
@@ -476,7 +509,7 @@ class ColumnJudge:
             if each:
                 texts_said.append(f"{why}{f', read {how}' * taken}: {with_counts(each)}")
         if texts_said:
-            settings = _text_settings(listed, here)
+            settings = _text_settings(listed, here, section.written)
             numbers |= {*settings.get("values", ())}
             marked = "uncertain" if taken else "to do"
             section.points.append(
@@ -684,7 +717,7 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
     """Count the texts in a column of numbers that are not read; not dates."""
     own = file.features.get(feature, ColumnMap())
     texts = Counter(map(str.strip, cells))
-    read = {"units": own.units, "values": own.values, "thousands": file.thousands}
+    read = {"forms": own.forms, "values": own.values, "thousands": file.thousands}
     markers = frozenset({*file.missing, *own.missing})
     _, wrong = count_numbers(texts, file.decimal, textual=True, markers=markers, **read)
     unread = [cell for each in wrong.values() for cell in each]
@@ -758,7 +791,7 @@ def _cell_unit(unit: str, here: _Column) -> tuple[float, float]:
     return (1.0, 0.0) if own else cell_unit(here.feature, here.name, unit, here.unit)
 
 
-def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
+def _text_settings(texts: Counter[str], here: _Column, written: NumberFormat) -> dict[str, Any]:
     """Return the settings that read texts without a unit that is known."""
     values, of_cells = _values_of(texts, here)
     values |= {text: of for text in texts if (of := _duration(text, here)) is not None}
@@ -767,7 +800,7 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
     others = {
         text: n
         for text, n in texts.items()
-        if not (text in values or _is_limit(text) or _has_unit(text, units))
+        if not (text in values or _is_limit(text) or _unit_behind(text) in units)
         if not looks_like_a_value(text)
     }
     likely = {text: of for text in others if (of := _likely_number(text, here)) is not None}
@@ -788,8 +821,23 @@ def _text_settings(texts: Counter[str], here: _Column) -> dict[str, Any]:
     if values:
         settings["values"] = values
     if units:
-        settings["units"] = units
+        settings["forms"] = _forms(texts, units, written)
     return settings
+
+
+def _forms(
+    texts: Iterable[str], units: Mapping[str, float], written: NumberFormat
+) -> dict[str, float]:
+    """Return the factor of each form of numbers with one of these units behind."""
+    found = dict[str, float]()
+    for text in texts:
+        if (unit := _unit_behind(text)) in units:
+            form, _ = written.split(text)
+            number = written.number(text.removesuffix(unit).rstrip())
+            # 1.244 kg is another form than 12 kg: its mark is a decimal mark, or is to be asked.
+            if not (doubtful := form[2:5] == "000") or number is not None:
+                found[form] = units[unit] / 1000 if doubtful else units[unit]
+    return found
 
 
 def _duration(text: str, here: _Column) -> float | None:
@@ -823,10 +871,10 @@ def _likely_number(text: str, here: _Column) -> float | None:
     return in_mmhg(number, here.unit) if "/" in text else number
 
 
-def _has_unit(text: str, units: Collection[str]) -> bool:
-    """Return whether a text is a number with one of these units."""
+def _unit_behind(text: str) -> str:
+    """Return the unit behind the number that a text is; "" without one."""
     found = _NUMBER.fullmatch(text)
-    return found is not None and not found[1] and found[5].strip() in units
+    return "" if found is None or found[1] else found[5].strip()
 
 
 def _propose_levels(

@@ -18,13 +18,10 @@ from numpy.typing import NDArray
 
 from fedclust.data.chunks import MISSING, SHEET_ERRORS, Cells, is_blank
 from fedclust.data.mapping import canonical_code, number_or_none
+from fedclust.data.text_forms import NumberFormat, combined, plain_form
 
 _PLAIN_NUMBER: Final = frozenset("0123456789+-.eE ")
 _DATE: Final = re.compile(r"\d{4}[-/.]\d{1,2}[-/.]\d{1,2}([T ].*)?|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}")
-#: A number with separated thousands: these, their mark, the decimal mark.
-_THOUSANDS: Final = re.compile(r"([+-]?[1-9]\d{0,2}(?:([.,])\d{3})(?:\2\d{3})*)(?:([.,])\d*)?")
-#: A number whose thousands are apart, as in 1 250,5 and 1'250.
-_APART: Final = re.compile(r"[+-]?[1-9]\d{0,2}(?:[ \u00a0\u202f'\u2019]\d{3})+(?:[.,]\d*)?")
 _GROUPED: Final = re.compile(r"[-+]?[\d.,' \u00a0\u202f\u2019]*\d")
 _A_DATE = "a date or time; give a number instead, such as an age or days since a fixed day"
 _CONVERT: Final = "convert the column where it comes from"
@@ -67,8 +64,8 @@ class ColumnRule:
         The decimal mark of numbers in text.
     values : mapping of str to float
         The numbers of texts such as ``<5``.
-    units : mapping of str to float
-        What one of each unit that stands behind a number is, in the column's unit.
+    forms : mapping of str to tuple of float
+        What the numbers in texts of each form mean: see :mod:`fedclust.data.text_forms`.
     thousands : bool
         Whether the mark that is not the decimal one separates thousands.
     """
@@ -78,7 +75,7 @@ class ColumnRule:
     sentinels: frozenset[float] = frozenset()
     decimal_mark: str = "."
     values: Mapping[str, float] = field(default_factory=dict)
-    units: Mapping[str, float] = field(default_factory=dict)
+    forms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     thousands: bool = False
 
     def text(self) -> str:
@@ -99,7 +96,7 @@ class ColumnRule:
             "sentinels": sorted(sentinels),
             "decimal": self.decimal_mark,
         }
-        for name, numbers in (("values", self.values), ("units", self.units)):
+        for name, numbers in (("values", self.values), ("forms", self.forms)):
             if numbers:
                 tree[name] = dict(sorted(numbers.items()))
         if self.thousands:
@@ -122,10 +119,10 @@ def rule_differences(now: str, before: str) -> str:
         said.append(f"sentinels {numbers}" if numbers else "no sentinels")
     if new["decimal"] != old["decimal"]:
         said.append(f"decimal mark {old['decimal']!r}")
-    for name, kind in (("values", "values of texts"), ("units", "units in cells")):
+    for name in ("values", "forms"):
         if new.get(name, {}) != (numbers := old.get(name, {})):
-            pairs = ", ".join(f"{text!r} = {number:.15g}" for text, number in numbers.items())
-            said.append(f"{name} {pairs}" if pairs else f"no {kind}")
+            pairs = ", ".join(f"{text!r} = {json.dumps(of)}" for text, of in numbers.items())
+            said.append(f"{name} of texts {pairs}" if pairs else f"no {name} of texts")
     if new.get("thousands", False) != (thousands := old.get("thousands", False)):
         said.append(f"thousands {'separated' if thousands else 'not separated'}")
     return " and ".join(said)
@@ -177,12 +174,18 @@ class Decoder:
     ) -> None:
         self.rule, self._textual, self._closed = rule, textual, closed
         self._text_advice = text_advice
-        numbers = (self._parsed(text) for text in rule.markers)
+        self._written = NumberFormat(rule.decimal_mark, rule.thousands)
+        self._forms = {plain_form(form): weights for form, weights in rule.forms.items()}
+        numbers = map(self._written.number, rule.markers)
         self._is_sentinel = rule.sentinels | {value for value in numbers if value is not None}
         self._sentinels = np.array(sorted(self._is_sentinel), dtype=np.float64)
         #: The numbers that other numbers stand for.
-        given = {self._parsed(text): value for text, value in rule.values.items()}
-        self._instead = {number: value for number, value in given.items() if number is not None}
+        given = {self._written.number(text): value for text, value in rule.values.items()}
+        self._instead = {
+            number: value
+            for number, value in given.items()
+            if number is not None and number not in self._is_sentinel
+        }
         self.codes = list(dict.fromkeys(codes))
         self._declared = frozenset(self.codes)
         #: Number of codes known before reading.
@@ -256,18 +259,21 @@ class Decoder:
         return self._numeric(values) if np.isfinite(values).all() else None
 
     def _text(self, text: str) -> float | Wrong:
-        if text in self.rule.markers:
+        value = self._written.number(text)
+        if text in self.rule.markers or value in self._is_sentinel:
             return math.nan
         if text in self.rule.values:
             return self.rule.values[text]
         if text.casefold() in SHEET_ERRORS:
             return _error_cell(text)
-        value = self._parsed(text)
         if value in self._instead:
             return self._instead[value]
-        value = self._with_unit(text) if value is None else value
-        if value is not None and value in self._is_sentinel:
-            return math.nan
+        if value is None and self._forms:
+            form, numbers = self._written.split(text)
+            weights = self._forms.get(form)
+            value = None if weights is None else combined(weights, numbers)
+            if value is not None and (math.isnan(value) or value in self._is_sentinel):
+                return math.nan
         if self.rule.coded:
             code = canonical_code(text if value is None else text.replace(",", "."))
             if text.casefold() in MISSING and code not in self._declared:
@@ -312,27 +318,6 @@ class Decoder:
             self.codes.append(code)
         return math.nan if place is None else place
 
-    def _with_unit(self, text: str) -> float | None:
-        """Return the number before a known unit; None if there is no such number."""
-        for unit, factor in self.rule.units.items():
-            number = self._parsed(text.removesuffix(unit).rstrip()) if text.endswith(unit) else None
-            if number is not None:
-                return number * factor
-        return None
-
-    def _parsed(self, text: str) -> float | None:
-        mark = self.rule.decimal_mark
-        if are_thousands_apart(text):
-            text = re.sub(r"[^\d.,+-]", "", text)
-        found = _THOUSANDS.fullmatch(text) if self.rule.thousands else None
-        if found and found[2] != mark and found[3] in (None, mark):
-            text = found[1].replace(found[2], "") + text[found.end(1) :]
-        if mark == ",":
-            if "." in text:
-                return None
-            text = text.replace(",", ".")
-        return number_or_none(text)
-
     def _not_a_number(self, text: str) -> str:
         is_code = not (_GROUPED.fullmatch(text) or _DATE.fullmatch(text))
         if self._text_advice and is_code and number_or_none(text) is None:
@@ -356,11 +341,6 @@ def _error_cell(text: str) -> Wrong:
     """Return why an error of a spreadsheet, such as ``#DIV/0!``, cannot be used."""
     message = "an error of a spreadsheet's formula; correct it, or name it as a missing value: "
     return "error-cell", f"{message}--missing '{text}' (missing=)"
-
-
-def are_thousands_apart(text: str) -> bool:
-    """Return whether a text is a number with spaces or apostrophes between its thousands."""
-    return _APART.fullmatch(text) is not None
 
 
 def looks_like_a_value(text: str) -> bool:

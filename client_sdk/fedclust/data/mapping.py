@@ -55,6 +55,11 @@ Encoding = Annotated[Text, AfterValidator(_known_encoding)]
 Delimiter = Annotated[
     str, StringConstraints(min_length=1, max_length=1), AfterValidator(_usable_delimiter)
 ]
+_ONE_OR_MORE: Final = BeforeValidator(
+    lambda given: tuple(given) if isinstance(given, list | tuple) else (given,)
+)
+#: One number alone, or several.
+Numbers = Annotated[tuple[FiniteFloat, ...], _ONE_OR_MORE]
 #: A row of a spreadsheet or a line of a file, counted from 1.
 RowNumber = Annotated[int, Field(ge=1)]
 
@@ -81,8 +86,10 @@ class ColumnMap(Model):
     values : dict
         The number, in the unit here, of each text such as ``<5``, and of numbers that mean another
         one.
-    units : dict
-        What one of each unit that stands behind a number is, in the unit here: kg 1, lb 0.4536.
+    forms : dict
+        What the numbers in texts of a form mean, in the unit here; ``#`` is a number. ``#lb`` is
+        0.4536 x the number, ``<#`` 0.5 x it, ``#/#`` with ``[1, 0]`` the first one. A further
+        number is added; ``[]`` is a missing value.
     lacking : bool
         Whether this site lacks the feature, whatever its columns are called.
     person, time : str or None
@@ -101,7 +108,7 @@ class ColumnMap(Model):
     sentinels: tuple[FiniteFloat, ...] = ()
     missing: tuple[Text, ...] = ()
     values: dict[str, FiniteFloat] = Field(default_factory=dict)
-    units: dict[str, FiniteFloat] = Field(default_factory=dict)
+    forms: dict[str, Numbers] = Field(default_factory=dict)
     lacking: bool = False
     person: Text | None = None
     time: Text | None = None
@@ -139,11 +146,6 @@ class Format(Model):
     min_present: Share | None = None
 
 
-_ONE_OR_MORE: Final = BeforeValidator(
-    lambda given: tuple(given) if isinstance(given, list | tuple) else (given,)
-)
-
-
 class ColumnsFile(Format):
     """A mapping file: the format of the source, and its columns by feature.
 
@@ -165,9 +167,7 @@ class ReadOptions(Format):
 
     mapping: str | dict[str, Any] | None = None
     missing: Annotated[tuple[Text, ...], _ONE_OR_MORE] = ()
-    sentinels: dict[str, Annotated[tuple[FiniteFloat, ...], _ONE_OR_MORE]] = Field(
-        default_factory=dict
-    )
+    sentinels: dict[str, Numbers] = Field(default_factory=dict)
     sql_url_file: str | None = None
     out_of_core: bool = False
 
@@ -413,10 +413,19 @@ def _check_rule(rule: ColumnMap, feature: Feature, source: str) -> None:
         raise refuse("person and time are for a trajectory; the session asks one value a person")
     if rule.levels and feature.kind == "numeric":
         raise refuse("levels are for binary and categorical features")
-    if (rule.values or rule.units) and feature.kind != "numeric":
-        raise refuse("values and units are for numbers; codes of levels go into levels")
-    if not all(rule.units.values()):
-        raise refuse("a unit of 0 would lose the values")
+    if (rule.values or rule.forms) and feature.kind != "numeric":
+        raise refuse("values and forms are for numbers; codes of levels go into levels")
+    for form, weights in rule.forms.items():
+        n_numbers = form.count("#")
+        if not n_numbers:
+            raise refuse("a form has # in the place of each number; a text without is for values")
+        if len(weights) not in (0, n_numbers, n_numbers + 1):
+            raise refuse(
+                f"the form {form!r} has {n_numbers} numbers: give a factor for each, or [] if it "
+                "means a missing value"
+            )
+        if weights and not any(weights[:n_numbers]):
+            raise refuse("factors of 0 would lose the values")
     known_codes: dict[str, str | bool | int] = {}
     for code, value in rule.levels.items():
         if known_codes.setdefault(canonical_code(code), value) != value:

@@ -404,7 +404,7 @@ class RowSource:
             sentinels=frozenset(own.sentinels),
             decimal_mark=self.file.decimal,
             values={text.strip(): number for text, number in own.values.items()},
-            units={text.strip(): factor for text, factor in own.units.items()},
+            forms=own.forms,
             thousands=self.file.thousands,
         )
         # How a column was read first does not change: then codes are no way out.

@@ -10,6 +10,7 @@ from typing import Any, Final
 from fedclust.data import Dataset, Source, SqlQuery
 from fedclust.data.mapping import ColumnMap, ColumnsFile, as_dataset
 from fedclust.data.table import IdMap
+from fedclust.data.text_forms import meaning_text
 from fedclust.schema.display import first_few
 from fedclust.schema.feature import Feature, trajectories_of
 from fedclust.wire.codec import canonical_json, sha256
@@ -173,8 +174,8 @@ def _details(name: str, rule: ColumnMap) -> Iterator[str]:
     if rule.values:
         # All of them would be a list of cells; the hash covers them.
         yield first_few([f"{text!r} = {number:g}" for text, number in rule.values.items()], _MOST)
-    if rule.units:
-        yield "cells: " + ", ".join(f"1 {unit} = {factor:g}" for unit, factor in rule.units.items())
+    if rule.forms:
+        yield "texts: " + ", ".join(map(meaning_text, rule.forms, rule.forms.values()))
     if rule.levels:
         codes = (f"{code} = {'missing' if to == '' else to}" for code, to in rule.levels.items())
         yield f"codes: {', '.join(codes)}"
