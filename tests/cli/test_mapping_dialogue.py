@@ -13,6 +13,7 @@ from fedclust.cli.mapping_dialogue import ask_mapping
 from fedclust.data import Dataset, load
 from fedclust.data.suggest import MappingSuggestion, suggest_mapping
 from fedclust.schema.feature import Feature, Outcome, Trajectory
+from fedclust.site.data_sources import DataSources
 from fedclust.wire.errors import UsageError
 from support.command_line import CommandLine, Terminal, at_desk
 
@@ -646,13 +647,21 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     assert "columns.toml: the mapping\n" in desk.err
     home = next(line for line in desk.out.splitlines() if line.startswith("home "))
     assert home.split() == ["home", "Wohnform", "0.0%"]
-    # Its levels were the answers, and the next commands can be pasted.
+    # Its levels were the answers, and the rows are registered.
     assert "33.3%" not in desk.out
     assert "Nothing is left to do." in desk.out
-    ids = "--id-column visit --person-column patient"
-    added = f"next: fedclust data add heart --data t.csv {ids} --mapping columns.toml\n"
-    assert added in desk.out
+    assert "@heart: these rows with the mapping" in desk.err
+    assert "fedclust data add" not in desk.out
+    source = DataSources().get("heart")
+    assert (source.id_column, source.person_column) == ("visit", "patient")
+    assert source.reading.mapping == str(desk.place / "columns.toml")
     assert "columns.toml exists" in desk.ran("check", *given, "--ask", code=2).err
+    # Another table of this name is kept.
+    table.to_csv(desk.place / "u.csv", index=False)
+    given = (*given[:-1], str(desk.place / "u.csv"), "--write-mapping", "u.toml")
+    monkeypatch.setattr(sys, "stdin", Terminal("patient\nvisit\n\nWohnform\n1\n0\n"))
+    assert "next: fedclust data add heart --data u.csv" in desk.ran("check", *given, "--ask").out
+    assert DataSources().get("heart").data == str(desk.place / "t.csv")
 
 
 def test_a_factor_that_a_person_corrects_does_not_change_units_in_cells(

@@ -246,7 +246,11 @@ class Page:
         """Return a command as it can run here; AssertionError if it would change this machine."""
         # Nobody answers: what asks whether to go on is told yes, and other questions are left out.
         here = _ASKS.sub(r"fedclust \1 --yes", self.adapted(command))
-        here = re.sub(r"--ask$", "--write-mapping columns.toml", here, flags=re.MULTILINE)
+        asked = r"fedclust check (\S+) (.*)--ask$"
+        alone = r"fedclust check \1 \2--write-mapping columns.toml\n"
+        alone += r"fedclust data add \1 \2--mapping columns.toml --id-column visit "
+        alone += "--person-column mrn"
+        here = re.sub(asked, alone, here, flags=re.MULTILINE)
         inside = (str(self._outside), "/dev/")
         outside = [path for path in _PATHS.findall(here) if not path.startswith(inside)]
         assert not outside, f"{outside} are not the page's: see `Page.folder`, or skip this"

@@ -36,7 +36,7 @@ from fedclust.site.charges import Charges, open_text
 from fedclust.site.cohorts import CohortStore
 from fedclust.site.compute import accepted_plan
 from fedclust.site.consent import ConsentRequest
-from fedclust.site.data_sources import DataSource
+from fedclust.site.data_sources import MARK, DataSource, DataSources
 from fedclust.site.prepare import SiteRows
 from fedclust.site.session_run import SessionAnswers, info_of
 from fedclust.site.settings import read_settings
@@ -65,7 +65,7 @@ class _Asked(o.OptionGroup):
     replaced."""
     ask: bool = False
     """Suggest a mapping file, and ask about all that is uncertain before it is written: to
-    columns.toml, if --write-mapping names no other file."""
+    columns.toml, if --write-mapping names no other file. Then register the rows as @SESSION."""
     full: bool = False
     """Show first what you would consent to, with every field that leaves."""
 
@@ -179,7 +179,24 @@ def _suggested(
     return used
 
 
+def _registered(done: RowCheck) -> RowCheck:
+    """Register rows that are read as a person answered, under the session's name.
+
+    Not in the place of other rows: then the next command says how.
+    """
+    sources, name, source = DataSources(), done.body.name, done.source
+    known = sources.read().get(name)
+    registered = (source.given or source.data).startswith(MARK)
+    if registered or (known is not None and known.data != source.absolute().data):
+        return done
+    sources.add(name, source, replace=True)
+    show(err, f"{MARK}{name}: these rows with the mapping, for other commands")
+    return dataclasses.replace(done, source=sources.get(name))
+
+
 def _conclude(done: RowCheck, asked: _Asked) -> None:
+    if asked.ask and done.refused is None:
+        done = _registered(done)
     if o.wants_json():
         print_json(done.facts())
     elif done.read:

@@ -320,12 +320,12 @@ class RowCheck:
 
     def _show_next(self) -> None:
         """Show the commands that come next."""
-        data = self.source.given or self.source.data
+        data, first = self.source.given or self.source.data, "next:"
         if not data.startswith(MARK):
             show(out, f"next: fedclust data add {self.body.name} {as_options(self.source)}")
-            data = f"{MARK}{self.body.name}"
+            data, first = f"{MARK}{self.body.name}", "then:"
         if self.asked:
-            show(out, f"then: fedclust review {self.body.name} --data {data} --out review.html")
+            show(out, f"{first} fedclust review {self.body.name} --data {data} --out review.html")
             show(out, f"or:   fedclust participate {self.body.name} --data {data}")
 
     def _edits(self) -> Iterator[str]:
