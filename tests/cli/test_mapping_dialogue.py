@@ -529,7 +529,7 @@ def test_a_word_for_no_is_the_answer_of_enter(answer: Any, tmp_path: Path) -> No
     assert read(tmp_path, [home])[:, 0].tolist() == [0, 1, 0]
     died = Feature(name="died", kind="binary")
     _, said = answer(
-        "overleefd", "1", "0", features=[died], table=pd.DataFrame({"overleefd": ["nee", "ja"]})
+        "", "1", "0", features=[died], table=pd.DataFrame({"overleefd": ["nee", "ja"]})
     )
     assert '"nee" 1:' in said
 

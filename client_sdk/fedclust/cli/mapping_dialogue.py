@@ -359,7 +359,7 @@ class _Dialogue:
         if n_ids:
             self.person = person
             single = [name for name in named if not repeated[name][0]]
-            question = f"which column has an id of each row, or - to use {person}?"
+            question = "which column has an id of each row, or - if there is none?"
             question = f"{repeated_text(n_ids, n_rows)}; {question}"
             self.row = self._column(question, next(iter(single), "-")) or person
         found.set_ids(self.row, self.person)
@@ -369,21 +369,28 @@ class _Dialogue:
         """Ask for the column of each feature that no single name fits, or that is found wrongly."""
         found = self._found
         #: The column of each feature that is settled, None if there is none.
-        settled: dict[str, str | None] = {
-            name: of.match.column
-            for name, of in found.sections.items()
-            if of.match is not None and of.match.score > 1 and not of.match.others
-        }
-        if settled:
-            pairs = (
+        settled: dict[str, str | None] = {}
+        guessed = list[str]()
+        for said, score in (("Found by name", 2), ("Perhaps", 1)):
+            matches = {
+                name: of.match.column
+                for name, of in found.sections.items()
+                if of.match is not None and min(of.match.score, 2) == score and not of.match.others
+            }
+            if pairs := [
                 f"{_called(found.sections[name].feature)} = {as_toml(column)}"
                 + _conversion(found.sections[name])
-                for name, column in settled.items()
-            )
-            _say(f"Found by name: {', '.join(pairs)}")
-            for name in self._wrong_ones(settled):
-                del settled[name]
-                found.sections[name].match = None  # no answer to be taken by Enter
+                for name, column in matches.items()
+            ]:
+                _say(f"{said}: {', '.join(pairs)}")
+            settled |= matches
+            guessed = [*matches]
+        for name in self._wrong_ones(settled) if settled else ():
+            del settled[name]
+            found.sections[name].match = None  # no answer to be taken by Enter
+        for name in guessed:
+            if name in settled:
+                self._choose(name, settled)
         open_ones = [name for name in found.sections if name not in settled]
         if open_ones and not self._listed:
             self._list_columns({*settled.values()})
@@ -562,7 +569,10 @@ class _Dialogue:
         }
         known |= dict.fromkeys(missing, "-")
         asked -= {*missing}
-        many = f"{_heading(section)} has {len(asked)} codes: is it the right column?"
+        rarer = len({*point.counts} - {*asked, *known, *levels})
+        many = f"{_heading(section)} has {len(asked) + rarer} codes"
+        many += f", of which the commonest {len(asked)} are asked" * (rarer > 0)
+        many += ": is it the right column?"
         if len(asked) > _MOST_ASKED and not _confirmed(many, True):
             return point
         meant = f"1 ({_meaning(feature)}), 0"

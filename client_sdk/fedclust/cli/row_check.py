@@ -240,8 +240,10 @@ class RowCheck:
             columns = [dataclasses.replace(each, unit="") for each in columns]
         headings = ["feature", "column here", "", "missing", "least", "mean", "most"]
         rules = self.source.reading.resolved().features
-        rows = (_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns)
-        show_table(headings, rows, right=3)
+        rows = [_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns]
+        for cells in (headings, *rows):
+            del cells[1 : 1 + brief]
+        show_table(headings, rows, right=3 - brief)
         for line in texts:
             text, *lines = line.split("\n")
             show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
