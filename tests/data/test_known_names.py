@@ -50,7 +50,7 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
         ("alp", "FA", 0),
         ("chol", "creatinine", 0),
         ("statin", "Statinunverträglichkeit", 1),
-        ("creatinine", "Kreatinin-Clearance", 1),
+        ("creatinine", "Kreatinin-Clearance", 0),
         ("albumin", "Albumin/Kreatinin-Ratio", 1),
         ("diabetes", "T2DM", 1),
         ("los", "LOS ICU", 1),
@@ -117,6 +117,7 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
         ("temp", "Temperatura (ºC)", "°C", (1.0, 0.0)),
         ("ascorbate", "Vitamin (C) [mg/dl]", "mg/l", (10.0, 0.0)),
         ("wbc", "GB (x10^3/µL)", "10^9/l", (1.0, 0.0)),
+        ("testosterone", "Testosteron ng/dl", "nmol/l", (0.03467166, 0.0)),
         ("egfr", "DFG (mL/min/1,73 m²)", "ml/min/1.73m2", (1.0, 0.0)),
     ],
 )
@@ -138,7 +139,17 @@ transfusion: Bloedtransfusie; living_situation: Wohnsituation; smoking: Nikotin
 marital_status: Burgerlijke staat; education: Niveau d'études; pack_years: Paquets-année
 vascular_access: Gefäßzugang; primary_disease: Grunderkrankung; side: Seite; falls: Stürze
 ward: Abteilung; relapse: Rezidiv; readmission_30: Heropname 30 dagen
-complications: Powikłania; reoperation: Reintervención; diabetes: Comorbidity: diabetes"""
+complications: Powikłania; reoperation: Reintervención; diabetes: Comorbidity: diabetes
+haq: HAQ-DI; tsat: Transferrinsättigung %; ggt: γ-GT [U/l]; alp: Phosphatases alcalines (UI/L)
+esr: BSG 1h (mm); free_t4: freies T4; pregnancy: Gravidität; mmse: MMST
+crcl: Clairance de la créatinine; residual_diuresis: Restdiurese (ml/d); saps_ii: IGS II
+ionized_calcium: Ca ionizzato; waist: Perímetro abdominal; handgrip: Fuerza de prensión (kg)
+dry_weight: Trockengewicht (kg); fev1_pred: VEF1 % previsto; fev1_fvc: Tiffeneau (%)
+six_mwd: TM6 (m); spap: PAPsyst (mmHg); mrs_90: Rankin 90 Tage; premorbid_mrs: Rankin previo
+barthel_discharge: Barthel bei Entlassung; child_pugh: Child-Pugh-Stadium; ocm_ktv: Kt/V OCM
+age_at_diagnosis: Edad al diagnóstico; dialysis_vintage: Tiempo en diálisis (meses)
+uacr: Albumin/Kreatinin-Quotient [mg/g]; disease_duration: Krankheitsdauer [J.]
+icu_days: Días en UCI; op_time: Operatieduur"""
 #: Pairs of names that are near and may differ.
 _NEAR = """
 mi: Z.n. Herzinfarkt; stroke: TIA; stroke: Stroke/TIA; cancer: Metastasen; diabetes: GDM
@@ -146,10 +157,14 @@ hypertension: Pulmonale Hypertonie; ckd: Akutes Nierenversagen; alcohol: Alkohol
 insulin: Insulintherapie; steroids: inhalative Steroide; anticoagulation: Antiaggregante
 antiplatelet: DAPT; doac: VKA; aspirin: ASA; ace_inhibitor: ACEi/ARB; ventilated: NIV
 died: Krankenhausmortalität; died: Cause of death; falls: Anzahl Stürze; smoker: ancien fumeur
-education: Years of education; dbp: PAD; diabetes: Family history of diabetes; falls: Fallnr"""
+education: Years of education; dbp: PAD; diabetes: Family history of diabetes; falls: Fallnr
+ocm_ktv: spKt/V; ektv: Kt/V; barthel_discharge: Barthel bei Aufnahme; barthel: Barthel Entlassung
+sbp: SBP post; weight: Trockengewicht; fev1: FEV1 post; dlco: KCO; ft4: T4; calcium: Ca ionisiert
+post_void_residual: Restdiurese; age: Alter bei Diagnose; pain_nrs: NRS 2002; hads_a: HADS-D
+asa_class: ASA; los: ICU LOS; pci: ICP; chemotherapy: QT"""
 
 
-def test_traits_and_what_is_near_them() -> None:
+def test_names_of_many_specialties_and_what_is_near_them() -> None:
     traits = [each.split(": ", 1) for each in _TRAITS.strip().replace("\n", "; ").split("; ")]
     pairs = [(feature, header) for feature, headers in traits for header in headers.split(", ")]
     assert [pair for pair in pairs if likeness(*pair) < 2] == []
