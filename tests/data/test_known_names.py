@@ -75,6 +75,9 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
         ("mrs_discharge", "mRS alta", 2),
         ("mrs_discharge", "mRS prévio", 0),
         ("mrs", "mRS bei Entl.", 1),
+        # A square metre is no time.
+        ("bmi_12m", "BMI kg/m2", 1),
+        ("egfr", "DFG ml/min/1,73 m²", 2),
     ],
 )
 def test_how_well_a_header_fits(feature: str, header: str, score: int) -> None:

@@ -73,7 +73,7 @@ _MALE_WITH_MUJER: Final = {"h", "hombre", "v", "varon"}
 _BRACKETS: Final = re.compile(r"[\(\[{]([^)\]}]*)[)\]}]")
 _LAST_UNIT: Final = re.compile(
     r"(?:(?:\s+in)?[\s_,;:-]+|(?=%))"
-    r"([^\s_,;:-]*/[^\s_,;:-]+|(?:[^\W\d_]+|°[FCK])(?:(?:_?per_?|_)(?i:[dm]?l))?|%)$"
+    r"([^\s_,;:-]*/(?:1[.,]73 ?)?[^\s_,;:-]+|(?:[^\W\d_]+|°[FCK])(?:(?:_?per_?|_)(?i:[dm]?l))?|%)$"
 )
 _COUNT: Final = re.compile(r"(number|count|times)\b")
 _UNITS: Final = {word: min(units) for word, units in _by_word("units").items()}
@@ -87,8 +87,12 @@ _TWO_UNITS: Final = re.compile(
 )
 
 
+#: Where it is certain: m2 may be the second month.
+_SQUARE_METRE: Final = re.compile(r"/ ?(1[.,]73 ?)?m\^?[2²]|m²", re.IGNORECASE)
+
+
 def _parts(name: str) -> tuple[str, ...]:
-    apart = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", " ", name)  # not mRS
+    apart = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", " ", _SQUARE_METRE.sub(" ", name))  # not mRS
     return tuple(re.findall(r"[^\W_]+", folded(apart)))
 
 
