@@ -75,7 +75,11 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
         ("mrs_discharge", "mRS alta", 2),
         ("mrs_discharge", "mRS prévio", 0),
         ("mrs", "mRS bei Entl.", 1),
-        # A square metre is no time.
+        # A number of a name is no time, and neither is a square metre.
+        ("phq_9_12m", "PHQ-9 12 Monate", 3),
+        ("il6", "Interleukin-6", 2),
+        ("ca_199", "CA 19-9 1 year", 1),
+        ("vitamin_d", "25-OH vitamin D", 2),
         ("bmi_12m", "BMI kg/m2", 1),
         ("egfr", "DFG ml/min/1,73 m²", 2),
     ],

@@ -101,10 +101,19 @@ _SPAN: Final = re.compile(r"([^\W\d_]{3,})?(\d{1,4})([^\W\d_]*)")
 _SPAN_AFTER: Final = re.compile(r"([^\W\d_]+)(\d{1,4})")
 
 
+def _in_known_name(parts: tuple[str, ...], i: int) -> bool:
+    """Return whether a number is part of a name, as in PHQ-9; T 3 in a name may be a time."""
+    starts, ends = range(max(0, i - 5), i + 1), range(i + 1, min(i + 6, len(parts)) + 1)
+    runs = {"".join(parts[j:k]) for j in starts for k in ends if k > j + 1}
+    return any(f"{run}{mark}" in _MEASURED for run in runs if len(run) > 2 for mark in ("", "?"))
+
+
 @functools.lru_cache(4096)
 def _without_span(parts: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[int]]:
     """Return the words of a name without a span of time, and how many days it may have."""
     for i, part in enumerate(parts):
+        if part.isalpha() or _in_known_name(parts, i):
+            continue
         following = parts[i + 1] if i + 1 < len(parts) else ""
         if part.isdecimal() and len(part) < 5:
             named = following in _SPANS
