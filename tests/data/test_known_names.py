@@ -148,11 +148,11 @@ vascular_access: Gefäßzugang; primary_disease: Grunderkrankung; side: Seite; f
 ward: Abteilung; relapse: Rezidiv; readmission_30: Heropname 30 dagen
 complications: Powikłania; reoperation: Reintervención; diabetes: Comorbidity: diabetes
 haq: HAQ-DI; tsat: Transferrinsättigung %; ggt: γ-GT [U/l]; alp: Phosphatases alcalines (UI/L)
-esr: BSG 1h (mm); free_t4: freies T4; pregnancy: Gravidität; mmse: MMST
+esr: BSG 1h (mm); free_t4: freies T4; pregnancy: Gravidität; mmse: MMST; mrs_90: Rankin 90 Tage
 crcl: Clairance de la créatinine; residual_diuresis: Restdiurese (ml/d); saps_ii: IGS II
 ionized_calcium: Ca ionizzato; waist: Perímetro abdominal; handgrip: Fuerza de prensión (kg)
-dry_weight: Trockengewicht (kg); fev1_pred: VEF1 % previsto; fev1_fvc: Tiffeneau (%)
-six_mwd: TM6 (m); spap: PAPsyst (mmHg); mrs_90: Rankin 90 Tage; premorbid_mrs: Rankin previo
+dry_weight: Trockengewicht (kg), Poids sec; fev1_pred: VEF1 % previsto
+fev1_fvc: Tiffeneau (%); six_mwd: TM6 (m); spap: PAPsyst (mmHg); premorbid_mrs: Rankin previo
 barthel_discharge: Barthel bei Entlassung; child_pugh: Child-Pugh-Stadium; ocm_ktv: Kt/V OCM
 age_at_diagnosis: Edad al diagnóstico; dialysis_vintage: Tiempo en diálisis (meses)
 uacr: Albumin/Kreatinin-Quotient [mg/g]; disease_duration: Krankheitsdauer [J.]

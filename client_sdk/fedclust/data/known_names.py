@@ -430,7 +430,8 @@ def split_unit(header: str) -> tuple[str, str]:
     """
     said = [found.strip() for found in _BRACKETS.findall(header)]
     plain = _BRACKETS.sub(" ", header).strip()
-    last = _LAST_UNIT.search(plain)
+    named = "".join(_parts(plain)) in _HEADERS["without_unit"]
+    last = None if named else _LAST_UNIT.search(plain)
     if not any(map(is_unit, said)) and last and says_unit(last[1]):
         # As in HbA1c 12 months, it says when.
         span = _dimension(last[1]) == "time" and plain[: last.start()][-1:].isdecimal()
