@@ -75,6 +75,11 @@ def test_a_word_that_is_sure_means_one_thing(part: str) -> None:
         ("mrs_discharge", "mRS alta", 2),
         ("mrs_discharge", "mRS prévio", 0),
         ("mrs", "mRS bei Entl.", 1),
+        ("prior_crp", "CRP post", 0),
+        ("weight_before", "Gewicht vor", 1),
+        ("death_30", "Tod nach 30 Tagen", 2),
+        ("prior_mi", "Z. n. Herzinfarkt", 2),
+        ("prior_stroke", "Antécédents AVC", 2),
         # A number of a name is no time, and neither is a square metre.
         ("phq_9_12m", "PHQ-9 12 Monate", 3),
         ("il6", "Interleukin-6", 2),

@@ -90,10 +90,13 @@ _TWO_UNITS: Final = re.compile(
 #: Where it is certain: m2 may be the second month.
 _SQUARE_METRE: Final = re.compile(r"/ ?(1[.,]73 ?)?m\^?[2²]|m²", re.IGNORECASE)
 
+#: Of what was before: Zustand nach, status post, history of.
+_STATE: Final = re.compile(r"\b(z\. ?n\.|zustand nach\b|st\.? ?p\.|(status post|s/p|h/o)\b)")
+
 
 def _parts(name: str) -> tuple[str, ...]:
     apart = re.sub(r"(?<=[a-z]{2})(?=[A-Z])", " ", _SQUARE_METRE.sub(" ", name))  # not mRS
-    return tuple(re.findall(r"[^\W_]+", folded(apart)))
+    return tuple(re.findall(r"[^\W_]+", _STATE.sub("previous ", folded(apart))))
 
 
 #: A number of days and the like in one word, such as ``28d``, ``mort28d`` and ``d28``.
@@ -116,13 +119,11 @@ def _without_span(parts: tuple[str, ...]) -> tuple[tuple[str, ...], frozenset[in
             continue
         following = parts[i + 1] if i + 1 < len(parts) else ""
         if part.isdecimal() and len(part) < 5:
-            named = following in _SPANS
-            units = _SPANS[following] if named else frozenset({1})
-            return parts[:i] + parts[i + 1 + named :], frozenset(int(part) * n for n in units)
+            days = frozenset(int(part) * n for n in _SPANS.get(following, {1}))
+            return parts[:i] + parts[i + 1 + (following in _SPANS) :], days
         if (found := _SPAN.fullmatch(part)) and found[3] in _SPANS:
-            rest = (found[1],) if found[1] else ()
             days = frozenset(int(found[2]) * n for n in _SPANS[found[3]])
-            return parts[:i] + rest + parts[i + 1 :], days
+            return (*parts[:i], *filter(None, [found[1]]), *parts[i + 1 :]), days
         if (found := _SPAN_AFTER.fullmatch(part)) and found[1] in _SPANS and i > 0:
             days = frozenset(int(found[2]) * n for n in _SPANS[found[1]])
             return parts[:i] + parts[i + 1 :], days
@@ -319,6 +320,16 @@ def has_other_span(feature: str, header: str) -> bool:
     return all(spans) and not _same_span(*spans)
 
 
+def _moments(parts: tuple[str, ...]) -> set[str]:
+    """Return when a name says that something is measured; what is known by all of it says nothing.
+
+    Of an event after 30 days it is within them.
+    """
+    known, (_, span) = "".join(parts) in _MEASURED, _without_span(parts)
+    said = {_MOMENTS[each] for each in parts if each in _MOMENTS and not known}
+    return said - {"after"} if span else said
+
+
 def likeness(feature: str, header: str) -> int:
     """Return how well a header fits a feature's name.
 
@@ -331,8 +342,8 @@ def likeness(feature: str, header: str) -> int:
     if "".join(own) in ("".join(other), "".join(_parts(header))):
         return 3
     (rest, span), (rest_here, span_here) = map(_without_span, (own, _parts(header)))
-    moments, moments_here = ({_MOMENTS.get(each) for each in of} - {None} for of in (own, other))
-    if has_other_span(feature, header) or (moments and moments_here and moments != moments_here):
+    moments, moments_here = _moments(own), _moments(other)
+    if has_other_span(feature, header) or (moments and moments_here and not moments & moments_here):
         return 0
     if span and span_here and rest == rest_here:
         return 3
