@@ -116,7 +116,8 @@ def test_what_a_name_and_a_unit_say_of_codes() -> None:
     smoking = {"Ex-Raucher": "former", "non-fumeur": "never", "w przeszłości": "former"}
     smoking |= {"fumeur actif": "current", "ja": None, "não fumador": "never"}
     smoking |= {"Före detta rökare": "former", "fumeur sevré": "former"}
-    smoking |= {"current non-smoker": None, "nie mehr": None}
+    smoking |= {"current non-smoker": None, "nie mehr": None, "Z.n. 2012": "former"}
+    smoking |= {"ex seit 2010": "former", "arrêté en 03/2015": "former", "nie seit 2010": None}
     assert {code: status_of(code) for code in smoking} == smoking
 
 

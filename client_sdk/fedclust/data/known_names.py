@@ -61,6 +61,8 @@ _MOMENTS: Final = {word: min(keys) for word, keys in _by_word("moments").items()
     moment: moment for moment in _WORDS["moments"]
 }
 _UNMEASURED: Final = _HEADERS["filler"] | _MOMENTS.keys()
+#: A year or a date at the end of a code, as in "ex seit 2010".
+_DATED: Final = re.compile(rf"( ({'|'.join(_HEADERS['since'])}))*( \d\d?)* (19|20)\d\d( \d\d?)*$")
 _SPANS: Final = {word: frozenset(map(int, days)) for word, days in _by_word("spans").items()}
 _CODES: Final = {word: min(keys) for word, keys in _by_word("codes").items()}
 _FATES: Final = {word: int("dead" in keys) for word, keys in _by_word("fates").items()}
@@ -214,7 +216,9 @@ def meanings_of(codes: Collection[str], header: str = "") -> dict[str, str | Non
 
 def status_of(code: str) -> str | None:
     """Return "never", "former" or "current" for a code that certainly means this."""
-    parts = _parts(code)
+    if dated := _DATED.search(" ".join(parts := _parts(code))):
+        found = status_of(dated.string[: dated.start()])
+        return found if found != "never" else None  # a non-smoker since 2010 may have smoked
     if found := _STATUSES.get("".join(parts)):
         return found
     # As "não fumador", "före detta rökare" and "fumeur sevré".
