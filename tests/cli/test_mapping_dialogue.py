@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -352,6 +353,30 @@ def test_days_and_hours_are_added_and_other_words_are_asked(answer: Any, tmp_pat
     assert read(tmp_path, [wait])[:, 0].tolist() == [30, 65, 7, 20]
 
 
+def test_times_of_a_workbook_are_read_next_month_too(answer: Any, tmp_path: Path) -> None:
+    wait = Feature(name="wait", unit="hours", lower=0, upper=500)
+    hours = [30.5, 8.75, 50.25, 27, 61.1, 9.25, 33.5, 71.2, 49.5, 25.75, 10.5, 11, 26.4, 33.9, 72.5]
+    times = [str(timedelta(hours=each)) for each in hours]
+    correction = f'"{times[0]}" = 31, "{times[3]}" = -'
+    answer("", "", "wait", "", features=[wait], table=pd.DataFrame({"wait": times}))
+    for values in (hours, [7.5, 28.25, 90]):
+        table = pd.DataFrame({"wait": [str(timedelta(hours=each)) for each in values]})
+        table.to_csv(tmp_path / "table.csv", index=False)
+        np.testing.assert_allclose(read(tmp_path, [wait])[:, 0], values, rtol=1e-5)
+    # A text with a comma can be corrected.
+    answer("", "wait", correction, "", features=[wait], table=pd.DataFrame({"wait": times}))
+    expected = [31, 8.75, 50.25, np.nan, *hours[4:]]
+    np.testing.assert_allclose(read(tmp_path, [wait])[:, 0], expected, rtol=1e-5)
+
+
+def test_a_number_among_scores_is_no_missing_code(answer: Any, tmp_path: Path) -> None:
+    delirium = Feature(name="delirium", kind="binary", unit="1 = 4AT of 4 or more")
+    scores = [0, 9, 1, 2, 4, 12, 4, 0]
+    _, said = answer("", "4", "", features=[delirium], table=pd.DataFrame({"delirium": scores}))
+    assert "missing" not in said.partition("delirium = ")[2]
+    assert read(tmp_path, [delirium])[:, 0].tolist() == [0, 1, 0, 0, 1, 1, 1, 0]
+
+
 def test_words_behind_a_time_are_asked_only_if_they_may_be_its_unit(
     answer: Any, tmp_path: Path
 ) -> None:
@@ -403,7 +428,7 @@ def test_what_a_meter_shows_beyond_its_range_is_asked(answer: Any, tmp_path: Pat
     glucose = Feature(name="glucose", unit="mg/dl", lower=10, upper=900)
     table = pd.DataFrame({"glucose": [*range(80, 130), "HI", "clotted"]})
     _, said = answer("", "600", "", features=[glucose], table=table)
-    assert '"HI" (1) means which number' in said
+    assert '"HI" (1) is missing (-), or which number?' in said
     np.testing.assert_array_equal(read(tmp_path, [glucose])[-2:, 0], [600, np.nan])
 
 
@@ -646,7 +671,7 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     desk.ran("check", *given, "--ask")
     assert "columns.toml: the mapping\n" in desk.err
     home = next(line for line in desk.out.splitlines() if line.startswith("home "))
-    assert home.split() == ["home", "Wohnform", "0.0%"]
+    assert home.split() == ["home", "0.0%"]
     # Its levels were the answers, and the rows are registered.
     assert "33.3%" not in desk.out
     assert "Nothing is left to do." in desk.out

@@ -361,7 +361,7 @@ NYHA = Feature(name="nyha", kind="categorical", levels=("I", "II", "III", "IV"))
             {"smoker": [1, ""], "x": ["a", "b"]},
             'only "1" is there: do the others mean that there is no value?',
         ),
-        (AGE, {"weight": [70, 80], "name": ["A", "B"]}, 'may it be "weight"?'),
+        (AGE, {"w": [70, 80], "name": ["A", "B"]}, 'may it be "w"?'),
         (SMOKER, {"Smoker__(0=yes)": [0, 1]}, 'its header says "0=yes", too'),
         (SMOKER, {"Smoker__(former)": [0, 1]}, 'its header says "former", too'),
         (SMOKER, {"Nichtraucher": ["ja", "nein"]}, '"Nichtraucher" may say the opposite of it'),
@@ -916,9 +916,21 @@ def test_a_row_of_units_below_the_header_of_a_csv_file_is_part_of_it(tmp_path: P
         {"Alter": ["Jahre", 40, 50], "Krea": ["µmol/l", 190, 199], "pain": ["", "none", "typical"]},
     )(tmp_path)
     found = suggest_mapping([AGE, CREATININE, PAIN], path)
-    assert found.still_open == ("the header has two rows or gaps; are these the columns' names?",)
+    names = '"Alter [Jahre]", "Krea [µmol/l]", "pain"'
+    said = f"the header has two rows or gaps: are the columns' names {names}?"
+    assert found.still_open == (said,)
     read = read_with(found, path, [AGE, CREATININE])
     np.testing.assert_allclose(read, [[40, 190 * 0.01131], [50, 199 * 0.01131]], rtol=1e-3)
+
+
+def test_a_name_in_a_cell_that_is_merged_with_the_one_above_is_kept(tmp_path: Path) -> None:
+    rows = [["Export", "", ""], ["Patient", "", "Remark"], ["Alter", "Taille (cm)", ""]]
+    rows += [[40 + i, 150 + i, "a"] for i in range(12)]
+    pd.DataFrame(rows).to_excel(tmp_path / "t.xlsx", index=False, header=False)
+    waist = Feature(name="waist", unit="cm", lower=50, upper=200)
+    found = suggest_mapping([AGE, waist], tmp_path / "t.xlsx")
+    assert "Remark" in found.table.header
+    assert found.sections["waist"].match is None, "a height is no waist, whatever its values are"
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,7 @@
 """What the numbers in texts of one form mean."""
 
+from datetime import date, time, timedelta
+
 import numpy as np
 import pytest
 
@@ -73,6 +75,14 @@ def test_a_sentinel_counts_before_a_value_and_behind_a_form() -> None:
         decoded = Decoder(rule, textual=True)(cells)
         np.testing.assert_array_equal(decoded.values, [np.nan, np.nan, 4])
     assert np.isnan(Decoder(rule, textual=True)(np.array([99.0])).values[0])
+
+
+def test_a_time_of_a_workbook_has_a_form() -> None:
+    forms = {"#day,#:#:#": (24.0, 1.0, 1 / 60, 0.0), "#:#:#": (1.0, 1 / 60, 0.0)}
+    cells = [timedelta(hours=28.25), time(10, 30), date(2026, 1, 1)]
+    decoded = Decoder(ColumnRule(False, forms=forms), textual=True)(cells)
+    np.testing.assert_allclose(decoded.values, [28.25, 10.5, np.nan])
+    assert [rule for rule, _ in decoded.wrong] == ["not-a-number"]
 
 
 def test_a_form_is_said_in_words() -> None:

@@ -98,9 +98,8 @@ def ask_mapping(
         The file is written in another way, which only options can say.
     """
     _say(
-        "Enter takes the answer in [brackets]; - stands for a missing value, or for no column; "
-        "letters that only one level has are enough. "
-        "Ctrl-C ends the questions; the mapping file then marks what is still open."
+        "Enter takes the answer in [brackets]; - means a missing value, or no column; the first "
+        "letters of a level are enough. Ctrl-C ends the questions, and the file marks the rest."
     )
     dialogue = _Dialogue(found, row, person)
     with contextlib.suppress(typer.Abort):
@@ -160,7 +159,8 @@ def _typed(text: str) -> str:
     if not found:
         return ""
     month, day = int(found[1]), int(found[2])
-    return f" (a date, typed perhaps as {month}/{day} or {day}/{month})"
+    or_so = f" or {day}/{month}" if day != month else ""
+    return f" (a date, typed perhaps as {month}/{day}{or_so})"
 
 
 def _number(answer: str) -> float | None:
@@ -251,10 +251,20 @@ def _is_short_for(one: str, other: str) -> bool:
 
 
 def _has_remark(code: str, other: str) -> bool:
-    """Return whether a code is another one with a remark: yes, insulin; not "yes, not worn"."""
-    remark = re.split("[, (]+", folded(code).removeprefix(folded(other)))
-    behind = folded(code).startswith((f"{folded(other)}, ", f"{folded(other)} ("))
-    return behind and not any(map(may_mean_no, remark))
+    """Return whether a code is another one with a remark: yes, insulin; not "yes, not worn".
+
+    Or with an amount, as in aspirin 75.
+    """
+    rest = folded(code).removeprefix(folded(other))
+    remark = rest.startswith((", ", " (")) or re.fullmatch(r" \d+(?:[.,]\d+)? ?[a-z%/]*", rest)
+    behind = rest != folded(code) and bool(remark)
+    return behind and not any(map(may_mean_no, re.split("[, (]+", rest)))
+
+
+def _without_words(code: str, column: str) -> str:
+    """Return a code without the words of its column's name, such as 2 of ASA 2."""
+    said = {*folded(column).split()}
+    return " ".join(word for word in folded(code).split() if word not in said)
 
 
 def _level(feature: Feature, answer: str) -> str:
@@ -358,10 +368,14 @@ class _Dialogue:
         self.row = person
         if n_ids:
             self.person = person
-            single = [name for name in named if not repeated[name][0]]
+            _say(
+                f"{repeated_text(n_ids, n_rows)}: those of one id count as one person, with the "
+                "mean of its numbers and the commonest of its codes. To count one row alone, "
+                "leave the others out of the table first."
+            )
             question = "which column has an id of each row, or - if there is none?"
-            question = f"{repeated_text(n_ids, n_rows)}; {question}"
-            self.row = self._column(question, next(iter(single), "-")) or person
+            single = next((name for name in named if not repeated[name][0]), None)
+            self.row = (self._column(question, single) if single else None) or person
         found.set_ids(self.row, self.person)
         found.guess()
 
@@ -512,7 +526,10 @@ class _Dialogue:
                 text = f"{_heading(section)}: {as_toml(first)}{_typed(first)}{more} ({n})"
                 none = f"- if {'none of them has one' if more else 'none'}"
                 default = _proposed(first, section.feature, apart=self._marks_thousands)
-                answer = _asked(f"{text} means which number{unit}, or {none}", _number, default)
+                question = f"{text} means which number{unit}, or {none}"
+                if not _NUMBER.search(first) and default is None:
+                    question = f"{text} is missing (-), or which number{unit}?"
+                answer = _asked(question, _number, default)
                 # The others are read as the answer reads the first, and are shown afterwards.
                 same: Mapping[str, float | None] = dict.fromkeys(texts)
                 if answer is not None:
@@ -702,6 +719,7 @@ def _ask_codes(
             if _is_short_for(codes[0], of)
             # A further diagnosis may be another level.
             or (feature.kind == "binary" and _has_remark(codes[0], of))
+            or _without_words(codes[0], column) == folded(of)
         )
         default = likely.get(codes[0]) or _level_of_rank(codes[0], names) or next(begun, None)
         default = default or _level_begun(codes[0], names) or ("-" if codes[0] in gone else None)
@@ -787,7 +805,10 @@ def _ask_changes(texts: Collection[str], read: Callable[[str], Any]) -> dict[str
 
     def change(answer: str) -> dict[str, Any]:
         changed: dict[str, Any] = {}
-        for each in re.split(r"[,;] ", answer) if answer != "none" else ():
+        # A text in quotes may have commas.
+        for each in re.findall(
+            r'(?:"[^"]*"|[^",;]|[,;](?! ))+', answer if answer != "none" else ""
+        ):
             text, _, value = (part.strip().strip('"') for part in each.rpartition("="))
             if text not in texts:
                 raise typer.BadParameter('write texts as they are shown: "<5" = 2.5, no = -')

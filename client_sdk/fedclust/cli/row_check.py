@@ -27,6 +27,7 @@ from fedclust.data.advice import (
     with_counts,
 )
 from fedclust.data.chunks import MISSING
+from fedclust.data.column_match import CountedTable
 from fedclust.data.column_points import find_texts
 from fedclust.data.known_names import (
     folded,
@@ -50,6 +51,7 @@ from fedclust.data.profile import (
     profile,
 )
 from fedclust.data.row_warnings import NO_VALUE
+from fedclust.data.sources import open_reader
 from fedclust.data.table import likely_ids, read_text_column
 from fedclust.data.table_figures import HEADINGS, TableFigures
 from fedclust.protection.recognition import Recognition
@@ -235,7 +237,7 @@ class RowCheck:
         show(out, f"{found.source}: {self.matched}{read}", "bold")
         # While the mapping file is edited, only what is open: the last check shows every column.
         columns = [each for each in found.columns if not self.to_edit or each.state != "ok"]
-        texts = _brief_lines(columns) if brief else itertools.chain(*map(_column_lines, columns))
+        texts = itertools.chain(*map(_brief_lines if brief else _column_lines, columns))
         if brief:
             columns = [dataclasses.replace(each, unit="") for each in columns]
         headings = ["feature", "column here", "", "missing", "least", "mean", "most"]
@@ -497,10 +499,14 @@ def _with_codes(column: ColumnProfile, data: Dataset, n_rows: int) -> ColumnProf
     asked = refused or (column.kind == "binary" and (column.state == "refused" or column.unknown))
     if not asked or column.column is None:
         return column
-    cells = read_text_column(data, column.column)
-    codes = find_texts(cells, data.options.resolved(), column.feature)
+    file = data.options.resolved()
+    reader = open_reader(data, file)
+    table = CountedTable(reader.header, {}, file, reader.textual)
+    table.read(reader, [column.column])
+    cells = [*map(str, table.given(column.column).elements())]
+    codes = find_texts(cells, file, column.feature)
     if column.kind == "binary":
-        own = data.options.resolved().features.get(column.feature, ColumnMap())
+        own = file.features.get(column.feature, ColumnMap())
         read = {*MISSING, *map(str.casefold, (*own.levels, *own.missing))}
         codes = Counter(code for code in map(canonical_code, cells) if code.casefold() not in read)
         others = {code for code in codes if code.isdecimal() and not looks_missing(code)}
@@ -622,18 +628,10 @@ def _column_row(column: ColumnProfile, rule: ColumnMap) -> list[str]:
     return [*cells, f"{column.missing:.1%}{is_open}", *shown]
 
 
-def _brief_lines(columns: Sequence[ColumnProfile]) -> Iterator[str]:
-    """Yield what is said of the columns that are there, and how many rows have each level."""
-    there = [each for each in columns if each.column is not None and each.state != "refused"]
-    for each in there:
-        yield from (f"{each.feature}: {text}" for text in each.says)
-    counts = (
-        f"{each.feature} {', '.join(f'{level}: {n}' for level, n in each.levels.items())}"
-        for each in there
-        if each.kind in ("binary", "categorical")
-    )
-    if said := "; ".join(counts):
-        yield f"rows: {said}"
+def _brief_lines(column: ColumnProfile) -> Iterator[str]:
+    """Yield what is said of a column that is there."""
+    if column.column is not None and column.state != "refused":
+        yield from (f"{column.feature}: {text}" for text in column.says)
 
 
 def _far_text(found: RowsFarOut) -> str:

@@ -22,6 +22,7 @@ from fedclust.data.known_names import (
     fits_value,
     folded,
     has_other_span,
+    is_another,
     is_birth,
     is_death,
     is_sex,
@@ -232,6 +233,10 @@ def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[st
     cells = [[*row, *[None] * (width - len(row))][:width] for _, row in rows]
     texts = [[*map(cell_name, row)] for row in cells]
     names, gaps = texts[top], False
+    if top and isinstance(reader, ExcelReader) and sum(map(bool, texts[top - 1])) > 1:
+        # A name may stand in a cell that is merged with the one above.
+        names = [a or b for a, b in zip(names, texts[top - 1], strict=True)]
+        gaps = names != texts[top]
     if top:
         first, end = rows[0][0], rows[top][0]
         above = f"{unit}s {first} to {end - 1} are" if end - first > 1 else f"{unit} {first} is"
@@ -244,7 +249,7 @@ def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[st
         elif isinstance(reader, ExcelReader) and any(b > a == "" for a, b in pairs):
             names, last = [b or a for a, b in pairs], top + 1
     if isinstance(reader, ExcelReader):
-        gaps = any(
+        gaps = gaps or any(
             not name and not all(is_blank(row[place]) for row in cells[last + 1 :])
             for place, name in enumerate(names)
         )
@@ -254,7 +259,8 @@ def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[st
             letters = (f"{UNNAMED}{get_column_letter(place + 1)}" for place in range(width))
             names = [a or b for a, b in zip(names, letters, strict=True)]
     if last > top or gaps:
-        notes.append("the header has two rows or gaps; are these the columns' names?")
+        said = list_names([*map(as_toml, names)])
+        notes.append(f"the header has two rows or gaps: are the columns' names {said}?")
         return {"header_row": rows[last][0], "columns": tuple(names)}
     return {"header_row": rows[top][0]} if top else {}
 
@@ -329,7 +335,7 @@ def match_by_values(
         for each in features
         for name in table.columns
         if matched[each.name] is None and name not in used
-        if not (has_other_span(each.name, name) or is_birth(name))
+        if not (has_other_span(each.name, name) or is_another(each.name, name) or is_birth(name))
         if (fit := _values_fit(each, table, name))
     }
     wanted = Counter(name for _, name in fits)
@@ -389,7 +395,8 @@ def _fit(feature: Feature, table: CountedTable, name: str) -> float:
 
 def may_be(feature: Feature, table: CountedTable, name: str) -> bool:
     """Return whether a column's values do not exclude that it is a feature."""
-    if has_other_span(feature.name, name) or is_birth(name):
+    other = has_other_span(feature.name, name) or is_another(feature.name, name)
+    if other or is_birth(name):
         return False
     if feature.kind == "numeric":
         unit = split_unit(name)[1]

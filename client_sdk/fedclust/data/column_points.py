@@ -98,7 +98,8 @@ _FIRST_NUMBER: Final = re.compile(
 )
 _NUMBER_AND_WORD: Final = re.compile(r"(\d+(?:[.,]\d+)?) ?([^\W\d]+\.?)")
 _WORDS_BEHIND: Final = re.compile(r"\d+(?:[.,]\d+)? ?([^\W\d]+)\.?(?: [^\d]+)")
-_CLOCK: Final = re.compile(r"(\d+)(?::| ?h ?)(\d\d)(?::\d\d)?")
+#: Hours and minutes; a workbook's times of a day and more have days.
+_CLOCK: Final = re.compile(r"(?:(\d+) days?, )?(\d+)(?::| ?h ?)(\d\d)(?::\d\d)?")
 _RANGE: Final = re.compile(r"(-?\d+) ?(?:[–-]|à|to|bis|a) ?(-?\d+)")
 _NUMBER: Final = re.compile(r"([<>≤≥]?)=?\s*(\d+)(?:([.,])(\d+))?\s*(\([^\d()]*\)|/\d+|\D{0,8})")
 
@@ -848,7 +849,7 @@ def _duration(text: str, here: _Column) -> float | None:
     if [word for _, word in pairs] == ["y", "m"]:
         pairs[1] = pairs[1][0], "months"
     if clock := _CLOCK.fullmatch(text):
-        pairs = [(clock[1], "hours"), (clock[2], "minutes")]
+        pairs = [(clock[1] or "0", "days"), (clock[2], "hours"), (clock[3], "minutes")]
     elif len(pairs) < 2 or _NUMBER_AND_WORD.sub("", text).strip():
         return None
     factors = [_cell_unit(unit, here)[0] for _, unit in pairs]
@@ -892,10 +893,13 @@ def _propose_levels(
     # A further code hardly is a level if each level has one.
     every = {*known, *sure.values()} >= {*(feature.levels or (0, 1))}
     spelled = {*known, *sure}  # Ja (mild) is a remark about Ja
+    numbers = [int(code) for code in codes if code.isdecimal()]
     gone = [
         code
         for code in unknown
-        if looks_missing(code) or (every and code.partition("(")[0].strip() not in spelled)
+        # 9 is a code of a missing value, and not one of the scores 0 to 12.
+        if (looks_missing(code) and not (code.isdecimal() and int(code) < max(numbers)))
+        or (every and code.partition("(")[0].strip() not in spelled)
     ]
     given = [code for code in unknown if code not in gone]
     settings = {"missing": gone} if gone else {}

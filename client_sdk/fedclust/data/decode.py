@@ -292,8 +292,10 @@ class Decoder:
         if cell is None:
             return math.nan
         if isinstance(cell, _DATES):
-            named = str(cell) in self.rule.markers or str(cell) in self.rule.values
-            return self._text(str(cell)) if named else ("not-a-number", _A_DATE)
+            text = str(cell)
+            named = text in self.rule.markers or text in self.rule.values
+            named = named or self._written.split(text)[0] in self._forms
+            return self._text(text) if named else ("not-a-number", _A_DATE)
         try:
             value = float(cell) if isinstance(cell, _NUMBERS) else None
         except OverflowError:

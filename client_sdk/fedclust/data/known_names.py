@@ -499,7 +499,15 @@ def same_measure(unit: str, other: str) -> bool:
 def _group(feature: str, header: str) -> str | None:
     """Return the first name of what is measured."""
     sure = _measured(feature)[0] or _measured(split_unit(header)[0], within=True)[1]
-    return min(sure) if len(sure) == 1 else None
+    found = sure or _measured(feature)[1]  # as of fasting_glucose
+    return min(found) if len(found) == 1 else None
+
+
+def is_another(feature: str, header: str) -> bool:
+    """Return whether both names say what is measured, and not the same: waist and height."""
+    one, other = (_measured(split_unit(name)[0])[0] for name in (feature, header))
+    related = one | other == {"urea", "bun"}  # BUN is the nitrogen of urea
+    return bool(one and other) and not one & other and not related
 
 
 def cell_unit(feature: str, header: str, unit: str, to: str) -> tuple[float, float]:

@@ -371,9 +371,9 @@ def _person_text(value: Any) -> str:
 
 def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     named = [f"{name} ({n})" for name, n in found]
-    said = f"{ROWS_DIFFER} in {list_names(named)}: of codes the commonest or first counts, of "
-    said += "numbers the mean, of an outcome yes or the highest. To count one row of each, leave "
-    said += "out the others"
+    said = f"{ROWS_DIFFER} in codes of {list_names(named)}: the commonest counts, and of as many "
+    said += "the first, of an outcome yes or the highest. Of numbers the mean counts. To count one "
+    said += "row of a person alone, leave the others out of the table"
     return (said,) if found else ()
 
 
