@@ -1,5 +1,6 @@
 """The columns of a table that may be a session's features, by their names and their values."""
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -173,10 +174,11 @@ def read_table(dataset: Dataset, features: Sequence[Feature], rows_of: bool) -> 
             said = f"the rows of {names} are read, which have the same columns"
         table.notes.append(said)
     elif len(tries) > 1:
-        odd = next((f"is {as_toml(name)} right" for name in table.header if not name.isascii()), "")
+        texts = itertools.chain(table.header, *table.columns.values())
+        odd = next((text for text in texts if not str(text).isascii()), "ä")
         table.notes.append(
-            f"the file is not in UTF-8: {odd or 'are letters such as ä right'} with "
-            f"{table.written.encoding}? If not, give encoding= (--encoding)"
+            f"the file is not in UTF-8: is {as_toml(odd)} right with {table.written.encoding}? If "
+            "not, give encoding= (--encoding)"
         )
     return table
 
