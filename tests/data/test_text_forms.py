@@ -47,6 +47,7 @@ def test_a_text_has_a_form_and_numbers(text: str, form: str, numbers: list[float
         # Single texts, chances and exceptions stay as they are.
         ({"999?": None}, {}),
         ({"10 lb": 4.5}, {}),
+        ({"4:10": 1.0, "8:11": 2.0, "12:12": 3.0}, {}),
         ({"13/8": 130.0, "125/80": 125.0}, {}),
         ({"III": 3.0}, {}),
     ],

@@ -68,7 +68,7 @@ from fedclust.data.known_names import (
 )
 from fedclust.data.mapping import ColumnMap, ColumnsFile
 from fedclust.data.readings import FeatureReading, limits
-from fedclust.data.text_forms import NumberFormat, are_thousands_apart, forms_of
+from fedclust.data.text_forms import NumberFormat, are_thousands_apart, combined, forms_of
 from fedclust.schema.display import counted
 from fedclust.schema.feature import Feature, Trajectory
 
@@ -191,7 +191,7 @@ class Section:
         """Multiply what units in cells are, as after another unit of the column."""
         for place, each in enumerate(self.points):
             if forms := each.settings.get("forms"):
-                scaled = {form: of * factor for form, of in forms.items()}
+                scaled = {form: (np.array(of) * factor).tolist() for form, of in forms.items()}
                 settings = {**each.settings, "forms": scaled}
                 self.points[place] = dataclasses.replace(each, settings=settings)
 
@@ -239,12 +239,20 @@ class Section:
             for text, number in {**dict.fromkeys(gone), **values}.items()
             if self.feature.kind == "numeric" and self.written.number(text) is None
         }
-        forms, others = forms_of(texts, self.written)
+        known = {
+            form: tuple(np.atleast_1d(of).tolist())
+            for form, of in settings.get("forms", {}).items()
+        }
+        forms, others = forms_of(texts, self.written, known)
+        wrong = {self.written.split(text)[0] for text in others}
         said = {
             "missing": [text for text in gone if text in others or text not in texts],
             "values": {a: of for a, of in values.items() if a in others or a not in texts},
-            "forms": settings.get("forms", {})
-            | {form: of[0] if len(of) == 1 else [*of] for form, of in forms.items()},
+            "forms": {
+                form: of[0] if len(of) == 1 else [*of]
+                for form, of in {**known, **forms}.items()
+                if form not in wrong
+            },
         }
         return {name: of for name, of in {**settings, **said}.items() if of or name not in said}
 
@@ -795,7 +803,11 @@ def _cell_unit(unit: str, here: _Column) -> tuple[float, float]:
 def _text_settings(texts: Counter[str], here: _Column, written: NumberFormat) -> dict[str, Any]:
     """Return the settings that read texts without a unit that is known."""
     values, of_cells = _values_of(texts, here)
-    values |= {text: of for text in texts if (of := _duration(text, here)) is not None}
+    durations = dict[str, tuple[float, ...]]()
+    for text in texts:
+        form, numbers = written.split(text)
+        if weights := _duration(text, here, len(numbers)):
+            durations[form], values[text] = weights, combined(weights, numbers)
     # In a column without a unit a single one behind its numbers is that of the column.
     units = dict.fromkeys(of_cells, 1.0) if len(of_cells) == 1 and not here.unit else {}
     others = {
@@ -821,40 +833,41 @@ def _text_settings(texts: Counter[str], here: _Column, written: NumberFormat) ->
         settings["missing"] = [*others]
     if values:
         settings["values"] = values
-    if units:
-        settings["forms"] = _forms(texts, units, written)
+    if forms := durations | _forms(texts, units, written):
+        settings["forms"] = forms
     return settings
 
 
 def _forms(
     texts: Iterable[str], units: Mapping[str, float], written: NumberFormat
-) -> dict[str, float]:
+) -> dict[str, tuple[float, ...]]:
     """Return the factor of each form of numbers with one of these units behind."""
-    found = dict[str, float]()
+    found = dict[str, tuple[float, ...]]()
     for text in texts:
         if (unit := _unit_behind(text)) in units:
             form, _ = written.split(text)
             number = written.number(text.removesuffix(unit).rstrip())
             # 1.244 kg is another form than 12 kg: its mark is a decimal mark, or is to be asked.
             if not (doubtful := form[2:5] == "000") or number is not None:
-                found[form] = units[unit] / 1000 if doubtful else units[unit]
+                found[form] = (units[unit] / 1000 if doubtful else units[unit],)
     return found
 
 
-def _duration(text: str, here: _Column) -> float | None:
-    """Return a time such as ``2 days 17 h`` or ``00:45:00`` in the unit of a column of times."""
-    if not is_time(here.unit):
-        return None
+def _duration(text: str, here: _Column, n_numbers: int) -> tuple[float, ...]:
+    """Return the weights of the numbers of a time such as ``2 days 17 h`` or ``00:45:00``.
+
+    In the unit of a column of times; none for another text.
+    """
     pairs = _NUMBER_AND_WORD.findall(text)
-    if [word for _, word in pairs] == ["y", "m"]:
-        pairs[1] = pairs[1][0], "months"
+    units = [word for _, word in pairs]
+    if units == ["y", "m"]:
+        units[1] = "months"
     if clock := _CLOCK.fullmatch(text):
-        pairs = [(clock[1] or "0", "days"), (clock[2], "hours"), (clock[3], "minutes")]
+        units = ["days", "hours", "minutes", "seconds"][clock[1] is None :][:n_numbers]
     elif len(pairs) < 2 or _NUMBER_AND_WORD.sub("", text).strip():
-        return None
-    factors = [_cell_unit(unit, here)[0] for _, unit in pairs]
-    numbers = [float(number.replace(",", ".")) for number, _ in pairs]
-    return float(f"{np.dot(numbers, factors):.6g}") if all(factors) else None
+        return ()
+    factors = [_cell_unit(unit, here)[0] for unit in units] if is_time(here.unit) else [0.0]
+    return tuple(factors) if all(factors) and len(factors) == n_numbers else ()
 
 
 def _likely_number(text: str, here: _Column) -> float | None:

@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Final
 
 import numpy as np
@@ -93,7 +94,9 @@ def combined(weights: Sequence[float], numbers: Sequence[float]) -> float:
 
 
 def forms_of(
-    read: Mapping[str, float | None], written: NumberFormat
+    read: Mapping[str, float | None],
+    written: NumberFormat,
+    known: Mapping[str, tuple[float, ...]] = MappingProxyType({}),
 ) -> tuple[dict[str, tuple[float, ...]], dict[str, float | None]]:
     """Return what the numbers of each form mean, and the texts that no form says.
 
@@ -102,6 +105,8 @@ def forms_of(
     read : mapping of str to (float or None)
         What each text means; None for a missing value.
     written : NumberFormat
+    known : mapping of str to tuple of float
+        Weights that a form may have, as of units.
 
     Returns
     -------
@@ -120,7 +125,7 @@ def forms_of(
         if not form:
             continue
         if None not in meant:
-            found = _weights(same[0], numbers, np.array(meant, float))
+            found = _weights(same[0], numbers, np.array(meant, float), known.get(form))
         else:  # a single one may mean a missing value by its number, as of 999?
             found = () if len(same) > 1 and {*meant} == {None} else None
         if found is not None:
@@ -149,18 +154,25 @@ def usual_weights(
 
 
 def _weights(
-    text: str, numbers: NDArray[np.float64], meant: NDArray[np.float64]
+    text: str,
+    numbers: NDArray[np.float64],
+    meant: NDArray[np.float64],
+    known: tuple[float, ...] | None,
 ) -> tuple[float, ...] | None:
     """Return the weights with which numbers (n, k) are what they mean (n,); None without them.
 
-    Unusual ones count if more texts show them than there are weights. ``text`` is one of the form.
+    Unusual ones count if they are known, or more texts show them than there are weights. ``text``
+    is one of the form.
     """
-    usual = usual_weights(text, numbers[0].tolist(), meant[0])
-    if usual is not None and np.allclose(numbers @ usual, meant, rtol=_SAME, atol=0):
-        return usual
-    distinct = len(np.unique(numbers, axis=0))
-    for columns in (numbers, np.column_stack([numbers, np.ones(len(numbers))])):
-        if distinct > columns.shape[1]:
+    for likely in (known, usual_weights(text, numbers[0].tolist(), meant[0])):
+        if likely and np.allclose(numbers @ likely, meant, rtol=_SAME, atol=0):
+            return likely
+    distinct = np.unique(numbers, axis=0)
+    with_one = np.column_stack([numbers, np.ones(len(numbers))])
+    # Numbers on a line say little. Of seconds that all are 0 any weight would do, and is 0.
+    alike = np.linalg.matrix_rank(with_one) < np.count_nonzero(with_one.any(axis=0))
+    for columns in (numbers, with_one):
+        if len(distinct) > columns.any(axis=0).sum() and not alike:
             found, *_ = np.linalg.lstsq(columns, meant, rcond=None)
             if np.allclose(columns @ found, meant, rtol=_SAME, atol=0):
                 return tuple(float(f"{each:.6g}") for each in found.tolist())
