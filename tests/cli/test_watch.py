@@ -1,7 +1,7 @@
-"""``session watch``: live by events, over lost connections, and where no events can be had."""
+"""``session watch``: each change is told once."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 import httpx
@@ -12,36 +12,23 @@ from fedclust import Client
 from fedclust.cli.session_screen import Watcher, overdue_text
 from fedclust.client.http import Http
 from fedclust.wire import models
-from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json, refusal
+from support.fake_coordinator import EPOCH, URL, FakeCoordinator, in_json
 
 SITES = ("alpha", "beta", "me")
 Step = Callable[[], None]
 
 
 class Stage(httpx.BaseTransport):
-    """A session that moves on while its events are read.
+    """A session that moves on between two looks."""
 
-    ``streams`` are what each connection to the events gives, in order: bytes, and functions that
-    are called between them; then the connection ends, or breaks where the last is an exception.
-    """
-
-    def __init__(self, streams: list[list[bytes | Step | Exception]]) -> None:
+    def __init__(self) -> None:
         self.fake = FakeCoordinator({name: np.zeros((5, 2)) for name in SITES[:2]})
-        self.streams = streams
-        self.asked: list[str | None] = []
         self.joined: set[str] = set()
         self.answered: list[set[str]] = []
         self.closed = 0
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
         parts = request.url.path.split("/")[3:]
-        if parts == ["heart", "events"]:
-            self.asked.append(request.headers.get("Last-Event-ID"))
-            if not self.streams:
-                return refusal("not-found")
-            events = _played(self.streams.pop(0))
-            headers = {"Content-Type": "text/event-stream"}
-            return httpx.Response(200, headers=headers, content=events)
         if parts[:2] == ["heart", "rounds"]:
             return in_json(self._round(int(parts[2])))
         assert parts == ["heart"]
@@ -92,16 +79,6 @@ class Stage(httpx.BaseTransport):
         self.fake.state = "completed"
 
 
-def _played(steps: list[bytes | Step | Exception]) -> Iterator[bytes]:
-    for step in steps:
-        if isinstance(step, bytes):
-            yield step
-        elif isinstance(step, Exception):
-            raise step
-        else:
-            step()
-
-
 def watched(stage: Stage, capsys: pytest.CaptureFixture[str], sleep: Step) -> list[dict[str, str]]:
     http = Http(URL, "fca_x", transport=stage, sleep=lambda _: None)
     with Client(URL, "", http=http) as client:
@@ -111,7 +88,7 @@ def watched(stage: Stage, capsys: pytest.CaptureFixture[str], sleep: Step) -> li
 
 
 def test_an_overdue_round_says_until_when_it_waits() -> None:
-    stage = Stage([])
+    stage = Stage()
     stage.join()
     with Client(URL, "", http=Http(URL, "fca_x", transport=stage)) as client:
         info, last = client.session("heart"), client.round("heart", 1)
@@ -147,35 +124,8 @@ def event_keys(events: list[dict[str, str]]) -> list[tuple[object, object, objec
     return [(each["event"], each.get("round"), each.get("site")) for each in events]
 
 
-def test_every_event_is_told_when_it_comes_over_broken_connections(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    """The stream is taken up after the last event; its pieces are cut anywhere."""
-    stage = Stage([])
-    stage.streams = [
-        [
-            b"id: 3\nevent: session.created\ndata: {}\n\n",
-            stage.join,
-            b": quiet\n\nid: 1",
-            b"2\nevent: session.started\ndata: {}\n\nid: 13\nevent: round.opened\ndata: {}\n",
-            b"\n",
-            stage.first,
-            b"id: 14\r\ndata: {}\r\n\r\n",
-            httpx.ReadError("cut"),
-        ],
-        [b"id: 14\ndata: {}\n\n", stage.rest, b"id: 15\ndata: {}\n\n"],
-        [stage.end, b"id: 20\nevent: session.completed\ndata: {}\n\n"],
-    ]
-    events = watched(stage, capsys, lambda: pytest.fail("waited, though events came"))
-    assert event_keys(events) == EXPECTED
-    assert stage.asked == [None, "14", "15"]
-
-
-def test_where_events_cannot_be_had_it_looks_now_and_then(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    stage = Stage([[b"<html>", b"a proxy's page</html>"]])
-    happens = iter([stage.join, stage.first, stage.rest, stage.end])
+def test_every_change_is_told_once(capsys: pytest.CaptureFixture[str]) -> None:
+    stage = Stage()
+    happens = iter([stage.join, lambda: None, stage.first, stage.rest, stage.end])
     events = watched(stage, capsys, lambda: next(happens)())
     assert event_keys(events) == EXPECTED
-    assert set(stage.asked) == {None}

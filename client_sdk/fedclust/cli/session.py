@@ -260,9 +260,7 @@ def watch(
     session: o.Session,
     every: Annotated[
         float,
-        typer.Option(
-            "--every", help="Seconds between requests while no live events arrive.", min=0.2
-        ),
+        typer.Option("--every", help="Seconds between two looks.", min=0.2),
     ] = 2.0,
 ) -> None:
     """Follow a session until it ends; exit code 7 unless it completes."""

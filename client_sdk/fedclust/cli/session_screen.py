@@ -1,12 +1,6 @@
-"""A session as its analyst or an operator sees it in a terminal, or follows it.
-
-Of a session that is followed every change is printed in a line. The coordinator's events only
-trigger a new look at the session. So the lines are the same whether events arrive live, arrive late
-after a lost connection, or are held back by a proxy.
-"""
+"""A session as its analyst or an operator sees it in a terminal, or follows it."""
 
 import json
-import re
 import time
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime, timedelta
@@ -30,7 +24,6 @@ from fedclust.result.worth_asking import asked_of_sites
 from fedclust.schema.display import session_fields, standing
 from fedclust.schema.states import ENDED
 from fedclust.schema.times import ago
-from fedclust.wire import errors
 from fedclust.wire.models import RoundInfo, SessionEntry, SessionInfo, SitePresence
 
 
@@ -133,20 +126,10 @@ def risk_of_exclusion(info: SessionInfo, site: str) -> str | None:
     )
 
 
-#: The numbers of events in a part of their stream. A number may be cut: then the stream begins
-#: again at an earlier event, which changes nothing.
-_NUMBERS = re.compile(rb"^id: *([0-9]{1,18})", re.MULTILINE)
-
-
-class _Over(Exception):
-    """The session has ended; the rest of the stream is not needed."""
-
-
 class Watcher:
-    """Look at a session until it ends, and print what has changed.
+    """Look at a session every ``every_s`` seconds until it ends, and print what has changed.
 
-    It looks every ``every_s`` seconds while no live events arrive. ``as_json``: one JSON object a
-    line instead of sentences.
+    ``as_json``: one JSON object a line instead of sentences.
     """
 
     def __init__(
@@ -162,39 +145,16 @@ class Watcher:
         self._shown: set[tuple[Any, ...]] = set()
         self._state: str | None = None
         self._number = 0
-        self._last_event: int | None = None
 
     def follow(self) -> SessionInfo:
         """Print every change; return the session once it has ended."""
         while True:
-            info = self._look()
+            info = self._client.session(self._session)
+            for event in self._changes(info):
+                self._show(event)
             if info.state in ENDED:
                 return info
-            known = self._last_event
-            self._listen()
-            if self._last_event == known:
-                self._sleep(self._every)
-
-    def _look(self) -> SessionInfo:
-        info = self._client.session(self._session)
-        for event in self._changes(info):
-            self._show(event)
-        return info
-
-    def _listen(self) -> None:
-        """Look whenever a part of the stream of events comes, until the stream ends."""
-
-        def take(part: bytes) -> None:
-            numbers = [int(number) for number in _NUMBERS.findall(part)]
-            self._last_event = max(numbers, default=self._last_event)
-            if self._look().state in ENDED:
-                raise _Over
-
-        try:
-            self._client.events(self._session, take, self._last_event)
-        except (_Over, errors.TransportError, errors.CoordinatorError):
-            # If the coordinator is away, the next look retries or raises.
-            return
+            self._sleep(self._every)
 
     def _changes(self, info: SessionInfo) -> Iterator[dict[str, Any]]:
         for site in info.sites:

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 from pydantic import ValidationError
 
-from fedclust.client.http import ConnectionOptions, Http, Reply, Take
+from fedclust.client.http import ConnectionOptions, Http, Reply
 from fedclust.client.token_file import choose_token
 from fedclust.definition.study import StudyCreate, StudyInfo
 from fedclust.result.session_result import SessionResult, read_result
@@ -339,23 +339,6 @@ class Client:
     def exclude(self, session: str, site: str) -> None:
         """Exclude a site from a session; what it answered still counts."""
         self._http.request("DELETE", _path("sessions", session, "participation", site))
-
-    def events(self, session: str, take: Take, after: int | None = None) -> None:
-        """Pass on a session's server-sent events as they arrive, until the stream ends.
-
-        Parameters
-        ----------
-        session : str
-        take : callable
-            Called with parts of the stream, which may be cut anywhere.
-        after : int, optional
-            The last known event; by default all events are sent.
-        """
-        path, accept = _path("sessions", session, "events"), "text/event-stream"
-        known = None if after is None else {"Last-Event-ID": str(after)}
-        self._http.request(
-            "GET", path, headers=known, accept=accept, wait_s=25.0, repeatable=False, take=take
-        )
 
     def rounds(self, session: str) -> Listing[models.RoundInfo]:
         """Return a session's rounds: states and who answered, no payloads."""

@@ -39,8 +39,6 @@ from fedclust.wire.errors import (
     from_problem,
 )
 
-#: Called with each part of an answer as it arrives.
-Take = Callable[[bytes], object]
 _log = logging.getLogger("fedclust.http")
 _RETRIED_STATUS = frozenset({408, 429, 502, 503, 504})
 _FIRST_DELAY_S, _LONGEST_DELAY_S, _LONGEST_ASKED_S = 0.5, 60.0, 3_600.0
@@ -157,7 +155,6 @@ class Http:
         headers: Mapping[str, str] | None = None,
         wait_s: float = 0.0,
         repeatable: bool = True,
-        take: Take | None = None,
     ) -> Reply:
         """Send a request, and repeat it until an answer arrives.
 
@@ -170,8 +167,6 @@ class Http:
         repeatable : bool
             Whether sending it twice has the same effect as once. If not, it is repeated only
             when no connection was made.
-        take : callable, optional
-            Called with each part of a successful answer; the parts are not kept.
 
         Raises
         ------
@@ -192,7 +187,7 @@ class Http:
         )
         while True:
             try:
-                return self._once(request, take)
+                return self._once(request)
             except _Retry as retry:
                 if not (repeatable or retry.unsent):
                     raise retry.error from None
@@ -203,14 +198,14 @@ class Http:
                 _log.info("%s %s: %s; again in %.1f s", method, path, retry.what, delay)
             self._sleep(delay)
 
-    def _once(self, request: httpx.Request, take: Take | None) -> Reply:
+    def _once(self, request: httpx.Request) -> Reply:
         try:
             response = self._client.send(request, stream=True)
             connection = response.extensions.get("network_stream")
             tls = connection and connection.get_extra_info("ssl_object")
             self.certificate = tls and tls.getpeercert()
             try:
-                body = self._read(response, take if response.is_success else None)
+                body = self._read(response)
             finally:
                 response.close()
         except httpx.TransportError as error:
@@ -230,13 +225,10 @@ class Http:
             raise _Retry(refusal, f"status {status}", unsent=unsent, after_s=after_s)
         raise refusal
 
-    def _read(self, response: httpx.Response, take: Take | None) -> bytes:
+    def _read(self, response: httpx.Response) -> bytes:
         parts: list[bytes] = []
         size = 0
         for part in response.iter_raw():
-            if take is not None:
-                take(part)
-                continue
             size += len(part)
             if size > self.options.max_answer:
                 raise ProtocolError(f"the answer exceeds {self.options.max_answer} bytes")
