@@ -6,7 +6,6 @@ import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
 from operation_bodies import SITES
-from support.timeouts import eventually
 
 from .conftest import Registered, Watched, signed_in
 
@@ -20,8 +19,8 @@ def watching(registered: Registered, browser: Browser) -> Iterator[Watched]:
     api.begin("ada", SESSION, SITES)
     context = signed_in(browser, base_url, api.tokens["ada"])
     watched = Watched(context.new_page())
-    with watched.page.expect_response(lambda answer: "/events" in answer.url):
-        watched.page.goto(f"/ui/sessions/{SESSION}")
+    watched.page.clock.install()
+    watched.page.goto(f"/ui/sessions/{SESSION}")
     # Loading the page again would lose it.
     watched.page.evaluate("() => { window.loadedOnce = true; }")
     yield watched
@@ -33,14 +32,23 @@ def site_row(page: Page, site: str) -> Locator:
     return page.locator("#sites tbody tr").filter(has=page.get_by_role("rowheader", name=site))
 
 
+def asked_again(page: Page) -> int:
+    """Let the page ask what has changed; return the status of the answer."""
+    with page.expect_response(lambda answer: "/live?" in answer.url) as answer:
+        page.clock.fast_forward(3_000)
+    return answer.value.status
+
+
 def test_a_page_follows_the_rounds_to_the_result(registered: Registered, watching: Watched) -> None:
     page = watching.page
     first, second, last = SITES
     expect(page.locator("#now")).to_contain_text("Round 1 collects: 0 of 3")
     registered.api.send(SESSION, first)
+    asked_again(page)
     expect(site_row(page, first)).to_contain_text("answered")
     expect(page.locator("#now")).to_contain_text("1 of 3")
     registered.api.send(SESSION, second)
+    asked_again(page)
     expect(site_row(page, second)).to_contain_text("answered")
     expect(site_row(page, last)).to_contain_text("waiting")
     expect(page.locator("#now")).to_contain_text(f"{last} has until")
@@ -50,73 +58,62 @@ def test_a_page_follows_the_rounds_to_the_result(registered: Registered, watchin
     assert registered.api.finish(SESSION, SITES) == "completed"
     expect(page.locator("#state")).to_have_text("completed")
     expect(page.get_by_role("link", name="Result", exact=True)).to_be_visible()
-    # The stream has ended, and nothing opens it again.
-    expect(page.locator("#stream")).to_have_count(0)
-    eventually(lambda: page.evaluate("() => stream.readyState === EventSource.CLOSED"))
+    # It asks no more.
+    asked = len(watching.asked)
+    page.clock.run_for(10_000)
+    assert len(watching.asked) == asked
     assert page.evaluate("() => window.loadedOnce")
-    assert len([url for url in watching.asked if "/events" in url]) == 1
     assert watching.elsewhere(registered.local.base_url) == []
     assert watching.complaints == []
+
+
+def test_nothing_moves_where_nothing_has_changed(watching: Watched) -> None:
+    page = watching.page
+    page.evaluate(
+        """() => {
+          window.moved = 0;
+          const watch = new MutationObserver((changes) => {
+            window.moved += changes.filter((each) => each.type === "childList").length;
+          });
+          watch.observe(document.body, { childList: true, subtree: true });
+        }"""
+    )
+    page.locator("#do-cancel").focus()
+    assert [asked_again(page) for _ in range(2)] == [204, 204]
+    assert page.evaluate("() => [window.moved, document.activeElement.id]") == [0, "do-cancel"]
+    # A page that nobody looks at asks nothing.
+    page.evaluate("() => Object.defineProperty(document, 'hidden', { value: true })")
+    asked = len(watching.asked)
+    page.clock.run_for(10_000)
+    assert len(watching.asked) == asked
+
+
+def test_a_page_goes_on_when_the_coordinator_is_back(
+    registered: Registered, watching: Watched
+) -> None:
+    page = watching.page
+    page.context.set_offline(True)
+    page.clock.fast_forward(3_000)
+    expect(page.get_by_role("alert")).to_contain_text("does not answer")
+    registered.api.send(SESSION, SITES[0])
+    page.context.set_offline(False)
+    asked_again(page)
+    expect(site_row(page, SITES[0])).to_contain_text("answered")
+    expect(page.locator("#failure")).to_be_hidden()
 
 
 def test_a_page_whose_sign_in_is_revoked_leads_to_the_form(
     registered: Registered, watching: Watched
 ) -> None:
     page, operator = watching.page, registered.local.operator_token
-    first, second, _ = SITES
-    registered.api.send(SESSION, first)
-    expect(site_row(page, first)).to_contain_text("answered")
+    first = SITES[0]
     (token,) = registered.api.ok("GET", "/v1/analysts/ada", operator)["tokens"]
     registered.api.ok("DELETE", f"/v1/analysts/ada/tokens/{token['id']}", operator)
-    registered.api.send(SESSION, second)
+    page.clock.fast_forward(3_000)
     expect(page.get_by_role("alert").filter(has_text="revoked")).to_be_visible()
     expect(page.get_by_text(first)).to_have_count(0)
     page.get_by_label("Your token").fill(registered.api.tokens[first])
     page.get_by_role("button", name="Sign in").click()
     expect(page.get_by_role("heading", name="This site")).to_be_visible()
-    # The browser itself notes every answer of 400 and more, and htmx a stream that ended.
-    noted = ("401 (Unauthorized)", "[object Event]")
-    assert all(complaint.endswith(noted) for complaint in watching.complaints)
-
-
-def test_many_open_pages_leave_connections_for_each_other(
-    registered: Registered, watching: Watched
-) -> None:
-    first, context = watching.page, watching.page.context
-    pages = [first, *(context.new_page() for _ in range(6))]
-    for page in pages[1:]:
-        page.clock.install()
-        page.goto(f"/ui/sessions/{SESSION}")
-    assert not any(page.evaluate("() => document.hidden") for page in pages)
-    registered.api.send(SESSION, SITES[0])
-    expect(site_row(first, SITES[0])).to_contain_text("answered")
-    last = pages[-1]
-    last.clock.fast_forward(10_000)
-    expect(site_row(last, SITES[0])).to_contain_text("answered")
-
-    def streams() -> int:
-        last.clock.fast_forward(10_000)
-        return sum(page.evaluate("() => stream !== null") for page in pages)
-
-    eventually(lambda: streams() == 4)
-    # Another page takes the place of one that is closed.
-    pages.remove(first)
-    first.close()
-    eventually(lambda: streams() == 4)
-
-
-def test_an_open_result_shows_new_names(registered: Registered, browser: Browser) -> None:
-    api, base_url = registered.api, registered.local.base_url
-    api.begin("ada", SESSION, SITES)
-    assert api.finish(SESSION, SITES) == "completed"
-    context = signed_in(browser, base_url, api.tokens["ada"])
-    page = context.new_page()
-    with page.expect_response(lambda answer: "/names/events" in answer.url):
-        page.goto(f"/ui/sessions/{SESSION}/result")
-    page.evaluate("() => { window.loadedOnce = true; }")
-    for names in (["Elderly", "Young"], ["", "Frail"]):
-        api.ok("PATCH", f"/v1/sessions/{SESSION}", "ada", json={"cluster_names": names})
-        expect(page.locator("#report .card h2").nth(1)).to_have_text(names[1])
-    expect(page.locator("#report .card h2").first).to_have_text("Cluster 0")
-    assert page.evaluate("() => window.loadedOnce")
-    context.close()
+    # The browser itself notes every answer of 400 and more.
+    assert all(complaint.endswith("401 (Unauthorized)") for complaint in watching.complaints)

@@ -72,6 +72,11 @@ class Audit(Repository):
         found = self.list(1, search=AuditSearch(subject=subject, action=action))
         return found[0] if found else None
 
+    def count(self, subject: str) -> int:
+        """Return how many entries there are about a subject."""
+        query = select(func.count()).where(_A.subject == subject)
+        return int(self._all(query).scalar_one())
+
     def began(self) -> datetime | None:
         """Return the time of the first entry, with which a coordinator begins."""
         return self._all(select(_A.at).order_by(_A.id).limit(1)).scalar()

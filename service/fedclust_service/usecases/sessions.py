@@ -271,6 +271,12 @@ def get_session(co: CoordinatorCore, actor: Actor, name: str) -> SessionInfo:
     return found.model_copy(update={"operator": co.operator})
 
 
+@reads("session.read", "session.changes")
+def count_changes(tx: Tx, actor: Actor, name: str) -> int:
+    """Return how many changes of a session are recorded: a page that knows as many is current."""
+    return tx.audit.count(session_for(tx, actor, name)[0].name)
+
+
 def _info_for(tx: Tx, actor: Actor, session: Session) -> SessionInfo:
     info = _session_info(tx, session, actor)
     if actor.role is Role.SITE:

@@ -436,18 +436,3 @@ def test_the_form_tells_no_size_that_no_result_has_told(api: ApiCaller) -> None:
     asked = api.reader("eve").post("/ui/new-session", fields).text
     assert "you need at least 30 patients a site" in asked
     assert "50-199" not in asked
-
-
-def test_an_open_page_is_told_of_names_after_the_end_of_the_session(api: ApiCaller) -> None:
-    me, path = api.reader("north"), "/ui/sessions/joined-up/result"
-    shown = me.open(path)
-    (events,) = re.findall(r'data-events="([^"]+)"', shown)
-    assert events.startswith("/ui/sessions/joined-up/names/events?after=")
-    with me.client.stream("GET", events) as stream:
-        lines = stream.iter_lines()
-        # Readings of the result are no news: a page that reads it again would never rest.
-        me.open(path)
-        api.ok("PATCH", "/v1/sessions/joined-up", "ada", json={"cluster_names": ["a", "b", "c"]})
-        told = next(line for line in lines if line.startswith("event:"))
-        assert told == "event: changed"
-    assert "<h2>a</h2>" in me.open(path)

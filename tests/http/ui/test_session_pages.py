@@ -215,7 +215,7 @@ def test_inviting_cancelling_and_deleting(place: Place) -> None:
     assert place.post("ada", "/over/cancel").status_code == 303
     page = place.open("ada", "/over")
     assert "The session was cancelled" in page
-    assert "data-events" not in page
+    assert 'id="poll"' not in page
     assert "/cancel" not in page
     assert place.post("ada", "/over/sites/north/exclude").status_code == 409
 
@@ -253,37 +253,26 @@ def test_the_definition_is_the_one_that_sites_consent_to(place: Place) -> None:
     assert sha256 in place.open("ada", "/frozen")
 
 
-def test_an_open_page_learns_of_changes_until_its_sign_in_ends(place: Place) -> None:
+def test_an_open_page_asks_for_what_has_changed_until_the_end(place: Place) -> None:
+    def question(page: str) -> list[str]:
+        return re.findall(r'hx-get="(.+?)" hx-trigger="every 3s"', page)
+
     place.running("live", "north")
-    place.local.coordinator.sealer.run_once()
     reader = place.api.reader("ada")
-    found = re.search(r'data-events="([^"]+)"', reader.open("/ui/sessions/live"))
-    with reader.client.stream("GET", found.group(1)) as stream:
-        assert stream.headers["Content-Type"].startswith("text/event-stream")
-        lines = (line for line in stream.iter_lines() if line.startswith("event"))
-        place.api.send("live", "south", "west")
-        place.local.coordinator.sealer.run_once()
-        assert next(lines) == "event: changed"
-        reader.post("/ui/sign-out")
-        place.api.ok("POST", "/v1/sessions/live/cancel", "operator")
-        place.local.coordinator.sealer.run_once()
-        # The page is told once more: what it asks for then leads its reader to the sign-in.
-        assert list(lines) == ["event: changed"]
-    assert reader.client.get("/ui/sessions/live/events").status_code == 303
-
-
-def test_the_stream_of_a_session_says_that_it_ended(place: Place) -> None:
-    place.running("done")
-    place.api.ok("POST", "/v1/sessions/done/cancel", "ada")
-    place.local.coordinator.sealer.run_once()
-    got = place.readers["north"].client.get("/ui/sessions/done/events")
-    assert re.findall(r"event: (\w+)\nid|event: (\w+)", got.text)[-1][1] == "ended"
-    number = re.findall(r"id: (\d+)", got.text)[-1]
-    again = place.readers["north"].client.get(f"/ui/sessions/done/events?after={number}")
-    assert again.status_code == 204
-    live = place.open("north", "/done/live")
-    assert 'id="stream" hx-swap-oob="delete"' in live
-    assert "The session was cancelled" in live
+    (asked,) = question(reader.open("/ui/sessions/live"))
+    for who in (reader, place.readers["operator"]):
+        assert (got := who.client.get(asked)).status_code == 204
+        assert got.content == b""
+    place.api.send("live", "south")
+    (again,) = question(reader.open(asked))
+    assert reader.client.get(again).status_code == 204
+    place.api.ok("POST", "/v1/sessions/live/cancel", "operator")
+    last = reader.open(again)
+    assert "The session was cancelled" in last
+    assert question(last) == []
+    # The page of what is gone is loaded again, to say so.
+    gone = reader.client.get("/ui/sessions/gone/live", headers={"HX-Request": "true"})
+    assert (gone.status_code, gone.headers["HX-Refresh"]) == (404, "true")
 
 
 @pytest.mark.parametrize(

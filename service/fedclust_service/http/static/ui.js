@@ -253,70 +253,6 @@ function saySignedOut() {
 
 document.documentElement.classList.add("scripts");
 
-// Over HTTP/1.1 a browser opens six connections to a host at most, and a stream keeps one. So all
-// pages of a browser together hold STREAMS, and one that nobody looks at holds none. A page without
-// a stream asks at intervals. What happened while a stream was away comes first when it begins.
-const STREAMS = 4;
-const ASK_AGAIN_MS = 10_000;
-let stream = null;
-let asking = 0;
-const places = [];
-
-function leavePlaces() {
-  for (const leave of places.splice(0)) leave();
-}
-
-// Take one of the places for streams, unless another page holds it.
-function takePlace(number) {
-  return new Promise((taken) => {
-    navigator.locks.request(`stream-${number}`, { ifAvailable: true }, (lock) => {
-      taken(lock !== null);
-      return lock && new Promise((leave) => places.push(leave));
-    });
-  });
-}
-
-async function follow() {
-  clearTimeout(asking);
-  const element = document.getElementById("stream");
-  if (element === null || document.hidden) return;
-  for (let number = 0; number < STREAMS; number += 1) {
-    if (await takePlace(number)) {
-      const again = element.cloneNode();
-      again.setAttribute("sse-connect", again.dataset.events);
-      element.replaceWith(again);
-      htmx.process(again);
-      return;
-    }
-  }
-  // Each reading of a result is a line of the audit trail: it waits for a place.
-  if (element.dataset.target !== "result") htmx.trigger(element, "sse:changed");
-  asking = setTimeout(follow, ASK_AGAIN_MS);
-}
-
-function stopFollowing() {
-  stream?.close();
-  leavePlaces();
-}
-
-document.addEventListener("htmx:sseOpen", (event) => {
-  stream = event.detail.source;
-  if (document.hidden) stopFollowing();
-  document.getElementById("failure").hidden = true;
-});
-document.addEventListener("htmx:sseClose", leavePlaces);
-document.addEventListener("htmx:sseError", (event) => {
-  sayFailure();
-  // Closed by the coordinator's answer: the page's own request says why.
-  const { source } = event.detail;
-  if (source.readyState === EventSource.CLOSED) htmx.trigger(event.target, "sse:changed");
-});
-document.addEventListener("visibilitychange", () => {
-  if (document.hidden) stopFollowing();
-  else follow();
-});
-document.addEventListener("DOMContentLoaded", follow);
-
 prepare(document);
 document.addEventListener("htmx:afterSettle", (event) => {
   markWrong();
@@ -325,7 +261,11 @@ document.addEventListener("htmx:afterSettle", (event) => {
   document.getElementById("checked").scrollIntoView({ block: "center" });
 });
 document.addEventListener("htmx:load", (event) => prepare(event.target));
-document.addEventListener("htmx:beforeRequest", () => { outdated = false; });
+document.addEventListener("htmx:beforeRequest", (event) => {
+  // A page that nobody looks at does not ask what has changed.
+  if (document.hidden && event.target.id === "poll") event.preventDefault();
+  outdated = false;
+});
 document.addEventListener("htmx:beforeSwap", (event) => {
   if (outdated) event.detail.shouldSwap = false;
 });

@@ -23,6 +23,10 @@ def show_refusal(request: Request, refusal: Refusal) -> Response:
     problem = refusal.to_problem()
     values = {"problem": problem, "request_id": context_of(request).request_id}
     headers = refusal.retry_headers
+    asked_by_page = request.method == "GET" and request.headers.get("HX-Request") == "true"
+    if refusal.status == 404 and asked_by_page:
+        # What an open page shows is gone. The page, loaded again, says so and asks no more.
+        headers = {**headers, "HX-Refresh": "true"}
     return render(request, "refusal.html", values, status=problem.status, headers=headers)
 
 

@@ -30,7 +30,6 @@ from fedclust_service.http.bodies import CSV
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import HTML, address, attachment
 from fedclust_service.usecases import results, sessions
-from fedclust_service.usecases.events import newest_number
 
 _SVG, _PNG = "image/svg+xml", "image/png"
 #: For a report that is opened where it was saved: its own style, and nothing else.
@@ -106,7 +105,6 @@ def _result(page: PageRequest) -> Response:
     k = number_of_clusters(page, "k")
     if session.state != "completed":
         return absent_result(page, session)
-    newest = newest_number(page.co)
     reading = read_shown(page, session, k)
     facts = reading.facts
     return page.render(
@@ -114,7 +112,6 @@ def _result(page: PageRequest) -> Response:
         reading=reading,
         session=session,
         facts=facts,
-        newest=newest,
         report=as_markup(body(facts)),
         formats=FORMATS,
         figures={name: figure.title for name, figure in drawn_figures(facts.plot).items()},

@@ -27,7 +27,6 @@ from fedclust_service.domain.session import SessionState
 from fedclust_service.http.ui.page_request import PageRequest, get
 from fedclust_service.http.ui.rendering import address, attachment, listed
 from fedclust_service.usecases import rounds, sessions
-from fedclust_service.usecases.events import newest_number
 from fedclust_service.usecases.submissions import list_receipts
 
 #: The most rounds of which the page tells; the latest.
@@ -199,15 +198,15 @@ def _line(reader: str, entry: SessionEntry) -> dict[str, object]:
 
 
 def _session(page: PageRequest) -> Response:
-    # Read first: what happens while the page is made is an event that its stream still brings.
-    newest = newest_number(page.co)
+    # Counted first: what happens while the page is made comes with its next question.
+    changes = sessions.count_changes(*page.caller, page.param("session"))
     view = load_view(page)
     definition = view.info.definition
     method = METHODS.get(definition.algorithm)
     return page.render(
         "session.html",
         view=view,
-        newest=newest,
+        changes=changes,
         method=definition.algorithm if method is None else method.title,
         features=clustered(definition.features),
         outcomes=[feature_text(each) for each in outcomes_of(definition.features)],
@@ -219,9 +218,14 @@ def _session(page: PageRequest) -> Response:
 
 
 def _live(page: PageRequest) -> Response:
+    """Return what has changed on an open page; 204 if nothing has."""
+    changes = sessions.count_changes(*page.caller, page.param("session"))
+    if page.query("known") == str(changes):
+        return Response(status_code=204)
     return page.render(
         "session_live.html",
         view=load_view(page),
+        changes=changes,
         partial=True,
         task_rules=TASK_RULES,
     )
