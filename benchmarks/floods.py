@@ -56,7 +56,6 @@ FLOODS: dict[str, tuple[int, str]] = {
     "long polls, one token": (1010, "poll"),
     "slow bodies, one token": (1010, "body"),
     "slow bodies, no token": (1010, "stranger"),
-    "event streams, one token": (1010, "stream"),
     "unread answers, no token": (1010, "unread"),
     "connection churn": (64, "churn"),
 }
@@ -256,9 +255,6 @@ class _Flood:
         if self.kind == "poll":
             line, more = "GET /v1/sessions/flooded/task?wait=25", f"If-None-Match: {self.etag}\r\n"
             return f"{line} HTTP/1.1\r\nHost: x\r\n{token}{more}\r\n".encode()
-        if self.kind == "stream":
-            line = "GET /v1/sessions/flooded/events"
-            return f"{line} HTTP/1.1\r\nHost: x\r\n{token}\r\n".encode()
         if self.kind in ("body", "stranger"):
             line = "PUT /v1/sessions/flooded/rounds/1/submission"
             more = f"Content-Type: {JSON}\r\nContent-Length: 1000000\r\n"
@@ -288,7 +284,7 @@ class _Flood:
                 await reader.readuntil(b"\r\n\r\n")
                 return
             while await reader.read(2**10):
-                if self.kind in ("poll", "stream"):
+                if self.kind == "poll":
                     await asyncio.sleep(AGAIN_S)
                     writer.write(self.sent())
         finally:

@@ -33,7 +33,6 @@ from fedclust.wire.models import SessionCreate
 from fedclust_service.domain.notification import NotificationKind
 from fedclust_service.exit_codes import Exit
 from fedclust_service.settings import CLIENT_VARIABLES, PREFIX, Settings
-from fedclust_service.usecases.events import FOR_ALL, FOR_SITES, OF_ITS_OWN
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -178,19 +177,11 @@ def test_every_action_of_the_audit_trail_is_on_its_page() -> None:
                 patterns |= {_pattern(each, constants) for each in node.args[1:3]} - {None}
     assert len(patterns) > 30
     known = [re.compile(pattern) for pattern in patterns if pattern is not None]
-    rows = re.findall(
-        r"^\| `(\w+\.\w+)` \| .+ \| (.+) \|$", page("reference/audit-actions.md"), re.M
-    )
-    readers = dict(rows)
+    actions = re.findall(r"^\| `(\w+\.\w+)` \|", page("reference/audit-actions.md"), re.M)
     for pattern in known:
-        assert any(map(pattern.fullmatch, readers)), f"audit-actions.md lacks {pattern.pattern}"
-    assert set(readers) >= FOR_ALL
-    for action, said in rows:
+        assert any(map(pattern.fullmatch, actions)), f"audit-actions.md lacks {pattern.pattern}"
+    for action in actions:
         assert any(each.fullmatch(action) for each in known), f"nothing writes {action}"
-        wanted = "analyst, operators" if action in FOR_ALL else "-"
-        wanted += ", all sites" * (action in FOR_SITES)
-        wanted += ", the site that it is about" * (action in OF_ITS_OWN)
-        assert said == wanted, action
 
 
 #: What writes an entry: ``uow.audit(actor, action, ...)``, ``trail.record(co, name, action, ...)``.

@@ -61,7 +61,7 @@ _TAGS = {
     "submissions": "A site's answer to a round, exactly once.",
     "rounds": "Rounds without payloads.",
     "results": "The clustering.",
-    "events": "A session's events as they happen, and the hashes of the audit trail.",
+    "audit": "The hashes of the audit trail.",
     "admin": "Pages for operators.",
     "health": "For monitoring.",
 }

@@ -116,7 +116,7 @@ class Repeats:
 
     def admits(self, event: Mapping[str, Any]) -> bool:
         """Whether to write this line."""
-        requested = event["event"] in ("request", "stream_ended")
+        requested = event["event"] == "request"
         if not requested and event["level"] == "info":
             return True
         names = _REQUEST_FIELDS & event.keys() if requested else event.keys() - _CHANGING_FIELDS

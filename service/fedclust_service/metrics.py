@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Info, generate_latest
+from prometheus_client import CollectorRegistry, Counter, Histogram, Info, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.process_collector import ProcessCollector
 from prometheus_client.registry import Collector
@@ -30,7 +30,6 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 # A task request may wait up to 25 s.
 _HTTP_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
-_STREAM_BUCKETS = (1.0, 10.0, 60.0, 600.0, 3_600.0, 21_600.0, 86_400.0)
 _AGGREGATION_BUCKETS = (0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 900.0)
 
 
@@ -41,19 +40,9 @@ class Metrics(Observer):
         self._registry = CollectorRegistry()
         self._requests = Histogram(
             "fedclust_http_request_seconds",
-            "Time from a request's arrival to the end of its answer, of an event stream to its "
-            "beginning; long polls wait on purpose.",
+            "Time from a request's arrival to the end of its answer; long polls wait on purpose.",
             ("method", "route", "status"),
             buckets=_HTTP_BUCKETS,
-            registry=self._registry,
-        )
-        self._streams = Gauge(
-            "fedclust_event_streams", "Event streams that are open.", registry=self._registry
-        )
-        self._stream_seconds = Histogram(
-            "fedclust_event_stream_seconds",
-            "How long event streams that have ended were open.",
-            buckets=_STREAM_BUCKETS,
             registry=self._registry,
         )
         self._over_budget = Counter(
@@ -98,15 +87,6 @@ class Metrics(Observer):
     def over_budget(self, kind: str) -> None:
         """Count a request refused because too many of its kind are open."""
         self._over_budget.labels(kind).inc()
-
-    def stream_began(self) -> None:
-        """Count an event stream as open."""
-        self._streams.inc()
-
-    def stream_ended(self, seconds: float) -> None:
-        """Count an event stream as ended."""
-        self._streams.dec()
-        self._stream_seconds.observe(seconds)
 
     def happened(self, action: str) -> None:
         """Count an entry of the audit trail."""

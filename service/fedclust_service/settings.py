@@ -95,11 +95,10 @@ class Settings(BaseSettings):
     """Connections open at a time. By default as many as the limit on file descriptors allows, and
     4,096 at most."""
     requests_per_token: int = Field(16, ge=1, le=2**16)
-    """Concurrent requests of one token, including those whose bodies still arrive; long polls and
-    event streams are counted separately."""
+    """Concurrent requests of one token, including those whose bodies still arrive; long polls are
+    counted separately."""
     waits_per_token: int = Field(64, ge=1, le=2**16)
-    """Concurrent long polls and event streams of one token: one for each session that a site takes
-    part in or an analyst watches."""
+    """Concurrent long polls of one token: one for each session that a site takes part in."""
     long_poll_max: float = Field(25.0, ge=0, le=25, allow_inf_nan=False)
     """Longest wait of a task request, in seconds."""
     aggregation_timeout_s: Seconds = 600.0

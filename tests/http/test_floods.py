@@ -10,6 +10,8 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import httpx
 import pytest
@@ -18,7 +20,7 @@ from fedclust.wire.errors import Problem
 from fedclust.wire.submissions import JSON
 from fedclust_service import server
 from fedclust_service.connections import RESERVED_DESCRIPTORS
-from fedclust_service.http import app, docs, middleware
+from fedclust_service.http import app, docs, middleware, protocol
 from fedclust_service.http.middleware import Budget
 from support.api_caller import ApiCaller
 from support.certificates import Authority
@@ -240,20 +242,65 @@ def test_of_refused_bodies_a_few_are_read_to_their_end(
         assert parts(drained.recv(65_536))[0] == 401
 
 
+FILE = "/static/swagger-ui/swagger-ui-bundle.js"
+
+
+@contextlib.contextmanager
+def reading_nothing(running: Running) -> Iterator[socket.socket]:
+    """Ask for a file that no buffer holds, and take nothing more of it once it comes."""
+    with socket.socket() as reader:
+        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
+        url = httpx.URL(running.api.base_url)
+        reader.connect((url.host, url.port))
+        reader.sendall(f"GET {FILE} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+        assert reader.recv(12) == b"HTTP/1.1 200"
+        yield reader
+
+
 def test_files_that_nobody_reads_hold_only_their_own_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app, "_DOWNLOADS", 1)
-    file = "/static/swagger-ui/swagger-ui-bundle.js"
-    with round_1(tmp_path) as running, socket.socket() as reader:
-        reader.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
-        url = httpx.URL(running.api.base_url)
-        reader.connect((url.host, url.port))
-        reader.sendall(f"GET {file} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
-        assert reader.recv(12) == b"HTTP/1.1 200"
-        assert running.api.request("GET", file).status_code == 503
+    with round_1(tmp_path) as running, reading_nothing(running):
+        assert running.api.request("GET", FILE).status_code == 503
         assert running.api.request("GET", "/healthz").status_code == 200
         served(running, "south")
+
+
+def test_who_reads_nothing_is_let_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app, "_DOWNLOADS", 1)
+    monkeypatch.setattr(protocol, "STUCK_SECONDS", 0.3)
+    with round_1(tmp_path) as running, reading_nothing(running) as reader:
+        eventually(lambda: running.api.request("GET", FILE).status_code == 200)
+        # Torn off, not ended.
+        assert len(everything(reader)) < len(running.api.request("GET", FILE).content)
+
+
+def test_who_reads_nothing_does_not_hold_a_shutdown_up(tmp_path: Path) -> None:
+    """Other requests would have a minute."""
+    size = (docs.STATIC / "swagger-ui" / "swagger-ui-bundle.js").stat().st_size
+    with (
+        round_1(tmp_path, threads=True, shutdown_grace_s=60) as running,
+        reading_nothing(running) as reader,
+    ):
+        running.local.end()
+        assert len(everything(reader)) < size
+
+
+def test_who_reads_on_is_kept() -> None:
+    """The time begins anew whenever something was taken."""
+    connection: Any = object.__new__(protocol.Protocol)
+    connection.loop, connection.transport, connection.flow = Mock(), Mock(), Mock()
+    connection.cycle, connection._connections = Mock(response_complete=False), Mock()
+    connection.timeout_keep_alive_task, connection._timers = None, {}
+    for _ in range(3):
+        connection.pause_writing()
+        begun = connection.loop.call_later.return_value
+        connection.loop.call_later.assert_called_with(60.0, connection.transport.abort)
+        begun.cancel.reset_mock()
+        connection.resume_writing()
+        begun.cancel.assert_called_once_with()
+    assert connection.loop.call_later.call_count == 3
 
 
 def test_an_answer_that_nobody_reads_does_not_vanish_into_the_kernel() -> None:

@@ -73,8 +73,6 @@ def fuzz(watch: Watch, n: int, seed: int) -> None:
     import schemathesis
 
     schema = schemathesis.openapi.from_dict(watch.document)
-    # A stream ends with its session.
-    schema = schema.exclude(operation_id="watch_events")
     aims, limit = _Aims(watch.api, random.Random(seed)), watch.findings.requests + n
     of_sessions = schema.include(path_regex="^/v1/sessions/")
     machines = [_machine(each, watch, aims, limit) for each in (schema, of_sessions)]

@@ -66,7 +66,6 @@ def test_a_session_is_counted_and_nobody_is_named(tmp_path: Path) -> None:
     assert value(samples, "fedclust_rounds", state="collecting") == 0
     assert value(samples, "fedclust_rounds_overdue") == 0
     assert value(samples, "fedclust_leases") == 0
-    assert value(samples, "fedclust_event_streams") == 0
     assert value(samples, "fedclust_audit_unsealed") >= 0
     assert value(samples, "fedclust_database_up") == 1
     assert value(samples, "fedclust_threads_alive") == 1

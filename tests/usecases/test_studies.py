@@ -8,8 +8,7 @@ import pytest
 from fedclust.definition.study import SessionRequest, StudyCreate
 from fedclust_service.domain.access import Role
 from fedclust_service.store import DataDamaged
-from fedclust_service.usecases import events, participation, sessions
-from support.clock import ManualClock
+from fedclust_service.usecases import participation, sessions
 from support.damage import change_stored
 from support.purpose import PURPOSE
 from usecases import counting_method
@@ -222,29 +221,3 @@ def test_the_version_continues_so_that_nobody_waits_in_vain(direct: DirectApi) -
         assert direct.row("heart").version > version + 1
         assert direct.row("heart").version > direct.co.notifier._versions["heart"]
         sessions.delete_session(direct.co, ANALYST, "heart")
-
-
-def test_events_begin_with_the_session_that_is_there(direct: DirectApi, clock: ManualClock) -> None:
-    seal = direct.co.sealer.run_once
-
-    def read(after: int = 0) -> events.EventBatch:
-        return events.read_events(direct.co, ANALYST, "heart", after)
-
-    direct.define()
-    sessions.cancel_session(direct.co, ANALYST, "heart")
-    seal()
-    ended = read()
-    assert (ended.events[-1].action, ended.ended) == ("session.cancelled", True)
-    sessions.delete_session(direct.co, ANALYST, "heart")
-    assert refusal(read).slug == "not-found"
-    direct.define()
-    # Nothing of the new session is sealed, and the old one is none of its business.
-    waiting = read()
-    assert (waiting.events, waiting.ended) == ((), False)
-    clock.advance(10)
-    seal()
-    for after in (0, ended.last):
-        batch = read(after)
-        assert [each.action for each in batch.events] == ["session.created"]
-        assert not batch.ended
-    assert batch.events[0].number > ended.last

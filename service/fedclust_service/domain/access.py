@@ -180,7 +180,6 @@ PERMISSIONS: dict[str, frozenset[Role]] = {
     "submission.put": frozenset({Role.SITE}),
     "receipt.read": frozenset({Role.SITE}),
     "round.read": frozenset(Role),
-    "event.read": frozenset(Role),
     "audit.head": frozenset(Role),
     "result.read": frozenset(Role),
 }

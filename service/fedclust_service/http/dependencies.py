@@ -33,8 +33,6 @@ class RequestContext:
     #: Whether the request is a HEAD; routes see a GET.
     head: bool = False
     actor: Actor | None = None
-    #: Whether the answer is a stream, whose duration depends on its reader.
-    stream: bool = False
     #: Counts the request among those that wait; False if too many do.
     may_wait: Callable[[], bool] = lambda: False
 

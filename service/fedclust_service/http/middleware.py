@@ -72,7 +72,7 @@ class Budget:
 class Budgets:
     """One budget for each kind of request."""
 
-    #: Long polls, stored submissions that wait for the next task, and event streams.
+    #: Long polls, and stored submissions that wait for the next task.
     wait: Budget
     #: The files of the API's description and of the documentation, which need no token. Each
     #: download holds an open file or much memory.
@@ -86,7 +86,7 @@ class Budgets:
         Requests without a token are not counted: they are answered or refused at once.
         """
         path: str = scope["path"]
-        if path.endswith("/events") or (path.endswith("/task") and scope["query_string"]):
+        if path.endswith("/task") and scope["query_string"]:
             return "wait", self.wait, token
         if path.startswith(("/static/", "/help/", "/openapi.json")):
             return "download", self.download, "anyone"
@@ -244,7 +244,6 @@ class _Exchange:
         # after it can be another client's request (RFC 9112, 6.3).
         self._ambiguous = "content-length" in headers and "transfer-encoding" in headers
         self._started = time.perf_counter()
-        self._streaming: float | None = None
 
     async def refuse(self, refusal: Refusal) -> None:
         """Answer with a refusal."""
@@ -252,18 +251,10 @@ class _Exchange:
         await response(self.scope, self.receive, self.send)
 
     def ended(self) -> None:
-        """Count and log the request, or the end of its stream."""
-        if self._streaming is None:
-            self._answered()
-            return
-        seconds = time.perf_counter() - self._streaming
-        self._edge.metrics.stream_ended(seconds)
-        self._write_line("stream_ended", seconds)
-
-    def _answered(self) -> None:
+        """Count and log the request."""
         seconds = time.perf_counter() - self._started
         self._edge.metrics.requested(self._method, self._route, self.status, seconds)
-        self._write_line("request", seconds)
+        self._write_line(seconds)
 
     async def receive(self) -> Message:
         message = await self._receive()
@@ -276,10 +267,6 @@ class _Exchange:
             await self._drain()
             self.status = message["status"]
             self._add_headers(MutableHeaders(scope=message))
-            if self._context.stream:
-                self._streaming = time.perf_counter()
-                self._answered()
-                self._edge.metrics.stream_began()
         elif self._context.head:
             message = {**message, "body": b""}
         await self._send(message)
@@ -313,7 +300,7 @@ class _Exchange:
         fallback = "docs" if "endpoint" in self.scope else "unknown"
         return str(getattr(self.scope.get("route"), "path", fallback))
 
-    def _write_line(self, event: str, seconds: float) -> None:
+    def _write_line(self, seconds: float) -> None:
         route, actor = self._route, self._context.actor
         fields: dict[str, Any] = {
             "method": self._method,
@@ -326,7 +313,7 @@ class _Exchange:
         fields |= dict(_logged_names(self.scope.get("path_params", {}).items()))
         quiet = route in {"/healthz", "/readyz", "/metrics"} and self.status < 400
         write: Callable[..., Any] = log.debug if quiet else log.info
-        write(event, **fields)
+        write("request", **fields)
 
 
 def _logged_names(params: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, str]]:

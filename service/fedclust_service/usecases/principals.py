@@ -57,16 +57,12 @@ def _token_advice(role: Role | None) -> str:
 # --- tokens ---------------------------------------------------------------------------------------
 
 
-def authenticate(co: Coordinator, token: str, *, recorded: bool = True) -> Actor:
-    """Return the owner of a bearer token; Refusal ``unauthenticated``.
-
-    ``recorded``: whether this counts as a use of the token.
-    """
+def authenticate(co: Coordinator, token: str) -> Actor:
+    """Return the owner of a bearer token; Refusal ``unauthenticated``."""
     text, now = _parsed(token), co.clock.now()
     found = co.store.read("token.check", lambda tx: tx.tokens.with_owner(text.id))
     row, principal = _valid(co, text, found, now)
-    if recorded:
-        _touch(co, row, principal, now)
+    _touch(co, row, principal, now)
     return _actor(row, principal)
 
 

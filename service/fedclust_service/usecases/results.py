@@ -106,7 +106,7 @@ def _not_ready(session: Session) -> Refusal:
 
 
 def _head_of_completion(tx: Tx, session: Session) -> AuditHead | None:
-    """Return the sealed entry of the completion, which every reader also gets as an event."""
+    """Return the sealed entry of the completion."""
     number = tx.chain.last_of(session.name, frozenset({_COMPLETED})).get(_COMPLETED)
     found = None if number is None else tx.chain.hash_of(number)
     return None if number is None or found is None else AuditHead(number=number, hash=found)

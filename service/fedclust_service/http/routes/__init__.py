@@ -6,7 +6,7 @@ from fastapi.routing import APIRoute
 from fedclust_service.http.routes import (
     about,
     admin,
-    events,
+    audit,
     health,
     participation,
     principals,
@@ -26,7 +26,7 @@ ROUTERS: tuple[APIRouter, ...] = (
     participation.router,
     sessions.rounds_router,
     results.router,
-    events.router,
+    audit.router,
     admin.router,
     health.router,
 )
