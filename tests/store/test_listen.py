@@ -21,12 +21,10 @@ class Ear:
     def __init__(self, url: str, clock: ManualClock) -> None:
         self.store = Store.open(url, clock)
         self.changed: Queue[tuple[str, int]] = Queue()
-        self.heads: Queue[int] = Queue()
         self.waited_for: dict[str, int] = {}
         self.listener = Listener(
             self.store,
             lambda session, version: self.changed.put((session, version)),
-            self.heads.put,
             lambda: self.waited_for,
             NEVER_S,
         )
@@ -100,19 +98,6 @@ def test_nothing_is_heard_of_what_was_rolled_back(ear: Ear, writer: Store) -> No
     with pytest.raises(Empty):
         ear.changed.get_nowait()
     assert ear.listener.missed == 0
-
-
-def test_a_new_head_of_the_trail_is_heard(ear: Ear, writer: Store, clock: ManualClock) -> None:
-    ear.start()
-    for number in (1, 2):
-        writer.run_tx(
-            "write", lambda tx: tx.audit.append("coordinator", "did", "heart", {}, clock.now())
-        )
-        writer.run_tx("seal", lambda tx: tx.chain.seal(9))
-        # Sealing nothing tells nothing.
-        writer.run_tx("seal", lambda tx: tx.chain.seal(9))
-        assert ear.heads.get(timeout=TIMEOUT_S) == number
-    assert ear.heads.empty()
 
 
 def test_a_reconnect_reads_again_at_once(

@@ -152,8 +152,7 @@ PLANS = {
     "subject and actor": (audit(subject="heart", actor="system"), "ix_audit_subject_id"),
     "time": (audit(since=at(0), until=at(1)), "audit"),
     "part": (audit(text="heart"), "audit"),
-    "about": (lambda tx: tx.chain.about("heart", 1, PAGE), "ix_audit_subject_number"),
-    "count": (lambda tx: tx.audit.count("heart"), "ix_audit_subject_"),
+    "count": (lambda tx: tx.audit.count("heart"), "ix_audit_subject_id"),
     "refusals": (lambda tx: tx.overview._all(_select_refusals([1])).all(), "ix_audit_subject_"),
     "last of": (lambda tx: tx.chain.last_of("heart", frozenset({"a", "b"})), "ix_audit_subject_"),
 }

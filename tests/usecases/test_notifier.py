@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from fedclust_service.store import Store
+from fedclust_service.store import Store, listen
 from fedclust_service.usecases.core import Notifier
 from support.clock import ManualClock
 from support.timeouts import TIMEOUT_S
@@ -106,7 +106,7 @@ def test_what_is_waited_for_is_known_by_its_newest_version() -> None:
 
 @pytest.mark.parametrize("notified", [True, False], ids=["notified", "read again"])
 def test_a_commit_of_another_process_wakes(
-    postgres_url: str, clock: ManualClock, notified: bool
+    postgres_url: str, clock: ManualClock, monkeypatch: pytest.MonkeyPatch, notified: bool
 ) -> None:
     here, there = (DirectApi(Store.open(postgres_url, clock), clock) for _ in range(2))
     here.co.limits = dataclasses.replace(LIMITS, reread_s=3600 if notified else 0.01)
@@ -114,7 +114,7 @@ def test_a_commit_of_another_process_wakes(
     version = here.view("heart", "north").version
     if not notified:
         # A pooler in transaction mode takes LISTEN and forwards nothing.
-        here.co.listener._dispatch = lambda *_: None  # type: ignore[method-assign]
+        monkeypatch.setattr(listen, "SESSIONS", "nobody")
 
     async def main() -> bool:
         waiting = asyncio.create_task(here.co.notifier.wait("heart", version, TIMEOUT_S))

@@ -43,15 +43,12 @@ class Pending:
         The sessions whose version was increased, each with its last version.
     scrubbed : bool
         Whether payloads were deleted.
-    sealed : int or None
-        The number of the audit trail's new head.
     """
 
     now: datetime
     audit: list[dict[str, Any]] = field(default_factory=list)
     touched: dict[str, int] = field(default_factory=dict)
     scrubbed: bool = False
-    sealed: int | None = None
 
 
 class Repository:

@@ -130,7 +130,6 @@ class AuditChain(Repository):
             marks.append({"row": row.id, "n": head.number, "h": head.hash})
         if marks:
             self._connection.execute(_MARK, marks)
-            self._pending.sealed = head.number
             self._all(_MOVE, number=head.number, hash=head.hash)
         return head, len(marks) == limit
 
@@ -154,17 +153,6 @@ class AuditChain(Repository):
         """Return the hash of a sealed entry."""
         found = self._all(select(_A.hash).where(_A.number == number)).scalar()
         return None if found is None else str(found)
-
-    def newest(self, after: int, until: int) -> Sequence[tuple[str, int]]:
-        """Return the subjects of the entries in ``(after, until]``, each with its last number."""
-        query = select(_A.subject, func.max(_A.number)).group_by(_A.subject)
-        found = self._all(query.where(_A.number > after, _A.number <= until))
-        return [(subject, number) for subject, number in found]
-
-    def about(self, subject: str, after: int, limit: int) -> Sequence[AuditEntry]:
-        """Return sealed entries of one subject after the number ``after``, by number."""
-        query = select(tables.audit).where(_A.subject == subject, _A.number > after)
-        return self._list(AuditEntry, query.order_by(_A.number).limit(limit))
 
     def last_of(self, subject: str, actions: frozenset[str]) -> dict[str, int | None]:
         """Return the number of a subject's last entry with each of these actions.

@@ -15,7 +15,7 @@ from sqlalchemy import Connection
 
 from fedclust_service.background import BackgroundThread
 from fedclust_service.store.errors import StoreError
-from fedclust_service.store.store import HEAD, SESSIONS, Store
+from fedclust_service.store.store import SESSIONS, Store
 
 log = structlog.get_logger(__name__)
 
@@ -33,8 +33,6 @@ class Listener(BackgroundThread):
         One on PostgreSQL.
     changed : callable
         Gets a session's name and version, also after this process's own commits.
-    sealed : callable
-        Gets the number of the audit trail's new head.
     waited_for : callable
         Returns the sessions that requests wait for, each with the newest version known.
     reread_s : float
@@ -45,14 +43,12 @@ class Listener(BackgroundThread):
         self,
         store: Store,
         changed: Callable[[str, int], None],
-        sealed: Callable[[int], None],
         waited_for: Callable[[], Mapping[str, int]],
         reread_s: float,
     ) -> None:
         super().__init__("fedclust-listener")
         self._store = store
         self._changed = changed
-        self._sealed = sealed
         self._waited_for = waited_for
         self._reread_s = reread_s
         #: Whether the listening connection works.
@@ -68,8 +64,7 @@ class Listener(BackgroundThread):
             try:
                 with engine.connect() as connection:
                     try:
-                        for channel in (SESSIONS, HEAD):
-                            connection.exec_driver_sql(f"LISTEN {channel}")
+                        connection.exec_driver_sql(f"LISTEN {SESSIONS}")
                         self.connected, pause = True, _FIRST_PAUSE_S
                         self._listen(connection)
                     except BaseException:
@@ -92,14 +87,8 @@ class Listener(BackgroundThread):
                 self._read_again()
                 due = time.monotonic() + self._reread_s
             for each in driver.notifies(timeout=_LOOK_S, stop_after=1):
-                self._dispatch(each.channel, each.payload)
-
-    def _dispatch(self, channel: str, payload: str) -> None:
-        if channel == HEAD:
-            self._sealed(int(payload))
-        else:
-            session, _, version = payload.rpartition(" ")
-            self._changed(session, int(version))
+                session, _, version = each.payload.rpartition(" ")
+                self._changed(session, int(version))
 
     def _read_again(self) -> None:
         known = self._waited_for()

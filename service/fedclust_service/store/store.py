@@ -92,8 +92,8 @@ MAX_ATTEMPTS = 8
 REPEAT_WITHIN_S = 20.0
 _FIRST_PAUSE_S = 0.005
 _LONGEST_PAUSE_S = 0.25
-#: The channels on which PostgreSQL notifies other processes.
-SESSIONS, HEAD = "fedclust_session", "fedclust_head"
+#: The channel on which PostgreSQL notifies other processes.
+SESSIONS = "fedclust_session"
 _NOTIFY = text("SELECT pg_notify(:channel, :payload)")
 
 
@@ -372,8 +372,6 @@ def _announce(connection: Connection, pending: Pending) -> None:
     """Notify all processes of what the transaction changed, once it is committed."""
     touched = pending.touched.items()
     payloads = [{"channel": SESSIONS, "payload": f"{name} {v}"} for name, v in touched]
-    if pending.sealed is not None:
-        payloads.append({"channel": HEAD, "payload": str(pending.sealed)})
     if payloads:
         connection.execute(_NOTIFY, payloads)
 

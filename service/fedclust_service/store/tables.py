@@ -295,7 +295,6 @@ audit = Table(
     Index(None, "action", "id"),
     Index(None, "actor", "action", "id"),
     Index(None, "number", unique=True),
-    Index(None, "subject", "number"),
 )
 # The last sealed entry of the audit trail. One row.
 audit_chain = Table(

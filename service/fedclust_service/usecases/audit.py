@@ -4,12 +4,10 @@ The sealer numbers and chains the entries that have been committed. A transactio
 entries without number and hash. Entries with higher ids can be committed earlier on PostgreSQL, and
 if each transaction chained its own, they would have to wait for one another. Therefore a thread of
 each process seals committed entries, one at a time: the chain's row is locked. It writes numbers,
-hashes and the head in one transaction, so a crash leaves a complete batch or none. Every process
-reads the sealed entries and wakes its event streams.
+hashes and the head in one transaction, so a crash leaves a complete batch or none.
 """
 
 import math
-import threading
 import time
 
 from fedclust.schema.model import Model
@@ -19,7 +17,7 @@ from fedclust_service.domain.access import Actor, AuditEntry, absent
 from fedclust_service.domain.audit_chain import Head, Verification, is_start
 from fedclust_service.store import Store, Tx
 from fedclust_service.usecases.attention import VERIFIED
-from fedclust_service.usecases.core import CoordinatorCore, Notifier, survived
+from fedclust_service.usecases.core import CoordinatorCore, survived
 from fedclust_service.usecases.unit_of_work import (
     COORDINATOR,
     Detail,
@@ -32,85 +30,51 @@ from fedclust_service.usecases.unit_of_work import (
 _BATCH = 500
 #: The wait for entries that are written together with the one that woke the thread.
 _GATHER_S = 0.05
-#: A process that starts on a long trail wakes streams for this many newest entries; no stream can
-#: wait for older ones.
-_NEWEST = 10_000
 
 
 class Sealer(BackgroundThread):
-    """Runs :meth:`run_once` after each commit with entries, and at regular intervals.
-
-    ``streams`` wakes the streams of a session when an entry about it is sealed. Its versions are
-    the entries' numbers.
-    """
+    """Runs :meth:`run_once` after each commit with entries, and at regular intervals."""
 
     def __init__(self, co: CoordinatorCore) -> None:
         super().__init__("fedclust-sealer")
         self._co = co
-        self._heard = threading.Event()
         #: The last sealed entry that this process knows; None before the first look.
         self.head: Head | None = None
         # When the last entry to seal was found.
         self._found_at = -math.inf
-        self.streams = Notifier()
-
-    def head_changed(self, number: int) -> None:
-        """Read the trail now if some process sealed a head that is newer. Any thread."""
-        if self.head is None or number > self.head.number:
-            self._heard.set()
-            self._co.sealing_due.set()
 
     def ask_to_stop(self) -> None:
-        """End all streams, and the thread after one last look. Any thread."""
-        self.streams.close()
+        """End the thread after one last look. Any thread."""
         super().ask_to_stop()
         self._co.sealing_due.set()
 
-    def run_once(self, *, seal: bool = True) -> None:
-        """Seal all entries in the calling thread and wake streams."""
+    def run_once(self) -> None:
+        """Seal all entries in the calling thread."""
         store = self._co.store
-        head, waiting = store.read("seal.look", lambda tx: (tx.chain.head(), tx.chain.waiting()))
-        self._announce(head)
-        more = seal and waiting > 0
+        self.head, waiting = store.read(
+            "seal.look", lambda tx: (tx.chain.head(), tx.chain.waiting())
+        )
+        more = waiting > 0
         if more:
             self._found_at = time.monotonic()
         while more:
-            head, more = store.run_tx("seal", lambda tx: tx.chain.seal(_BATCH))
-            self._announce(head)
-
-    def _announce(self, head: Head) -> None:
-        # Streams that began before the first look wait for numbers from 0 on.
-        after = 0 if self.head is None else self.head.number
-        self.head = head
-        if head.number <= after:
-            return
-        begin = max(after, head.number - _NEWEST)
-        changed = self._co.store.read(
-            "seal.changed", lambda tx: tx.chain.newest(begin, head.number)
-        )
-        for subject, number in changed:
-            self.streams.bump(subject, number)
+            self.head, more = store.run_tx("seal", lambda tx: tx.chain.seal(_BATCH))
 
     def run(self) -> None:
         """Run in the thread."""
-        limits, heard = self._co.limits, False
+        limits = self._co.limits
         while not self._stopping.is_set():
-            # What another process has sealed only wakes streams: two that both sealed at once would
-            # wake each other all the time.
-            self._once(seal=not heard)
-            due = self._co.sealing_due.wait(limits.seal_look_s)
-            heard = self._heard.is_set()
-            if due and not heard:
+            self._once()
+            if self._co.sealing_due.wait(limits.seal_look_s):
                 # A burst of entries is sealed in one batch, with one flush to disk.
                 rest = self._found_at + limits.seal_pause_s - time.monotonic()
                 self._stopping.wait(max(_GATHER_S, rest))
             self._co.sealing_due.clear()
-            self._heard.clear()
         self._once()
 
-    def _once(self, *, seal: bool = True) -> None:
+    def _once(self) -> None:
         with survived("sealer"):
-            self.run_once(seal=seal)
+            self.run_once()
 
 
 #: A step takes about 0.2 s.

@@ -54,7 +54,6 @@ class Coordinator(CoordinatorCore):
             self.listener = Listener(
                 self.store,
                 changed=self.notifier.bump,
-                sealed=self.sealer.head_changed,
                 waited_for=self.notifier.waited_for,
                 reread_s=self.limits.reread_s,
             )
