@@ -100,6 +100,8 @@ REQUEST_ID = "Fedclust-Request-Id"
 _IDS = random.Random(secrets.randbits(128))  # noqa: S311
 #: Parameters of a path that are logged, with the names of their fields.
 _LOGGED = {"session": "session", "site": "site", "number": "round"}
+#: What programs and open pages ask for all day.
+_ASKED_OFTEN = {"/healthz", "/readyz", "/metrics", "/ui/sessions/{session}/live"}
 _DRAIN_SECONDS = 5.0
 #: Refused bodies that are read to their end at the same time; with more, connections are closed at
 #: once. Honest clients need few: their bodies arrive within milliseconds.
@@ -311,7 +313,7 @@ class _Exchange:
         if actor is not None:
             fields["role"], fields["actor"] = actor.role.value, actor.name
         fields |= dict(_logged_names(self.scope.get("path_params", {}).items()))
-        quiet = route in {"/healthz", "/readyz", "/metrics"} and self.status < 400
+        quiet = route in _ASKED_OFTEN and self.status < 400
         write: Callable[..., Any] = log.debug if quiet else log.info
         write("request", **fields)
 
