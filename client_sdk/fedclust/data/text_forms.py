@@ -170,9 +170,9 @@ def _weights(
     distinct = np.unique(numbers, axis=0)
     with_one = np.column_stack([numbers, np.ones(len(numbers))])
     # Numbers on a line say little. Of seconds that all are 0 any weight would do, and is 0.
-    alike = np.linalg.matrix_rank(with_one) < np.count_nonzero(with_one.any(axis=0))
+    on_a_line = np.linalg.matrix_rank(with_one) < np.count_nonzero(with_one.any(axis=0))
     for columns in (numbers, with_one):
-        if len(distinct) > columns.any(axis=0).sum() and not alike:
+        if len(distinct) > columns.any(axis=0).sum() and not on_a_line:
             found, *_ = np.linalg.lstsq(columns, meant, rcond=None)
             if np.allclose(columns @ found, meant, rtol=_SAME, atol=0):
                 return tuple(float(f"{each:.6g}") for each in found.tolist())
