@@ -79,9 +79,10 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     assert "to do" not in found.text
     assert "3 Vigilanz" in said
     assert (
-        'systolic_bp = "AF": missing = "n. e." 1; "118 (liegend)" = 118 (1), "139/80" = 139' in said
+        'systolic_bp = "AF": 118 to 139, 17% missing; missing = "n. e." 1; "118 (liegend)" = 118'
+        in said
     )
-    assert 'systolic_bp = "AF": missing = "n. e." 1, "118 (liegend)" 1' in said
+    assert '; missing = "n. e." 1, "118 (liegend)" 1' in said
     assert 'known: missing = "k.A."' in said
     assert "write texts as they are shown" in said
     assert "write names of the session's features, or none" in said
@@ -107,11 +108,12 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
     [
         (
             {"patient": [1, 1, 2], "Fallnr.": [4, 5, 6]},
-            ["", ""],
+            ["", "", ""],
             "[Fallnr.]",
             ("Fallnr.", "patient"),
         ),
-        ({"patient": [1, 1, 2]}, ["", ""], "several rows (2 rows)", ("patient", "patient")),
+        ({"patient": [1, 1, 2]}, ["", "last"], "several rows (2 rows)", ("patient", "patient")),
+        ({"patient": [1, 1, 2]}, ["", "x", "-"], "write all, first, last, or -", (None, None)),
         ({"patient": [1, 2, 3]}, [""], "[patient]", ("patient", None)),
         ({"nr": [1, 2, 3]}, ["2"], " 2 nr ", ("nr", None)),
         ({"nr": [f"A{i}" for i in range(40)]}, [""], "[nr]", ("nr", None)),
@@ -133,6 +135,7 @@ def test_the_ids_of_persons_and_rows_are_asked(
     assert asked in said
     assert found.ids == expected
     assert {*found.unused} == {*table} - {*expected}
+    assert ('rows_of_person = "last"' in found.text) == ("last" in answers)
 
 
 def test_the_end_of_the_questions_keeps_answers_and_marks_the_rest(answer: Any) -> None:
@@ -152,7 +155,7 @@ def test_a_column_that_was_found_wrongly_is_asked_for(answer: Any) -> None:
     found, said = answer(*answers, features=[AGE], table=table)
     assert 'Found by name: age (years) = "age"' in said
     assert "Columns of the table: 1 age" in said
-    assert 'age = "years of life": missing = "n. e." 1; "118 (liegend)" = 118 (1)' in said
+    assert 'age = "age": 48 to 83 which features are wrong?' in said
     assert found.columns == {"age": "age"}
     assert found.still_open == ()
 
@@ -223,7 +226,7 @@ def test_how_many_of_the_sessions_unit_one_is_can_be_said(answer: Any) -> None:
     assert "50 of 50 values lie outside the bounds" in said
     assert "session's value = value here x FACTOR (+ OFFSET); 1 if they are the same" in said
     assert 'to = "years"\nfactor = 0.1\n' in found.text
-    assert 'age = "age": x 0.1 to years' in said
+    assert 'age = "age": 400 to 890; x 0.1 to years' in said
 
 
 def test_a_factor_answers_all_doubts_about_the_unit(answer: Any, tmp_path: Path) -> None:
@@ -469,7 +472,7 @@ def test_codes_beside_a_missing_one_keep_their_levels(answer: Any, tmp_path: Pat
     table = pd.DataFrame({"ICU": ["ja", "nein", "j", "k.A."], "age": [50, 60, 70, 80]})
     for answers in (("", ""), ("", "icu", "", "", "", "", "", "")):
         found, said = answer(*answers, features=[icu], table=table)
-        assert 'icu = "ICU": 1 (yes) = "ja", "j"; 0 = "nein"; missing = "k.A."' in said
+        assert 'icu = "ICU": 1 (yes) = "ja", "j" (2); 0 = "nein" (1); missing = "k.A." (1)' in said
         assert found.still_open == ()
         assert str(read(tmp_path, [icu])[:, 0].tolist()) == "[1.0, 0.0, 1.0, nan]"
 
@@ -594,8 +597,8 @@ def test_texts_that_one_rule_reads_are_shown_once(answer: Any, tmp_path: Path) -
     _, said = answer("", "-", "", features=[crp], table=table)
     assert '"15x13" (1) means which number' in said
     assert (
-        'crp = "crp": missing = "n.d." 1; "<20" = 20/2 and 1 like it (2 rows), "XX" = 20 and 2 '
-        'like it (3 rows), "60-65" = 62.5 and 1 like it (2 rows), "120/80" = 120 and 1 like it (2'
+        'missing = "n.d." 1; "<20" = 10 (half of it) and 1 like it (2 rows), "XX" = 20 and 2 like '
+        'it (3 rows), "60-65" = 62.5 and 1 like it (2 rows), "120/80" = 120 and 1 like it'
     ) in said
     own = read(tmp_path, [crp])[60:, 0]
     expected = [10, 15, 62.5, 52.5, 20, 8, 12, 120, 139, np.nan, np.nan]
@@ -667,12 +670,13 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     monkeypatch.chdir(desk.place)
     assert "needs a terminal" in desk.ran("check", *given, "--ask", code=2).err
     assert not Path("columns.toml").exists()
-    monkeypatch.setattr(sys, "stdin", Terminal("patient\nvisit\n\nWohnform\n1\n0\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("patient\nall\nvisit\n\nWohnform\n1\n0\n"))
     desk.ran("check", *given, "--ask")
     assert "columns.toml: the mapping\n" in desk.err
-    home = next(line for line in desk.out.splitlines() if line.startswith("home "))
-    assert home.split() == ["home", "0.0%"]
-    # Its levels were the answers, and the rows are registered.
+    said = " ".join(desk.err.split())
+    assert 'home = "Wohnform": 1 (yes) (40); 0 (20)' in said
+    assert said.startswith("t: Which kinds of residents are there?")
+    # What was shown is not shown again, and the rows are registered.
     assert "33.3%" not in desk.out
     assert "Nothing is left to do." in desk.out
     assert "@heart: these rows with the mapping" in desk.err
@@ -684,7 +688,7 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     # Another table of this name is kept.
     table.to_csv(desk.place / "u.csv", index=False)
     given = (*given[:-1], str(desk.place / "u.csv"), "--write-mapping", "u.toml")
-    monkeypatch.setattr(sys, "stdin", Terminal("patient\nvisit\n\nWohnform\n1\n0\n"))
+    monkeypatch.setattr(sys, "stdin", Terminal("patient\nall\nvisit\n\nWohnform\n1\n0\n"))
     assert "next: fedclust data add heart --data u.csv" in desk.ran("check", *given, "--ask").out
     assert DataSources().get("heart").data == str(desk.place / "t.csv")
 

@@ -268,7 +268,9 @@ def test_the_command_writes_a_mapping_and_checks_with_it(office: Office) -> None
     added = " ".join(office.data[:2])
     assert f"next: fedclust data add heart {added} " in office.out
     assert "\nthen: fedclust review heart --data @heart --out review.html\n" in office.out
-    assert "\nor:   fedclust participate heart --data @heart\n" in office.out
+    assert (
+        "\nor:   fedclust participate heart --data @heart --labels-out labels.csv\n" in office.out
+    )
     office.ran("data", "add", "hearts", *office.data, "--mapping", str(mapping))
     office.ran("check", "heart", "--data", "@hearts")
     assert "fedclust data add" not in office.out
@@ -494,7 +496,7 @@ def test_repeated_ids_are_decided_on_before_nothing_is_left_to_do(office: Office
     assert "Nothing is left to do if each row is a person (patient id)." in said
     said = " ".join(office.ran(*given, "--person-column", "patient id").out.split())
     # The rows of 0 and 1 have other smokers; those of 2 are two of 1 and one of 0.
-    assert "the rows of a person differ in codes of smoker (2): the commonest counts" in said
+    assert "the rows of a person differ in smoker (2): the commonest counts" in said
     assert "Nothing is left to do." in " ".join(office.out.split())
     # Other spellings of one level are no difference.
     rows["smoker"] = ["ja", "Ja"] * 30
@@ -527,7 +529,7 @@ def test_a_missing_code_differs_from_nothing() -> None:
     rows = pd.DataFrame({"id": [*range(9), 0, 1], "smoker": ["J", "N", "?"] * 3 + ["?", "J"]})
     levels = {"J": 1, "N": 0, "?": ""}
     data = Dataset(rows, mapping={"features": {"smoker": {"levels": levels}}})
-    with pytest.warns(DataWarning, match=r"differ in codes of smoker \(1\)"):
+    with pytest.warns(DataWarning, match=r"differ in smoker \(1\)"):
         persons.read_persons(data, [smoker], person="id")
 
 

@@ -246,6 +246,23 @@ def test_a_pinned_column_is_not_read_by_another_rule(
     assert f"it was first read with {says}, and released values cannot change" in str(error)
 
 
+@pytest.mark.parametrize("out_of_core", [False, True])
+@pytest.mark.parametrize("which", ["first", "last"])
+def test_one_row_of_each_person_counts(which: str, out_of_core: bool) -> None:
+    mapping = {**MAPPING, "rows_of_person": which}
+    source = Dataset(_frame(), mapping=mapping, out_of_core=out_of_core)
+    found = _whole(read_persons(source, FEATURES, person="who"))
+    alone = _frame().drop_duplicates("who", keep=which)
+    expected = _whole(_read(alone, person="who"))
+    assert found.keys == expected.keys
+    for one, other in zip(found.sources, expected.sources, strict=True):
+        np.testing.assert_array_equal(one.values, other.values)
+    # Values that were released are of the rows of then.
+    assert "first read with rows_of_person all" in str(
+        _fault(source, person="who", pinned=_pinned(_read(_frame(), person="who")))
+    )
+
+
 def test_another_number_for_a_text_is_another_rule() -> None:
     plain, half, all_ = (ColumnRule(False, values=each) for each in ({}, {"<5": 2.5}, {"<5": 5.0}))
     assert rule_differences(half.text(), plain.text()) == "no values of texts"

@@ -87,8 +87,6 @@ def test_a_time_of_a_workbook_has_a_form() -> None:
 
 
 def test_a_form_is_said_in_words() -> None:
-    assert meaning_text("<#", [0.5]) == "<# means 0.5 x #"
-    assert meaning_text("#/#", [1, 0]) == "#/# means 1. #"
-    assert meaning_text("#½", [1, 0.5]) == "#½ means # + 0.5"
-    assert meaning_text("#x#", []) == "#x# is missing"
-    assert combined([0.5, 32], [10]) == 37
+    said = [meaning_text(*each) for each in (("<#", [0.5]), ("#/#", [1, 0]), ("#½", [1, 0.5]))]
+    assert said == ["<# means 0.5 x #", "#/# means 1. #", "#½ means # + 0.5"]
+    assert (meaning_text("#x#", []), combined([0.5, 32], [10])) == ("#x# is missing", 37)

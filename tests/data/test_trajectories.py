@@ -300,7 +300,7 @@ def test_an_outcome_in_which_the_rows_of_a_person_differ_is_named() -> None:
     table = VISITS.assign(
         died=[0, 0, 1, 0, 0], sick=[1, 0, 1, np.nan, 0], days=[1, 2, 3, 2, 2], days_event=1
     )
-    said = "the rows of a person differ in codes of died .1.: .* of an outcome yes"
+    said = "the rows of a person differ in died .1.: .* the outcome yes"
     with pytest.warns(DataWarning, match=said):
         found = read_persons(
             Dataset(table, mapping=MAPPING),

@@ -24,6 +24,7 @@ from fedclust.cli.mapping_dialogue import ask_mapping, require_terminal
 from fedclust.cli.row_check import RowCheck, SourceRows, as_options, examine
 from fedclust.cli.session_file import read_definition_file
 from fedclust.client import Client
+from fedclust.data import Dataset
 from fedclust.data.advice import count_repeated, list_names
 from fedclust.data.persons import repeated_message
 from fedclust.data.suggest import refuse_existing, suggest_mapping
@@ -157,10 +158,12 @@ def _suggested(
             raise DataError(name, "missing-column", said, column=each)
     # Otherwise a person would learn it after all the questions.
     if asked.ask and row is not None and person is None:
-        repeated = count_repeated(filter(None, read_text_column(rows, row)))
+        as_found = Dataset.of(rows.source, found.table.options(rows))
+        repeated = count_repeated(filter(None, read_text_column(as_found, row)))
         if repeated[0]:
             raise DataError(name, "persons", repeated_message(row, *repeated), column=row)
     if asked.ask:
+        show(err, f"{body.title}: {body.purpose}" if body.title else body.purpose)
         row, person = ask_mapping(found, row, person)
     found.write(path)
     to_do, uncertain = (found.text.count(f"# {mark}: ") for mark in ("to do", "uncertain"))

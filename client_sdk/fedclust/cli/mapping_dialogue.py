@@ -176,6 +176,12 @@ def _numbers(answer: str) -> list[float]:
     return [number for part in parts if (number := _number(part)) is not None]
 
 
+def _rows(answer: str) -> str:
+    if answer not in ("all", "first", "last", "-"):
+        raise typer.BadParameter("write all, first, last, or -")
+    return answer
+
+
 def _factor(answer: str) -> dict[str, float | None]:
     """Return a factor, and an offset if there is one; None for -."""
     signed = re.sub(r"[+\s]*([+-])\s*(?=\d)", r" \1", answer)  # 1.25 - 25
@@ -267,6 +273,11 @@ def _without_words(code: str, column: str) -> str:
     return " ".join(word for word in folded(code).split() if word not in said)
 
 
+def _quoted(level: str) -> str:
+    """Return a level as it is listed: in quotes if it has spaces."""
+    return as_toml(level) if " " in level else level
+
+
 def _level(feature: Feature, answer: str) -> str:
     """Return the level that a person means, - for a missing value; typer.BadParameter."""
     names = feature.levels or ("0", "1")
@@ -275,7 +286,7 @@ def _level(feature: Feature, answer: str) -> str:
     inside = [name for name in names if answer.casefold() in name.casefold()]
     found = ["-"] if answer == "-" else exact or begun or inside
     if len(found) != 1:
-        raise typer.BadParameter(f"write {' or '.join(names)}, or -")
+        raise typer.BadParameter(f"write {' or '.join(map(_quoted, names))}, or -")
     return found[0]
 
 
@@ -363,19 +374,21 @@ class _Dialogue:
         if not named:
             self._list_columns()
         question = "ids of persons: which column, or - if there is none?"
-        person = self._column(question, next(iter(named), None))
-        n_ids, n_rows = count_repeated(cells[person].elements()) if person else (0, 0)
-        self.row = person
+        self.row = self._column(question, next(iter(named), None))
+        n_ids, n_rows = count_repeated(cells[self.row].elements()) if self.row else (0, 0)
         if n_ids:
-            self.person = person
             _say(
-                f"{repeated_text(n_ids, n_rows)}: those of one id count as one person, with the "
-                "mean of its numbers and the commonest of its codes. To count one row alone, "
-                "leave the others out of the table first."
+                f"{repeated_text(n_ids, n_rows)}. What counts of a person: all of them (the mean "
+                "of numbers, the commonest code), the first or the last row? - if each row, such "
+                "as a stay, is to count as a person."
             )
+            rows = _asked("  all, first, last or -", _rows, "all")
+            self.person = self.row = self.row if rows != "-" else None
+        if self.person:
+            table.written = table.written.model_copy(update={"rows_of_person": rows})
             question = "which column has an id of each row, or - if there is none?"
             single = next((name for name in named if not repeated[name][0]), None)
-            self.row = (self._column(question, single) if single else None) or person
+            self.row = (self._column(question, single) if single else None) or self.person
         found.set_ids(self.row, self.person)
         found.guess()
 
@@ -423,7 +436,7 @@ class _Dialogue:
                 return [] if answer == "none" else given
             raise typer.BadParameter("write names of the session's features, or none")
 
-        found: list[str] = _asked("  which of these are wrong?", names, "none")
+        found: list[str] = _asked("  which features are wrong?", names, "none")
         return found
 
     def _list_columns(self, used: Collection[str | None] = ()) -> None:
@@ -439,7 +452,7 @@ class _Dialogue:
         sure = match is not None and match.score >= 0 and not match.others
         default = match.column if match and sure and match.column not in used else None
         said, levels = _called(section.feature), section.feature.levels
-        said += f", one of {', '.join(levels)}" if levels else ""
+        said += f", one of {', '.join(map(_quoted, levels))}" if levels else ""
         lacks = ", or - (a site may lack an outcome)" * (
             section.feature.name in self._found.may_lack
         )
@@ -594,7 +607,7 @@ class _Dialogue:
             return point
         meant = f"1 ({_meaning(feature)}), 0"
         if feature.kind != "binary":
-            meant = ", ".join(names) + (f" ({feature.unit})" if feature.unit else "")
+            meant = ", ".join(map(_quoted, names)) + (f" ({feature.unit})" if feature.unit else "")
         _say(f"{_heading(section)}: each code means {meant}, or -")
         if said := _levels_text(known):
             _say(f"known: {said}", "  ")
@@ -615,12 +628,10 @@ class _Dialogue:
         """Show how features are read, and ask about those that a person calls wrong."""
         names = [*self._found.sections]
         while names:
-            texts = {name: self._reading_text(self._found.sections[name]) for name in names}
-            if any(texts.values()):
-                show(err, "Also read:")
-            for name in filter(texts.get, names):
-                _say(f"{_heading(self._found.sections[name])}: {texts[name]}")
-            wrong = self._wrong_ones(self._found.sections) if any(texts.values()) else []
+            show(err, "So these are read:")
+            for section in map(self._found.sections.__getitem__, names):
+                _say(f"{_heading(section)}: {self._reading_text(section) or 'no value'}")
+            wrong = self._wrong_ones(self._found.sections)
             for name in names:
                 if name not in wrong:
                     self._found.sections[name].settle()
@@ -629,15 +640,22 @@ class _Dialogue:
             names = wrong
 
     def _reading_text(self, section: Section) -> str:
-        """Return how a feature is read where no answer says it."""
+        """Return what a feature's column holds, and how it is read where no answer says it."""
+        if section.settings.get("lacking"):
+            return "this site lacks it"
         seen = {text for name, text in self._seen if name == section.feature.name}
         conversion = _conversion(section).strip()
-        said = [f"{conversion} to {plain_unit(section.feature.unit)}" if conversion else ""]
+        said = [self._found.range_text(section) if section.feature.kind == "numeric" else ""]
+        said += [f"{conversion} to {plain_unit(section.feature.unit)}" if conversion else ""]
         for point in section.points:
             if point.counts and section.feature.kind != "numeric" and point.mark != "to do":
-                levels = point.known_levels | dict.fromkeys(point.settings.get("missing", ()), "-")
-                rest = {a: b for a, b in levels.items() if a not in seen}
-                said.append(_levels_text(rest, _meaning(section.feature)))
+                known = {*(section.feature.levels or ("0", "1"))}
+                levels: dict[str, str | int] = {
+                    code: code for code in point.counts if code in known
+                }
+                levels |= point.known_levels
+                levels |= dict.fromkeys(point.settings.get("missing", ()), "-")
+                said.append(_levels_text(levels, _meaning(section.feature), point.counts, seen))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
                 text = _read_as(read, point.counts, self._corrected, section.written)
@@ -851,8 +869,7 @@ def _read_as(
         more = f" and {len(texts) - 1} like it" if len(texts) > 1 else ""
         n_rows = f"{n} rows" if more else f"{n}"
         value = f"{read[texts[0]] or 0:.15g}"
-        if key[1:2] == ((0.5,),):
-            value = f"{written.split(texts[0])[1][0]:.15g}/2"
+        value += " (half of it)" * (key[1:2] == ((0.5,),))
         if read[texts[0]] is None:
             missing.append(f"{text}{more} {n}")
         else:
@@ -865,17 +882,29 @@ def _is_rank(text: str, number: float | None) -> bool:
     return number is not None and rank_of(text) == number and _NUMBER.search(text) is None
 
 
-def _levels_text(levels: Mapping[str, str | int], one: str = "") -> str:
+def _levels_text(
+    levels: Mapping[str, str | int],
+    one: str = "",
+    counts: Mapping[str, int] = MappingProxyType({}),
+    seen: Collection[str] = (),
+) -> str:
     """Return the codes of each level, - for missing values; not those that are a level's name.
 
-    ``one`` is what 1 means.
+    ``one`` is what 1 means. With ``counts`` of the codes, each level has its rows; codes that a
+    person has ``seen`` are left out.
     """
     names = {"-": "missing", **({"1": f"1 ({one})"} if one else {})}
     codes: dict[str, list[str]] = {}
+    rows = Counter[str]()
     for code, level in levels.items():
-        if code != str(level):
-            codes.setdefault(str(level), []).append(code)
+        rows[str(level)] += counts.get(code, 0)
+        own = codes.setdefault(str(level), [])
+        own += [code] * (code != str(level) and code not in seen)
+    said = {
+        level: f" = {', '.join(map(as_toml, own))}" if own else "" for level, own in codes.items()
+    }
     return "; ".join(
-        f"{names.get(level, level)} = {', '.join(map(as_toml, own))}"
-        for level, own in codes.items()
+        f"{names.get(level, level)}{text}{f' ({rows[level]})' if counts else ''}"
+        for level, text in said.items()
+        if text or rows[level]
     )

@@ -238,14 +238,11 @@ class RowCheck:
         # While the mapping file is edited, only what is open: the last check shows every column.
         columns = [each for each in found.columns if not self.to_edit or each.state != "ok"]
         texts = itertools.chain(*map(_brief_lines if brief else _column_lines, columns))
-        if brief:
-            columns = [dataclasses.replace(each, unit="") for each in columns]
         headings = ["feature", "column here", "", "missing", "least", "mean", "most"]
         rules = self.source.reading.resolved().features
-        rows = [_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns]
-        for cells in (headings, *rows):
-            del cells[1 : 1 + brief]
-        show_table(headings, rows, right=3 - brief)
+        rows = (_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns)
+        if self.to_edit or not brief:
+            show_table(headings, rows, right=3)
         for line in texts:
             text, *lines = line.split("\n")
             show(out, textwrap.fill(text, 98, initial_indent="  ", subsequent_indent="    "))
@@ -330,7 +327,8 @@ class RowCheck:
             data, first = f"{MARK}{self.body.name}", "then:"
         if self.asked:
             show(out, f"{first} fedclust review {self.body.name} --data {data} --out review.html")
-            show(out, f"or:   fedclust participate {self.body.name} --data {data}")
+            labels = "--labels-out labels.csv"
+            show(out, f"or:   fedclust participate {self.body.name} --data {data} {labels}")
 
     def _edits(self) -> Iterator[str]:
         """Yield each edit of the mapping file that is needed; further lines are to be pasted."""

@@ -242,7 +242,7 @@ def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[st
     if top:
         first, end = rows[0][0], rows[top][0]
         above = f"{unit}s {first} to {end - 1} are" if end - first > 1 else f"{unit} {first} is"
-        notes.append(f"{above} taken as a title: is {unit} {end} the header?")
+        notes.append(f"{above} taken as a title, and {unit} {end} as the header")
     if len(rows) > top + 2 and not any(map(is_value, cells[top + 1])):
         pairs = list(zip(names, texts[top + 1], strict=True))
         below = [b for _, b in pairs if b]
@@ -261,8 +261,10 @@ def _likely_header(reader: CsvReader | ExcelReader, notes: list[str]) -> dict[st
             letters = (f"{UNNAMED}{get_column_letter(place + 1)}" for place in range(width))
             names = [a or b for a, b in zip(names, letters, strict=True)]
     if last > top or gaps:
-        said = list_names([*map(as_toml, names)])
-        notes.append(f"the header has two rows or gaps: are the columns' names {said}?")
+        notes[:] = ["the header has two rows or gaps"]
+    if notes:
+        notes[0] += f": are the columns' names {list_names([*map(as_toml, names)])}?"
+    if last > top or gaps:
         return {"header_row": rows[last][0], "columns": tuple(names)}
     return {"header_row": rows[top][0]} if top else {}
 

@@ -601,7 +601,8 @@ def _add_unit(section: Section, column: str, unit: str) -> tuple[float, float]:
         return 1.0, 0.0
     percent = "%" in column and same_measure("%", feature.unit)  # as in FEV1 %pred (GLI)
     words = " " in unit and unit.replace(" ", "").isalpha()
-    if not is_unit(unit) and (percent or words):
+    of_name = _joined(unit) in _joined(feature.name)  # as CKD-EPI of egfr_ckd_epi
+    if not is_unit(unit) and (percent or words or of_name):
         return 1.0, 0.0
     if not feature.unit or not (is_unit(unit) or "/" in unit):
         asked = as_toml(feature.unit) if feature.unit else "no unit"
@@ -616,6 +617,10 @@ def _add_unit(section: Section, column: str, unit: str) -> tuple[float, float]:
         return np.nan, 0.0  # no number is outside the bounds then
     section.set(unit=unit, **_conversion_settings(feature, *found))
     return found
+
+
+def _joined(name: str) -> str:
+    return re.sub(r"[\W_]", "", folded(name))
 
 
 def _conversion_settings(feature: Feature, factor: float, offset: float) -> dict[str, Any]:
@@ -711,9 +716,12 @@ def _judge_bounds(
         settings = {"unit": unit, **_conversion_settings(feature, *found)}
         why += f": read as {unit}" if taken else f": are they in {unit}?"
     elif feature.unit and "factor" not in section.settings and not 0 < 5 * outside < total:
-        settings = {"to": feature.unit, "factor": 1.0}
-        if is_time(feature.unit) and 1900 < np.median(own) < 2100:
+        years = is_time(feature.unit) and 1900 < np.median(own) < 2100
+        if years:
             why += "; for years of birth write -1 and the year of the ages, such as -1 2024"
+        # Whole numbers without bounds hardly are in another unit, and are shown.
+        if years or outside or lower > -np.inf or (own % 1).any():
+            settings = {"to": feature.unit, "factor": 1.0}
     asked = Counter[str]()
     if beyond.sum() <= _MOST_BEYOND and not settings:
         texts = [f"{value:.15g}".replace(".", mark) for value in own[beyond].tolist()]

@@ -68,6 +68,8 @@ class ColumnRule:
         What the numbers in texts of each form mean: see :mod:`fedclust.data.text_forms`.
     thousands : bool
         Whether the mark that is not the decimal one separates thousands.
+    rows_of_person : str
+        Which of a person's rows count: ``all``, the ``first`` or the ``last``.
     """
 
     coded: bool
@@ -77,6 +79,7 @@ class ColumnRule:
     values: Mapping[str, float] = field(default_factory=dict)
     forms: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     thousands: bool = False
+    rows_of_person: str = "all"
 
     def text(self) -> str:
         """Return this rule as JSON. Rules that read each cell in the same way give the same text.
@@ -101,6 +104,8 @@ class ColumnRule:
                 tree[name] = dict(sorted(numbers.items()))
         if self.thousands:
             tree["thousands"] = True
+        if self.rows_of_person != "all":
+            tree["rows_of_person"] = self.rows_of_person
         return json.dumps(tree)
 
 
@@ -125,6 +130,8 @@ def rule_differences(now: str, before: str) -> str:
             said.append(f"{name} of texts {pairs}" if pairs else f"no {name} of texts")
     if new.get("thousands", False) != (thousands := old.get("thousands", False)):
         said.append(f"thousands {'separated' if thousands else 'not separated'}")
+    if new.get("rows_of_person") != (rows := old.get("rows_of_person")):
+        said.append(f"rows_of_person {rows or 'all'}")
     return " and ".join(said)
 
 

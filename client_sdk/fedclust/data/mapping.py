@@ -150,10 +150,12 @@ class ColumnsFile(Format):
     """A mapping file: the format of the source, and its columns by feature.
 
     ``thousands``: whether the mark that is not the decimal one separates thousands, as in 1.250,5.
+    ``rows_of_person``: which of a person's rows count: all together, the first or the last one.
     """
 
     decimal: Literal[".", ","] = "."
     thousands: bool = False
+    rows_of_person: Literal["all", "first", "last"] = "all"
     min_present: Share = 0.0
     features: dict[str, ColumnMap] = Field(default_factory=dict)
 

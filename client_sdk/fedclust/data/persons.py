@@ -210,7 +210,8 @@ def spread(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
 class PersonSample:
     """The rows of some persons, drawn from the whole source."""
 
-    def __init__(self) -> None:
+    def __init__(self, rows_of_person: str) -> None:
+        self._rows_of_person = rows_of_person
         self._values: list[FloatArray] = []
         self._persons: list[IntArray] = []
         self._held, self._most = 0, np.uint64(2**64 - 1)
@@ -240,7 +241,7 @@ class PersonSample:
         persons = np.unique(np.concatenate(self._persons), return_inverse=True)[1]
         rows = zip(columns, np.concatenate(self._values, axis=1), strict=True)
         sources = [column.source(renumber(column, values)) for column, values in rows]
-        return person_values(sources, persons, voted_columns(columns))
+        return person_values(sources, persons, voted_columns(columns), self._rows_of_person)
 
 
 def voted_columns(columns: Sequence[SiteColumn]) -> frozenset[str]:
@@ -251,13 +252,20 @@ def voted_columns(columns: Sequence[SiteColumn]) -> frozenset[str]:
 
 
 def person_values(
-    sources: Sequence[SourceColumn], persons: IntArray, by_vote: Collection[str] = ()
+    sources: Sequence[SourceColumn],
+    persons: IntArray,
+    by_vote: Collection[str] = (),
+    rows: str = "all",
 ) -> tuple[SourceColumn, ...]:
     """Return one value for each person, given the person of each row (n rows,), from 0.
 
     The mean of the person's rows; for columns of levels, and the yes/no columns ``by_vote``, the
-    commonest value, or the smallest of equally common ones.
+    commonest value, or the smallest of equally common ones. With ``rows`` of "first" or "last" what
+    that row has.
     """
+    if rows != "all":
+        chosen = _one_row_each(persons, rows)
+        return tuple(replace(source, values=source.values[chosen]) for source in sources)
     n_persons = int(persons.max(initial=-1)) + 1
     return tuple(
         _most_common(source, persons, n_persons)
@@ -265,6 +273,13 @@ def person_values(
         else _person_means(source, persons, n_persons)
         for source in sources
     )
+
+
+def _one_row_each(persons: IntArray, rows: str) -> IntArray:
+    """Return the first or the last row of each person."""
+    if rows == "first":
+        return np.unique(persons, return_index=True)[1]
+    return len(persons) - 1 - np.unique(persons[::-1], return_index=True)[1]
 
 
 def _person_means(source: SourceColumn, persons: IntArray, n_persons: int) -> SourceColumn:
@@ -371,9 +386,13 @@ def _person_text(value: Any) -> str:
 
 def _differing_texts(found: Sequence[tuple[str, int]]) -> tuple[str, ...]:
     named = [f"{name} ({n})" for name, n in found]
-    said = f"{ROWS_DIFFER} in codes of {list_names(named)}: the commonest counts, and of as many "
-    said += "the first, of an outcome yes or the highest. Of numbers the mean counts. To count one "
-    said += "row of a person alone, leave the others out of the table"
+    said = (
+        f"{ROWS_DIFFER} in {list_names(named)}: the commonest counts. If each is there once, the "
+    )
+    said += "first code counts, and the outcome yes or the highest. Of numbers the mean counts. To "
+    said += (
+        "count one row of each person, write rows_of_person = 'first' or 'last' into the mapping"
+    )
     return (said,) if found else ()
 
 
@@ -473,12 +492,16 @@ class _Reader:
         numbers: dict[str, int] = {}
         persons = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
         if self.grouped:
-            rows, sources = sources, person_values(sources, persons, voted_columns(columns))
-            self._differing = [
-                *self._differing_levels(columns, rows, persons),
-                *differing_outcomes(self.rows.outcomes, cells, persons),
-            ]
-            cells = cells_of_persons(self.rows.outcomes, cells, persons)
+            which = self.rows.file.rows_of_person
+            rows, sources = sources, person_values(sources, persons, voted_columns(columns), which)
+            if which == "all":
+                self._differing = [
+                    *self._differing_levels(columns, rows, persons),
+                    *differing_outcomes(self.rows.outcomes, cells, persons),
+                ]
+                cells = cells_of_persons(self.rows.outcomes, cells, persons)
+            else:
+                cells = cells[_one_row_each(persons, which)]
         elif len(numbers) < n:
             first = int(np.flatnonzero(persons != np.arange(n))[0])
             message = repeated_message(self.named, *count_repeated(keys))
@@ -509,7 +532,7 @@ class _Reader:
 
     def by_blocks(self) -> SitePersons:
         """Read all rows once to describe the columns; each use reads them again."""
-        row_warnings, sample = RowWarnings(self.rows), PersonSample()
+        row_warnings, sample = RowWarnings(self.rows), PersonSample(self.rows.file.rows_of_person)
         distinct = [np.empty(0) for _ in self.places]
         seen, n_rows, last, mark = array("q"), 0, None, hashlib.blake2b()
         for block in self.rows.scan(_ROWS):

@@ -406,6 +406,7 @@ class RowSource:
             values={text.strip(): number for text, number in own.values.items()},
             forms=own.forms,
             thousands=self.file.thousands,
+            rows_of_person=self.file.rows_of_person,
         )
         # How a column was read first does not change: then codes are no way out.
         advice = CODES_ADVICE if feature.kind == "binary" and not pinned else ""

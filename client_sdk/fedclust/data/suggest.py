@@ -1,6 +1,8 @@
 """Suggest a mapping file for a table, by its header and its values. Nothing of it is sent."""
 
+import json
 import os
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,13 +11,14 @@ from fedclust.data.advice import as_toml, setting_lines
 from fedclust.data.column_match import (
     CountedTable,
     Match,
+    count_numbers,
     match_by_name,
     match_by_values,
     read_table,
 )
 from fedclust.data.column_points import ColumnJudge, Section
 from fedclust.data.known_names import fits_value
-from fedclust.data.mapping import Dataset, as_dataset
+from fedclust.data.mapping import ColumnMap, Dataset, as_dataset
 from fedclust.data.outcome_rows import with_outcomes
 from fedclust.data.sources import describe, open_reader, read_columns
 from fedclust.data.sql import SqlQuery
@@ -165,6 +168,34 @@ class MappingSuggestion:
         # Of a wide table not all columns are read.
         return self.table.contents(name) if name in self.table.columns else ""
 
+    def range_text(self, section: Section) -> str:
+        """Return the least and the largest number of a feature's column, as its section reads it.
+
+        In the unit of the column, with the share of missing values.
+        """
+        given, written = section.settings, self.table.written
+        cells = self.table.columns.get(given.get("column", ""), Counter())
+        said = {
+            name: given[name]
+            for name in ("values", "forms", "missing", "sentinels")
+            if name in given
+        }
+        own = ColumnMap.model_validate_json(json.dumps(said))
+        found, _ = count_numbers(
+            *(cells, written.decimal, self.table.textual),
+            thousands=written.thousands,
+            values=own.values,
+            forms=own.forms,
+            markers=frozenset(own.missing),
+            sentinels=frozenset(own.sentinels),
+        )
+        if not found:
+            return ""
+        missing = 1 - sum(n for _, n in found) / cells.total()
+        values = [value for value, _ in found]
+        gone = f", {missing:.0%} missing" if missing else ""
+        return f"{min(values):.6g} to {max(values):.6g}{gone}"
+
     def write(self, path: str | os.PathLike[str]) -> None:
         """Write the file; UsageError if one of this name exists, or it cannot be written."""
         refuse_existing(path)
@@ -178,7 +209,10 @@ class MappingSuggestion:
 def refuse_existing(path: str | os.PathLike[str]) -> None:
     """Raise UsageError if a mapping file of this name exists."""
     if Path(path).exists():
-        raise UsageError(f"{path} exists: use it (mapping=, --mapping), or give another name")
+        raise UsageError(
+            f"{path} exists: use it (--mapping, mapping=), delete it to begin again, or give "
+            "another name"
+        )
 
 
 def _private(path: str, flags: int) -> int:

@@ -190,6 +190,8 @@ def _file_lines(file: ColumnsFile) -> Iterator[str]:
         yield f"decimal mark: {file.decimal}"
     if file.thousands:
         yield "thousands are separated"
+    if file.rows_of_person != "all":
+        yield f"of a person's rows the {file.rows_of_person} one counts"
     if file.columns:
         yield f"names of the columns, in their order: {', '.join(file.columns)}"
     if file.header_row is not None:
