@@ -113,7 +113,7 @@ def test_a_table_is_read_as_a_person_answered(answer: Any, tmp_path: Path) -> No
             ("Fallnr.", "patient"),
         ),
         ({"patient": [1, 1, 2]}, ["", "last"], "several rows (2 rows)", ("patient", "patient")),
-        ({"patient": [1, 1, 2]}, ["", "x", "-"], "write all, first, last, or -", (None, None)),
+        ({"patient": [1, 1, 2]}, ["", "x", "-"], "write all or first or last or -", (None, None)),
         ({"patient": [1, 2, 3]}, [""], "[patient]", ("patient", None)),
         ({"nr": [1, 2, 3]}, ["2"], " 2 nr ", ("nr", None)),
         ({"nr": [f"A{i}" for i in range(40)]}, [""], "[nr]", ("nr", None)),
@@ -603,6 +603,9 @@ def test_texts_that_one_rule_reads_are_shown_once(answer: Any, tmp_path: Path) -
     own = read(tmp_path, [crp])[60:, 0]
     expected = [10, 15, 62.5, 52.5, 20, 8, 12, 120, 139, np.nan, np.nan]
     np.testing.assert_array_equal(own, expected)
+    _, said = answer("", "-", "limit", "", features=[crp], table=table)
+    assert 'of a limit such as "<20" counts half of it, or the limit? half or limit [half]' in said
+    np.testing.assert_array_equal(read(tmp_path, [crp])[60:, 0], [20, 30, *expected[2:]])
 
 
 def test_which_column_has_the_times_of_values_is_asked(answer: Any) -> None:
@@ -673,9 +676,8 @@ def test_the_command_asks_only_in_a_terminal_and_for_a_new_file(
     monkeypatch.setattr(sys, "stdin", Terminal("patient\nall\nvisit\n\nWohnform\n1\n0\n"))
     desk.ran("check", *given, "--ask")
     assert "columns.toml: the mapping\n" in desk.err
-    said = " ".join(desk.err.split())
-    assert 'home = "Wohnform": 1 (yes) (40); 0 (20)' in said
-    assert said.startswith("t: Which kinds of residents are there?")
+    assert 'home = "Wohnform": 1 (yes) (40); 0 (20)' in " ".join(desk.err.split())
+    assert desk.err.startswith("t: Which kinds of residents are there?")
     # What was shown is not shown again, and the rows are registered.
     assert "33.3%" not in desk.out
     assert "Nothing is left to do." in desk.out

@@ -176,10 +176,15 @@ def _numbers(answer: str) -> list[float]:
     return [number for part in parts if (number := _number(part)) is not None]
 
 
-def _rows(answer: str) -> str:
-    if answer not in ("all", "first", "last", "-"):
-        raise typer.BadParameter("write all, first, last, or -")
-    return answer
+def _one_of(*words: str) -> Callable[[str], str]:
+    """Return a function that returns an answer that is one of these words."""
+
+    def read(answer: str) -> str:
+        if answer not in words:
+            raise typer.BadParameter(f"write {' or '.join(words)}")
+        return answer
+
+    return read
 
 
 def _factor(answer: str) -> dict[str, float | None]:
@@ -342,6 +347,7 @@ class _Dialogue:
             self._ask_format()
         for section in found.sections.values():
             self._ask_unknown(section)
+        self._ask_limits()
         self._review()
 
     def _ask_format(self) -> None:
@@ -382,7 +388,7 @@ class _Dialogue:
                 "of numbers, the commonest code), the first or the last row? - if each row, such "
                 "as a stay, is to count as a person."
             )
-            rows = _asked("  all, first, last or -", _rows, "all")
+            rows = _asked("  all, first, last or -", _one_of("all", "first", "last", "-"), "all")
             self.person = self.row = self.row if rows != "-" else None
         if self.person:
             table.written = table.written.model_copy(update={"rows_of_person": rows})
@@ -622,6 +628,27 @@ class _Dialogue:
         self._seen |= {(feature.name, code) for code in point.counts}
         return _with_levels(feature, point.counts, known | levels | answers)
 
+    def _ask_limits(self) -> None:
+        """Ask once what counts of numbers below a limit."""
+        sections = self._found.sections
+        below = [
+            (section, place, text)
+            for name, section in sections.items()
+            for place, point in enumerate(section.points)
+            for text in point.settings.get("values", ())
+            if text[:1] in ("<", "≤") and point.taken and (name, text) not in self._seen
+        ]
+        if not below:
+            return
+        what = f"of a limit such as {as_toml(below[0][2])} counts half of it, or the limit?"
+        if _asked(f"{what} half or limit", _one_of("half", "limit"), "half") == "half":
+            return
+        for section, place, text in below:
+            point = section.points[place]
+            values = point.settings["values"]
+            settings = {**point.settings, "values": {**values, text: 2 * values[text]}}
+            section.points[place] = dataclasses.replace(point, settings=settings)
+
     # --- what is proposed -------------------------------------------------------------------------
 
     def _review(self) -> None:
@@ -641,6 +668,7 @@ class _Dialogue:
 
     def _reading_text(self, section: Section) -> str:
         """Return what a feature's column holds, and how it is read where no answer says it."""
+        column = section.settings.get("column", "")
         if section.settings.get("lacking"):
             return "this site lacks it"
         seen = {text for name, text in self._seen if name == section.feature.name}
@@ -654,8 +682,12 @@ class _Dialogue:
                     code: code for code in point.counts if code in known
                 }
                 levels |= point.known_levels
-                levels |= dict.fromkeys(point.settings.get("missing", ()), "-")
-                said.append(_levels_text(levels, _meaning(section.feature), point.counts, seen))
+                levels |= dict.fromkeys(("", *point.settings.get("missing", ())), "-")
+                counts = Counter(point.counts)
+                counts[""] = (
+                    self._found.table.columns.get(column, Counter()).total() - counts.total()
+                )
+                said.append(_levels_text(levels, _meaning(section.feature), counts, seen))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}
                 text = _read_as(read, point.counts, self._corrected, section.written)
@@ -899,9 +931,10 @@ def _levels_text(
     for code, level in levels.items():
         rows[str(level)] += counts.get(code, 0)
         own = codes.setdefault(str(level), [])
-        own += [code] * (code != str(level) and code not in seen)
+        own += [code] * (code != "" and code not in seen)
     said = {
-        level: f" = {', '.join(map(as_toml, own))}" if own else "" for level, own in codes.items()
+        level: f" = {', '.join(map(as_toml, own))}" if {*own} - {level} else ""
+        for level, own in codes.items()
     }
     return "; ".join(
         f"{names.get(level, level)}{text}{f' ({rows[level]})' if counts else ''}"

@@ -381,6 +381,8 @@ class RowCheck:
             option = shlex.join(["--person-column", name])
             unused = name in self.found.ignored
             said = f"with {option} " * (self.source.person_column is None) + "each id is one person"
+            if (which := self.source.reading.resolved().rows_of_person) != "all":
+                said += f", whose {which} row counts"
             if of.differing:
                 said = (
                     f"of {of.differing} of them the rows differ in {list_names(of.compared)}: if "
