@@ -268,8 +268,7 @@ def _has_remark(code: str, other: str) -> bool:
     """
     rest = folded(code).removeprefix(folded(other))
     remark = rest.startswith((", ", " (")) or re.fullmatch(r" \d+(?:[.,]\d+)? ?[a-z%/]*", rest)
-    behind = rest != folded(code) and bool(remark)
-    return behind and not any(map(may_mean_no, re.split("[, (]+", rest)))
+    return bool(remark) and not any(map(may_mean_no, re.split("[, (]+", rest)))
 
 
 def _without_words(code: str, column: str) -> str:
@@ -630,24 +629,19 @@ class _Dialogue:
 
     def _ask_limits(self) -> None:
         """Ask once what counts of numbers below a limit."""
-        sections = self._found.sections
         below = [
-            (section, place, text)
-            for name, section in sections.items()
-            for place, point in enumerate(section.points)
+            (point.settings["values"], text)
+            for name, section in self._found.sections.items()
+            for point in section.points
             for text in point.settings.get("values", ())
             if text[:1] in ("<", "≤") and point.taken and (name, text) not in self._seen
         ]
         if not below:
             return
-        what = f"of a limit such as {as_toml(below[0][2])} counts half of it, or the limit?"
-        if _asked(f"{what} half or limit", _one_of("half", "limit"), "half") == "half":
-            return
-        for section, place, text in below:
-            point = section.points[place]
-            values = point.settings["values"]
-            settings = {**point.settings, "values": {**values, text: 2 * values[text]}}
-            section.points[place] = dataclasses.replace(point, settings=settings)
+        what = f"of a limit such as {as_toml(below[0][1])} counts half of it, or the limit?"
+        if _asked(f"{what} half or limit", _one_of("half", "limit"), "half") == "limit":
+            for values, text in below:
+                values[text] *= 2
 
     # --- what is proposed -------------------------------------------------------------------------
 
@@ -678,15 +672,11 @@ class _Dialogue:
         for point in section.points:
             if point.counts and section.feature.kind != "numeric" and point.mark != "to do":
                 known = {*(section.feature.levels or ("0", "1"))}
-                levels: dict[str, str | int] = {
-                    code: code for code in point.counts if code in known
-                }
+                levels: dict[str, str | int] = {c: c for c in point.counts if c in known}
                 levels |= point.known_levels
                 levels |= dict.fromkeys(("", *point.settings.get("missing", ())), "-")
-                counts = Counter(point.counts)
-                counts[""] = (
-                    self._found.table.columns.get(column, Counter()).total() - counts.total()
-                )
+                cells = self._found.table.columns.get(column, Counter())
+                counts = point.counts + Counter({"": cells.total() - point.counts.total()})
                 said.append(_levels_text(levels, _meaning(section.feature), counts, seen))
             elif point.mark == "uncertain" and point.counts:
                 read = {text: of for text, of in _readings(point).items() if text not in seen}

@@ -237,7 +237,7 @@ class RowCheck:
         show(out, f"{found.source}: {self.matched}{read}", "bold")
         # While the mapping file is edited, only what is open: the last check shows every column.
         columns = [each for each in found.columns if not self.to_edit or each.state != "ok"]
-        texts = itertools.chain(*map(_brief_lines if brief else _column_lines, columns))
+        texts = itertools.chain(*(_column_lines(each, brief) for each in columns))
         headings = ["feature", "column here", "", "missing", "least", "mean", "most"]
         rules = self.source.reading.resolved().features
         rows = (_column_row(each, rules.get(each.feature, ColumnMap())) for each in columns)
@@ -628,12 +628,6 @@ def _column_row(column: ColumnProfile, rule: ColumnMap) -> list[str]:
     return [*cells, f"{column.missing:.1%}{is_open}", *shown]
 
 
-def _brief_lines(column: ColumnProfile) -> Iterator[str]:
-    """Yield what is said of a column that is there."""
-    if column.column is not None and column.state != "refused":
-        yield from (f"{column.feature}: {text}" for text in column.says)
-
-
 def _far_text(found: RowsFarOut) -> str:
     lie = "lies" if found.rows == 1 else "lie"
     named = ", ".join(map(str, found.first)) + (", ..." if found.rows > len(found.first) else "")
@@ -660,10 +654,11 @@ def _column_facts(column: ColumnProfile) -> dict[str, Any]:
     return {k: v for k, v in facts.items() if k not in ("unknown_codes", "mapped")}
 
 
-def _column_lines(column: ColumnProfile) -> list[str]:
-    refused = column.state == "refused"
-    lines = [] if refused else [f"{column.feature}: {text}" for text in column.says]
-    if column.levels and column.n and not refused:
+def _column_lines(column: ColumnProfile, brief: bool) -> list[str]:
+    if column.state == "refused" or (brief and column.column is None):
+        return []
+    lines = [f"{column.feature}: {text}" for text in column.says]
+    if column.levels and column.n and not brief:
         own = {name: [c for c, to in column.mapped.items() if to == name] for name in column.levels}
         shares = (
             f"{name}{f' ({list_names(own[name])})' if own[name] else ''} {count / column.n:.1%}"

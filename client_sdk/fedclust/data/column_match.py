@@ -42,7 +42,7 @@ from fedclust.data.known_names import (
     status_of,
     statuses_of,
 )
-from fedclust.data.mapping import ColumnsFile, Dataset, canonical_code
+from fedclust.data.mapping import ColumnMap, ColumnsFile, Dataset, canonical_code
 from fedclust.data.readings import limits
 from fedclust.data.row_source import BLOCK
 from fedclust.data.sources import open_reader
@@ -438,6 +438,15 @@ def count_numbers(
     return [*values.items()], {
         why: [distinct[i] for i in rows] for why, rows in decoded.wrong.items()
     }
+
+
+def count_read(
+    cells: Counter[Any], file: ColumnsFile, own: ColumnMap, textual: bool
+) -> tuple[list[tuple[float, int]], dict[tuple[str, str], list[Any]]]:
+    """Return what :func:`count_numbers` does, as a mapping file reads the column."""
+    markers, sentinels = frozenset((*file.missing, *own.missing)), frozenset(own.sentinels)
+    read = {"values": own.values, "forms": own.forms, "thousands": file.thousands}
+    return count_numbers(cells, file.decimal, textual, markers=markers, sentinels=sentinels, **read)
 
 
 def count_codes(feature: Feature, cells: Counter[Any]) -> tuple[Counter[str], Counter[str]]:

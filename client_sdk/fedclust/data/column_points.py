@@ -30,6 +30,7 @@ from fedclust.data.column_match import (
     Match,
     count_codes,
     count_numbers,
+    count_read,
     is_somewhat_like,
     level_of,
     may_be,
@@ -734,9 +735,7 @@ def find_texts(cells: Iterable[str], file: ColumnsFile, feature: str) -> Counter
     """Count the texts in a column of numbers that are not read; not dates."""
     own = file.features.get(feature, ColumnMap())
     texts = Counter(map(str.strip, cells))
-    read = {"forms": own.forms, "values": own.values, "thousands": file.thousands}
-    markers = frozenset({*file.missing, *own.missing})
-    _, wrong = count_numbers(texts, file.decimal, textual=True, markers=markers, **read)
+    _, wrong = count_read(texts, file, own, textual=True)
     unread = [cell for each in wrong.values() for cell in each]
     # A workbook's numbers have a point here, whatever the mark of its texts is.
     return Counter({cell: texts[cell] for cell in unread if not looks_like_a_value(cell)})

@@ -11,7 +11,7 @@ from fedclust.data.advice import as_toml, setting_lines
 from fedclust.data.column_match import (
     CountedTable,
     Match,
-    count_numbers,
+    count_read,
     match_by_name,
     match_by_values,
     read_table,
@@ -173,22 +173,11 @@ class MappingSuggestion:
 
         In the unit of the column, with the share of missing values.
         """
-        given, written = section.settings, self.table.written
+        given, names = section.settings, ("values", "forms", "missing", "sentinels")
         cells = self.table.columns.get(given.get("column", ""), Counter())
-        said = {
-            name: given[name]
-            for name in ("values", "forms", "missing", "sentinels")
-            if name in given
-        }
-        own = ColumnMap.model_validate_json(json.dumps(said))
-        found, _ = count_numbers(
-            *(cells, written.decimal, self.table.textual),
-            thousands=written.thousands,
-            values=own.values,
-            forms=own.forms,
-            markers=frozenset(own.missing),
-            sentinels=frozenset(own.sentinels),
-        )
+        said = json.dumps({name: given[name] for name in names if name in given})
+        own = ColumnMap.model_validate_json(said)
+        found, _ = count_read(cells, self.table.written, own, self.table.textual)
         if not found:
             return ""
         missing = 1 - sum(n for _, n in found) / cells.total()
